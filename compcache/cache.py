@@ -293,30 +293,58 @@ class Cache:
 
         return add(self._session(), source)[0]
 
-    def add_modules(self, sources: Iterable[ModuleSource]) -> list[str]:
+    def add_modules(self, sources: Iterable[ModuleSource], group: str | None = None) -> list[str]:
         """Compile many modules and publish them together, which costs less for each than `add_module` does.
 
-        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files.
+        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files. What they
+        define comes before what the platform, libraries and the cache have of the same names.
         A weak function gives way to one of another source.
         As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
 
         Args:
             sources: what `add_module` takes; an iterator is read as far as there is work to do.
+            group: a name: the sources are one module then, as files are that are linked into one shared object. Hidden names, inline
+                functions, thread-local variables, sections and constructors are those of all, and functions that are hidden are not
+                seen from outside. A source that did not change since a group of this name was added is not compiled again.
 
         Returns:
-            The module_ids, in the order of the sources.
+            The module_ids, in the order of the sources: of a group the same for each.
 
         Raises:
             ModulesNotAddedError: some of them could not be added. Its message and its `failures` name them; all others
                 are stored.
+            LinkError, CompileError: the members of a group define a symbol twice, or contradict each other otherwise; nothing is stored.
             StorageError: the cache is read-only.
         """
         self._require_open()
-        from compcache.miss.many import add_modules
-
         if not hasattr(sources, "__iter__"):
             raise TypeError(f"add_modules() takes several sources, [source] for example, not one {type(sources).__name__}")
+        if group is not None:
+            from compcache.miss.groups import add_group
+
+            return list(add_group(self._session(), sources, group))
+        from compcache.miss.many import add_modules
+
         return list(add_modules(self._session(), sources))
+
+    def replace(self, sources: Iterable[ModuleSource], *, group: str) -> list[str]:
+        """Compile a group and put it in place of those of this name: what looks it up from then on gets all of the new one.
+
+        Args:
+            sources: what `add_modules` takes. Those that did not change are not compiled again.
+            group: its name. There need not be one of this name yet.
+
+        Returns:
+            The module_id, once for each source.
+
+        Raises:
+            ModulesNotAddedError: some of the sources are not right. Nothing is stored, and the old group stays.
+            LinkError, CompileError, StorageError: as of `add_modules`; the old group stays.
+        """
+        self._require_open()
+        from compcache.miss.groups import add_group
+
+        return list(add_group(self._session(), sources, group, replace=True))
 
     # --------------------------------------------------------------- this object
 

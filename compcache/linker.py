@@ -36,19 +36,23 @@ from compcache.targets.machine import machine_for
 from compcache.targets.processor_words import requirement_of, words_of
 from compcache.translation.emission import table_symbols
 from compcache.translation.requests import requests_of, unparsed
-from compcache.translation.translate import translate, translate_again
+from compcache.translation.translate import translate, translate_again, translate_member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
     from compcache.images.making import LinkerFor
     from compcache.targets.host_probe import Host
     from compcache.translation.emission import Translated
+    from compcache.translation.members import Member
     from compcache.translation.requests import Request
 
-__all__ = ["BuiltModule", "Translation", "build_module", "link_module", "rebuild_module", "translate_module"]
+__all__ = [
+    "BuiltModule", "Translation", "build_module", "link_module", "optimize_member", "rebuild_module", "translate_module",
+    "translate_requests",
+]  # fmt: skip
 
 
 class Translation(NamedTuple):
@@ -95,18 +99,37 @@ def translate_module(
     maker: str = "",
     assumed: dict[str, bool] | None = None,
     overridden: Collection[str] = (),
+    is_beside: Callable[[str], bool] = frozenset().__contains__,
 ) -> Translation:
     """The part of `build_module` that LLVM does.
 
     `assumed`, if given, gets the symbols that nothing provides, and whether each is a function: they become imports.
-    Weak functions of a source that says nothing of exports are imported where `overridden` has their names.
+    Weak functions of a source that says nothing of exports are imported where `overridden` has their names. `is_beside` says what
+    other sources define that are added together with this one.
     """
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code")
     requests = [
-        r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden) for r in requests_of(frozen(source), machine, maker)
+        r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden, is_beside=is_beside)
+        for r in requests_of(frozen(source), machine, maker)
     ]
-    return Translation(machine, tuple([(request, _translate_for(request, is_cached)) for request in requests]))
+    return translate_requests(machine, requests)
+
+
+def translate_requests(machine: Host, requests: Iterable[Request]) -> Translation:
+    """The same of requests, one for each target."""
+    return Translation(machine, tuple([(request, _translate_for(request, request.is_cached)) for request in requests]))
+
+
+def optimize_member(request: Request, label: str) -> Member:
+    """Compile the source of a member of a group for one target; `label` is a digest of it.
+
+    Raises:
+        CompileError, LinkError, ...: what is wrong with it.
+    """
+    with _naming_target(request):
+        _try_untrusted(request)
+        return codegen.run(lambda context: translate_member(context, request, label))
 
 
 def link_module(translation: Translation, linker_for: LinkerFor = first_linker) -> BuiltModule:
@@ -154,11 +177,14 @@ def rebuild_module(
 def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Translated:
     started = time.perf_counter()
     with _naming_target(request):
-        if request.untrusted:
-            for code in unparsed(request.ir):
-                try_in_child(code, request.machine, request.level, UNTRUSTED)
+        _try_untrusted(request)
         translated = codegen.run(lambda context: translate(context, request, is_cached))
     return translated._replace(seconds=time.perf_counter() - started)
+
+
+def _try_untrusted(request: Request) -> None:
+    for code in unparsed(request.ir) if request.untrusted else ():
+        try_in_child(code, request.machine, request.level, UNTRUSTED)
 
 
 def _link_for(request: Request, translated: Translated, linker_for: LinkerFor) -> BuiltModule:
@@ -172,8 +198,9 @@ def _link_for(request: Request, translated: Translated, linker_for: LinkerFor) -
 
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
-    """The entries of data of a source's functions, by kind and name."""
-    return {(kind, export.name): data for export in translated.prepared.exports for kind, data in request.entries.items()}
+    """The entries of data of a source's functions and of the module, by kind and name."""
+    of_functions = {(kind, export.name): data for export in translated.prepared.exports for kind, data in request.entries.items()}
+    return {**of_functions, **request.of_module}
 
 
 @contextmanager

@@ -120,11 +120,13 @@ def resolve_declarations(
     by_linker: bool,
     thread_locals: Collection[str] = (),
     defined: Collection[str] = (),
+    is_beside: Callable[[str], bool],
     assumed: dict[str, bool] | None = None,
 ) -> Resolution:
     """Decide the provider of every declaration of the module, which is printed as `text` and has these `values`.
 
-    In this order: what `imports` names; what `globals` defines; what is linked statically into every shared object;
+    In this order: what `imports` names; what `globals` defines; what sources define that are added together with this one, which
+    `is_beside` tells; what is linked statically into every shared object;
     native symbols of the platform; those of the libraries that the source names; what the cache holds, which
     `cached_among` tells of several names at once; other native symbols of the process; libraries of the system that the process has
     loaded. `by_linker` says that a linker will leave places for imports. `defined` are symbols that the module's assembly or the
@@ -137,7 +139,7 @@ def resolve_declarations(
     functions = _declared(values.functions, by_linker=by_linker)
     variables = _declared(values.variables, by_linker=by_linker)
     own = {function.name for function in values.functions if not function.is_declaration}
-    resolver = _Resolver(requests, cached_among, by_linker=by_linker, defined=defined, own=own)
+    resolver = _Resolver(requests, cached_among, by_linker=by_linker, defined=defined, own=own, is_beside=is_beside)
     resolver.add_functions(functions)
     resolver.add_variables(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
     missing = _keep_copies(resolver.missing, module, functions, variables)
@@ -198,13 +200,17 @@ def _refuse_thread_locals(imports: Iterable[str], thread_locals: Collection[str]
             )
 
 
-def imported_thread_locals(declared: Iterable[str], requests: Requests, is_cached: Callable[[str], bool]) -> frozenset[str]:
+def imported_thread_locals(
+    declared: Iterable[str], requests: Requests, is_cached: Callable[[str], bool], is_beside: Callable[[str], bool]
+) -> frozenset[str]:
     """Those of the declared thread-local variables that are of other modules, and not of a library."""
     open_ones = open_libraries(requests.libraries)
 
     def is_of_module(name: str) -> bool:
         if name in requests.imports or name in requests.globals:
             return name in requests.imports
+        if is_beside(ADDRESS_OF + name):
+            return True
         if platform_symbols.is_platform_symbol(name) or any(library.path_of(name) for library in open_ones):
             return False
         if is_cached(ADDRESS_OF + name):
@@ -248,12 +254,14 @@ class _Resolver:
         by_linker: bool,
         defined: Collection[str],
         own: Collection[str],
+        is_beside: Callable[[str], bool],
     ) -> None:
         self._requests = requests
         self._defined = defined
         self._own = own
         self._cached_among = cached_among
         self._by_linker = by_linker
+        self._is_beside = is_beside
         self.imports: dict[str, str] = {}
         self.libraries = open_libraries(requests.libraries)
         self.slots: dict[str, str] = {}
@@ -285,28 +293,23 @@ class _Resolver:
             self._import(name, name, is_function=name in functions)
         return {name: name in functions for name in names}
 
-    def _is_given(self, name: str) -> bool:
-        """Whether the source names the provider of a function."""
-        definition = self._requests.globals.get(name)
+    def _is_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
+        """Whether the source names the provider, or one beside it is that; `storage_of` is there for variables."""
+        definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:
-            self._import(name, self._requests.imports[name], is_function=True)
+            self._import(name, self._requests.imports[name], is_function=is_function)
         elif definition is not None:
-            self.storage[SLOT_PREFIX + name] = definition, _function_storage(name, definition)
+            slot = SLOT_PREFIX + name if storage_of is None else name
+            self.storage[slot] = definition, _function_storage(name, definition) if storage_of is None else storage_of(name)
+        elif name not in self._defined and self._is_beside(name):
+            self._import(name, name, is_function=is_function)
         else:
             return False
         return True
 
     def add_variables(self, variables: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage]) -> None:
         """Provide for the external variables."""
-        others = []
-        for name in variables:
-            definition = self._requests.globals.get(name)
-            if name in self._requests.imports:
-                self._import(name, self._requests.imports[name], is_function=False)
-            elif definition is not None:
-                self.storage[name] = definition, storage_of(name)
-            elif not self._is_linked(name):
-                others.append(name)
+        others = [name for name in variables if not self._is_given(name, storage_of) and not self._is_linked(name)]
         cached = frozenset(self._cached_among(others) if others else ())
         for name in others:
             if name in cached:

@@ -19,7 +19,7 @@ from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
 from compcache.publish.host_file import linker_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from compcache.build.source import ModuleSource
@@ -27,15 +27,13 @@ if TYPE_CHECKING:
     from compcache.images.linkers.find import Linker
     from compcache.session import Session
 
-__all__ = ["ModulesNotAddedError", "add_modules"]
+__all__ = ["ModulesNotAddedError", "add_modules", "not_added"]
 
 #: How many modules are published together: as many files are open meanwhile.
 _GROUP = 64
 #: How many linkers run at a time; each of them waits for the disk and the kernel more than it computes.
 _LINKERS = 4
 _SHOWN = 10
-#: What functions of Python's C API begin with, which no source defines.
-_OF_PYTHON = ("Py", "_Py")
 
 
 class ModulesNotAddedError(CompcacheError):
@@ -93,15 +91,12 @@ class _Addition:
         self._waiting: list[_Linking] = []
         self._defined: set[str] = set()  # by all that was compiled
         self._strong: set[str] = set()  # the same without those that are weak
-        self._provided: set[str] = set()  # functions of modules that were compiled and not published yet
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
-        self._doubtful: list[
-            tuple[int, ModuleSource, frozenset[str]]
-        ] = []  # what they got from this process, a source behind them may define
+        self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they got from elsewhere, a source behind them may define
         self._count = 0  # of the sources
         self._published: dict[int, tuple[str, ...]] = {}  # by the position of the source all its realizations, that for this host first
         self._failures: dict[int, Exception] = {}
-        self._messages: dict[int, str] = {}
+        self._failed: dict[int, object] = {}  # sources
         self._linkers: list[Linker | None] = []
 
     def add(self, number: int, source: ModuleSource) -> None:
@@ -114,9 +109,8 @@ class _Addition:
             self._publish_complete()
 
     def complete(self) -> None:
-        """Publish the rest. Before, those are compiled again that took from this process what a source behind them turned out to define,
-        or have
-        weak functions that one overrides; what was published of them already is removed.
+        """Publish the rest. Before, those are compiled again that took from elsewhere what a source behind them turned out to define,
+        or have weak functions that one overrides; what was published of them already is removed.
         """
         again = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
         again |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
@@ -136,31 +130,30 @@ class _Addition:
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and have it linked; the names that were looked for in this process."""
+        """Compile a source and have it linked; the names that no source has defined yet."""
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 
-        def is_cached(name: str) -> bool:
-            if name in self._provided or self._session.can_import(name):
-                return True
-            unknown.add(name)
-            return False
+        def is_beside(name: str) -> bool:
+            if name not in self._defined:
+                unknown.add(name)
+            return name in self._defined
 
         try:
             share_run_times(self._session, source, add)
             translation = translate_module(
-                source, machine=self._session.store.host(), is_cached=is_cached, assumed=assumed, overridden=self._strong
-            )
+                source, machine=self._session.store.host(), is_cached=self._session.can_import, assumed=assumed, overridden=self._strong,
+                is_beside=is_beside,
+            )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
             reraise_interrupt(error)
             self._fail(number, source, error)
             return frozenset()
         module = self._executor.submit(link_module, translation, self._linker_for)
         self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
-        self._provided |= translation.functions
         self._defined |= translation.functions
         self._strong |= translation.functions - translation.weak
-        return frozenset([name for name in unknown if name not in assumed and not name.startswith(_OF_PYTHON)])
+        return frozenset(unknown.difference(assumed))
 
     def _linker_for(self, obj: bytes) -> Linker | None:
         """The linker for all of them: it is chosen for the first one."""
@@ -178,7 +171,6 @@ class _Addition:
         linked = self._without_lost_imports(linked)
         held = frozenset[int]() if last else self._held(linked)
         self._waiting = [item for item, _ in linked if item.number in held]
-        self._provided = set().union(*[item.exported for item in self._waiting])
         ready = [(item, built) for item, built in linked if item.number not in held]
         for start in range(0, len(ready), _GROUP):
             self._publish_group(ready[start : start + _GROUP])
@@ -258,7 +250,7 @@ class _Addition:
 
     def _fail(self, number: int, source: ModuleSource, error: Exception) -> None:
         self._failures[number] = error
-        self._messages[number] = f"source {number} ({source!r}): {type(error).__name__}: {error}"
+        self._failed[number] = source
 
     def result(self) -> tuple[str, ...]:
         """The module_ids of all sources.
@@ -269,11 +261,16 @@ class _Addition:
         module_ids = tuple([self._published.get(number, (None,))[0] for number in range(self._count)])
         if not self._failures:
             return tuple([module_id for module_id in module_ids if module_id is not None])
-        count = len(self._failures)
-        more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
-        head = f"{count} of {self._count} sources could not be added:"
-        failures = dict(sorted(self._failures.items()))
-        messages = [self._messages[number] for number in failures]
-        message = "\n  ".join([head, *messages[:_SHOWN], *more])
-        error = ModulesNotAddedError(message, failures=failures, module_ids=module_ids)
-        raise error from next(iter(failures.values()))
+        raise not_added(dict(sorted(self._failures.items())), module_ids, self._failed)
+
+
+def not_added(
+    failures: Mapping[int, Exception], module_ids: tuple[str | None, ...], sources: Sequence[object] | Mapping[int, object]
+) -> ModulesNotAddedError:
+    """The error of sources that could not be added; the first of `failures` is its cause."""
+    messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in failures.items()]
+    more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
+    head = f"{len(failures)} of {len(module_ids)} sources could not be added:"
+    error = ModulesNotAddedError("\n  ".join([head, *messages[:_SHOWN], *more]), failures=failures, module_ids=module_ids)
+    error.__cause__ = next(iter(failures.values()))
+    return error

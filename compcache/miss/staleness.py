@@ -19,7 +19,7 @@ from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.quarantine import warn, warn_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from types import CodeType
 
     from compcache.formats.built_module import BuiltModule
@@ -147,13 +147,13 @@ def _names_used(code: CodeType) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------------- adds
 
 
-def warn_of_shadowed(store: Store, built: BuiltModule) -> None:
-    """Warn if a module that is added defines functions that the cache holds with different code."""
+def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> None:
+    """Warn if a module that is added defines functions that the cache holds with different code, besides in these modules."""
     names = [name for name, *_ in built.functions]
     known: dict[bytes, None] = {}
     for name in names:
         known |= dict.fromkeys(module_id for module_id, *_ in store.find(name))
-    for module_id in known:
+    for module_id in [module_id for module_id in known if module_id not in besides]:
         shadowed = _shadowed(store, module_id, built, set(names))
         if shadowed:
             first, *others = shadowed

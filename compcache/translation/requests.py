@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
@@ -19,13 +20,14 @@ from compcache.images.llvm_thread import in_llvm_thread
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE, machine_for, parse_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from compcache.build.exports import Export
     from compcache.build.slots import Requests
     from compcache.build.source import ModuleSource
     from compcache.targets.host_probe import Host
     from compcache.targets.machine import Machine
+    from compcache.translation.members import Member
 
 __all__ = ["Request", "refuse_extremes", "requests_of", "size_of", "unparsed"]
 
@@ -49,8 +51,14 @@ class Request(NamedTuple):
     by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots  # noqa: E501
     entries: dict[str, bytes]  # of data, for each function, by kind
     is_cached: Callable[[str], bool] = bool
+    is_beside: Callable[[str], bool] = frozenset().__contains__  # whether sources that are added together with this one define a symbol
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
     overridden: Collection[str] = ()  # functions of other sources, which weak ones give way to
+    members: tuple[Member, ...] = ()  # of a group, in place of `ir`: they are linked, and not optimized any more
+    copies: Collection[str] = ()  # functions that the code has for the optimizer alone, and must have itself
+    of_module: Mapping[tuple[str, str], bytes] = MappingProxyType({})  # entries of data of the module itself, by kind and name
+    named: tuple[Export, ...] = ()  # what members export by name, where others export all that is visible
+    unexported: Collection[str] = ()  # what is visible in the former, and is not among it
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:

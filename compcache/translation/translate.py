@@ -33,7 +33,7 @@ from compcache.build.pic import (
 )
 from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution
 from compcache.build.source import ModuleSource
-from compcache.build.trial import has_assembly, try_in_child
+from compcache.build.trial import assembly_parts, has_assembly, try_in_child
 from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.images.archives import Archive
@@ -47,6 +47,7 @@ from compcache.targets.used_features import (
 )
 from compcache.translation.emission import Prepared, emit
 from compcache.translation.global_values import encode_checked, encode_values
+from compcache.translation.members import describe_member, link_members
 from compcache.translation.overridden import weak_functions, without_overridden
 from compcache.translation.requests import Request, refuse_extremes, size_of
 
@@ -58,8 +59,9 @@ if TYPE_CHECKING:
     from compcache.build.slots import Resolution
     from compcache.targets.machine import Machine
     from compcache.translation.emission import Translated
+    from compcache.translation.members import Member
 
-__all__ = ["translate", "translate_again"]
+__all__ = ["translate", "translate_again", "translate_member"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
 
@@ -74,12 +76,73 @@ class _Checked(NamedTuple):
 
 
 def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """From source to object."""
+    """From source, or from the members of a group, to object."""
+    if request.members:
+        return _translate_group(context, request, is_cached)
+    module, (printed, values, attributes, data), request = _read(context, request)
+    rewritten, request = _with_thread_locals(for_shared_object(printed), request, is_cached)
+    weak = weak_functions(rewritten) if request.exports is None else frozenset()
+    overridden = weak.intersection(request.overridden)
+    if overridden:
+        rewritten = without_overridden(rewritten, overridden)
+    if rewritten is not printed:
+        module, values = codegen.parse(rewritten, context), read_values(rewritten)
+    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
+        translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
+    return translated._replace(weak=weak - overridden)
+
+
+def translate_member(context: Any, request: Request, label: str) -> Member:
+    """From source to optimized code, which is to be linked with that of other members; `label` is a digest of it."""
+    module, (printed, values, _, data), request = _read(context, request, f"{label}.")
+    rewritten = for_shared_object(printed)
+    if rewritten is not printed:
+        module = codegen.parse(rewritten, context)
+    copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}
+    for name in copied.intersection(request.copies):
+        _find(module, name).linkage = _INTERNAL
+    doubtful = assembly_parts(rewritten)
+    if doubtful is not None:  # the writer of bitcode reads assembly
+        codegen.in_caller(try_in_child, doubtful, request.machine, 0)
+    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
+        module.data_layout = str(target.target_data)
+        codegen.optimize(module, target, request.level)
+    return describe_member(module, str(module), copied.difference(request.copies), data)
+
+
+def _find(module: Any, name: str) -> Any:
+    try:
+        return module.get_function(name)
+    except NameError:
+        return module.get_global_variable(name)
+
+
+def _translate_group(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
+    """From the members of a group to one object."""
+    module = link_members(request.members, context)
+    printed = str(module)
+    values = read_values(printed)
+    attributes = _attributes_of(printed, values)
+    request = request._replace(machine=_safe_machine(request.machine, attributes))
+    rewritten, request = _with_thread_locals(printed, request, is_cached)
+    if rewritten is not printed:
+        module, values = codegen.parse(rewritten, context), read_values(rewritten)
+    data = {section: content for member in request.members for section, content in member.data.items()}
+    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
+        return _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
+
+
+def _read(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request]:
+    """A source's module, what is known of it, and the request for the machine that suits it.
+
+    Raises:
+        CompileError: it cannot be compiled here.
+    """
     if isinstance(request.ir, str):
         refuse_extremes(request.ir, printed=False)
     module = codegen.parse(request.ir, context)
     codegen.check_triple(module)
-    data = set_data_aside(module, context, size_of(request.ir), lambda outline: _check(outline, request))
+    data = set_data_aside(module, context, size_of(request.ir), lambda outline: _check(outline, request), label)
     printed = str(module)
     if data or not isinstance(request.ir, str):
         refuse_extremes(printed, printed=True)
@@ -92,16 +155,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
         attributes = _attributes_of(printed, values)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(printed, values, request, attributes)
-    rewritten, request = _with_thread_locals(for_shared_object(printed), request, is_cached)
-    weak = weak_functions(rewritten) if request.exports is None else frozenset()
-    overridden = weak.intersection(request.overridden)
-    if overridden:
-        rewritten = without_overridden(rewritten, overridden)
-    if rewritten is not printed:
-        module, values = codegen.parse(rewritten, context), read_values(rewritten)
-    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
-    return translated._replace(weak=weak - overridden)
+    return module, _Checked(printed, values, attributes, data), request
 
 
 def _check(outline: str, request: Request) -> None:
@@ -123,8 +177,11 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
     if not request.by_linker or not (declared or defined):
         return printed, request
     requests = request.requests
-    imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached)
+    imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached, request.is_beside)
     asked = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
+    if request.members:
+        hidden = {variable.name for variable in read_values(lines_of_variables(printed)).variables if variable.is_hidden}
+        asked -= hidden.union(request.unexported)
     if not imported and not asked:
         return printed, request
     imports = {
@@ -140,11 +197,14 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     module.data_layout = str(target.target_data)
     variables = lines_of_variables(printed)
     names, local = aliases(variables), thread_locals(variables)
-    merged = merged_variables(variables) if request.by_linker else {}
+    merged = merged_variables(variables) if request.by_linker and not request.members else {}
     assembly, bounds = read_assembly(printed), section_bounds(printed)
     among_others = request.assumed is not None
     values = source.values
     exports = choose_exports(values, request.exports, names, local, merged, assembly.defined, may_be_empty=among_others)
+    if request.members and request.exports is None:
+        named = choose_exports(values, request.named, names, local, merged, assembly.defined)
+        exports = (*named, *_seen_from_outside(exports, values, request))
     resolution = resolve_declarations(
         module,
         printed,
@@ -155,6 +215,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         by_linker=request.by_linker,
         thread_locals=local,
         defined=assembly.defined | bounds,
+        is_beside=request.is_beside,
         assumed=request.assumed,
     )
     resolution = _with_merged(resolution, exports)
@@ -163,14 +224,23 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
     _prepare(module, values, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
-    keeps = request.keep_bitcode and request.level and not has_assembly(printed)
+    keeps = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
     code = module.as_bitcode() if keeps else b""
-    codegen.optimize(module, target, request.level)
+    if not request.members:
+        codegen.optimize(module, target, request.level)
     optimized = str(module)
     if not request.portable and not is_vectorized(optimized):
         code = b""
     prepared = Prepared(exports, names, resolution, encoded, code, source.data)
     return emit(module, optimized, context, target, request, prepared)
+
+
+def _seen_from_outside(exports: tuple[Export, ...], values: GlobalValues, request: Request) -> tuple[Export, ...]:
+    """The exports of a group: nothing that is hidden, and of what each image has its own, inline variables, nothing either."""
+    own = {value.name for value in (*values.functions, *values.variables) if value.is_hidden and not value.name.startswith(ADDRESS_OF)}
+    own |= {value.name for value in values.variables if value.linkage.endswith("_odr")}
+    own = own.union(request.unexported, [export.symbol for export in request.named])
+    return tuple([export for export in exports if export.symbol not in own])
 
 
 def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker: bool) -> Translated:

@@ -50,7 +50,7 @@ def abridged(text: str) -> str:
     return "".join([*parts, text[done:]]) if parts else text
 
 
-def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], None]) -> dict[str, bytes]:
+def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], None], label: str = "") -> dict[str, bytes]:
     """Put placeholders for the large variables of a module; the values of these by the name of the section that is to hold them.
 
     Args:
@@ -58,6 +58,7 @@ def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], 
         context: its context.
         size: the length of its code, as text or bitcode: what is not long has no large variables.
         check: is given the module's text, without the values, before LLVM translates any of it.
+        label: what the names of its sections have that those of no other module of the same image have.
     """
     if size < _WORTHWHILE:
         return {}
@@ -77,7 +78,7 @@ def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], 
         return {}
     found = data_of(_object_of(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
     found = {name: datum for name, datum in found.items() if len(datum.content) >= _LARGE}
-    sections = {name: f"{_PREFIX}{number}" for number, name in enumerate(sorted(found))}
+    sections = {name: f"{_PREFIX}{label}{number}" for number, name in enumerate(sorted(found))}
     lines = [_placeholder(name, len(d.content), sections[name], d.alignment, d.writable) for name, d in found.items()]
     _replace(module, context, set(found), lines)
     return {section: found[name].content for name, section in sections.items()}

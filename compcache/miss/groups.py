@@ -1,0 +1,334 @@
+"""Groups: sources that are the files of one shared object, stored as one module (decision 47).
+
+Members are optimized one by one, each once: their code is kept in the group's file, under a digest of what it was made of and for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.build import codegen
+from compcache.build.pic import ADDRESS_OF
+from compcache.build.slots import Requests, undefined_symbols
+from compcache.build.source import ModuleSource, check_name
+from compcache.content.names import content_digest, frozen
+from compcache.digest import digest
+from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
+from compcache.files import reraise_interrupt
+from compcache.formats.entry import MOST_DATA, decode_entry, index_name
+from compcache.formats.group import GROUP, MEMBER, GroupMember, decode_group, encode_group
+from compcache.formats.manifest import decode_module
+from compcache.images.archives import HAS_STATE
+from compcache.linker import Translation, link_module, optimize_member, translate_requests
+from compcache.maintain.remove import remove_modules
+from compcache.miss.many import not_added
+from compcache.miss.publication import publish_built
+from compcache.miss.staleness import warn_of_shadowed
+from compcache.publish.host_file import linker_for
+from compcache.translation.members import decode_member, encode_member
+from compcache.translation.requests import requests_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any
+
+    from compcache.build.exports import Export
+    from compcache.formats.built_module import BuiltModule
+    from compcache.formats.entry import EntryRecord
+    from compcache.session import Session
+    from compcache.translation.members import Member
+    from compcache.translation.requests import Request
+
+__all__ = ["add_group", "modules_of_group"]
+
+#: Of what members are and how they are made: another number makes all of them again.
+_VERSION = "1"
+_PERSON = b"compcache-member"
+
+
+class _Source(NamedTuple):
+    """A source, its place in the caller's list, a digest of all that it is, and what is asked of the compiler for each target.
+
+    `copies` are functions that it has for the optimizer alone and that nothing provides.
+    """
+
+    number: int
+    source: ModuleSource
+    content: bytes
+    requests: list[Request]
+    copies: frozenset[str] = frozenset()
+
+
+class _Compiled(NamedTuple):
+    """A member of a group for one target, and the digest under which it is kept."""
+
+    digest: str
+    member: Member
+
+
+def add_group(session: Session, sources: Iterable[ModuleSource], name: str, *, replace: bool = False) -> tuple[str, ...]:
+    """See `Cache.add_modules` and `Cache.replace`."""
+    session.store.require_writable()
+    return _Group(session, check_name(name, "name of a group"), list(sources)).add(replace=replace)
+
+
+def modules_of_group(session: Session, name: str) -> list[bytes]:
+    """The modules that are groups of this name: those for all targets, and of all additions."""
+    return list(dict.fromkeys([module_id for module_id, _ in session.store.find_all(index_name(GROUP, name))]))
+
+
+class _Group:
+    """The addition of one group."""
+
+    def __init__(self, session: Session, name: str, given: list[ModuleSource]) -> None:
+        self._session = session
+        self._store = session.store
+        self._name = name
+        self._given = given
+        self._failures: dict[int, Exception] = {}
+        self._own = modules_of_group(session, name)
+        self._compiled: dict[str, Member] = {}  # by their digests
+
+    def add(self, *, replace: bool) -> tuple[str, ...]:
+        """The module_id of the group, for each source.
+
+        Raises:
+            ModulesNotAddedError: some of them could not be added.
+            CompileError, LinkError: they contradict one another; nothing is stored.
+        """
+        sources = [source for number, given in enumerate(self._given) if (source := self._read(number, given)) is not None]
+        module_ids = self._unchanged(sources) if not self._failures else ()
+        if not module_ids:
+            sources, built = self._build(sources)
+            if self._failures and replace:  # a part of a group does not take the place of all of it
+                sources, built = [], None
+            if built is not None:
+                warn_of_shadowed(self._store, built, besides=self._own)
+                module_ids = publish_built(self._session, [built])[0]
+        if replace and module_ids:
+            remove_modules(self._store, [module_id for module_id in self._own if module_id.hex() not in module_ids])
+        there = {source.number for source in sources}
+        found = tuple([module_ids[0] if number in there else None for number in range(len(self._given))])
+        if self._failures:
+            raise not_added(self._failures, found, self._given)
+        return tuple([module_id for module_id in found if module_id is not None])
+
+    def _read(self, number: int, source: ModuleSource) -> _Source | None:
+        """What a source asks for; None where it is not right."""
+        try:
+            if not isinstance(source, ModuleSource):
+                raise CompileError(
+                    f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code"
+                )
+            if source.entries or source.part_of:
+                raise CompileError(
+                    "members of a group have no entries= and no part_of=: leave these out, or add the source without a group"
+                )
+            source = frozen(source)
+            requests = requests_of(source, self._store.host(), "")
+            return _Source(number, source, content_digest(source), requests)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
+            reraise_interrupt(error)
+            self._failures[number] = error
+            return None
+
+    def _unchanged(self, sources: Sequence[_Source]) -> tuple[str, ...]:
+        """The modules of the group, that for this host first, if they are of these sources and there are no others of this name."""
+        wanted, found = _digest_of(sources), []
+        for module_id, requirement, entry in self._entries(GROUP, self._name):
+            if decode_group(entry.data).digest != wanted:
+                return ()
+            found.append((self._store.processor().rank(requirement), module_id.hex()))
+        if len(found) != len(self._own):
+            return ()
+        return tuple([module_id for _, module_id in sorted(found, reverse=True)])
+
+    def _entries(self, kind: str, name: str) -> Iterator[tuple[bytes, str, EntryRecord]]:
+        """The entries of this kind and name in files of groups, with what their code requires of a processor."""
+        for module_id, offset in self._store.find(index_name(kind, name)):
+            try:
+                with self._store.open_module(module_id) as module:
+                    found = decode_module(module.read_record(0)).requirement(), decode_entry(module.read_record(offset))
+            except (CompcacheError, OSError) as error:
+                reraise_interrupt(error)
+                continue  # another file may have it
+            if (found[1].kind, found[1].name) == (kind, name):
+                yield module_id, *found
+
+    # ------------------------------------------------------------------ members
+
+    def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
+        """The module of all sources that can be members, and these.
+
+        Where a symbol is missing, those that use it are none; what else is wrong is wrong with the group.
+        """
+        while True:
+            sources = [source for source in sources if self._compile(source)]
+            _require_alike(sources)
+            if not sources:
+                return [], None
+            try:
+                return sources, self._link(sources)
+            except UndefinedSymbolError as error:
+                sources = self._without_users(sources, error)
+
+    def _compile(self, source: _Source) -> bool:
+        """Have the optimized code of a source for each target; whether it is right."""
+        try:
+            for request in source.requests:
+                self._member(source, request)
+        except Exception as error:  # noqa: BLE001 - as above
+            reraise_interrupt(error)
+            self._failures[source.number] = error
+            return False
+        return True
+
+    def _member(self, source: _Source, request: Request) -> _Compiled:
+        label = _member_digest(source, request)
+        if label not in self._compiled:
+            kept = next(iter(self._entries(MEMBER, label)), None)
+            if kept is not None:
+                self._compiled[label] = decode_member(kept[2].data)
+            else:
+                self._compiled[label] = optimize_member(request._replace(copies=source.copies), label[:16])
+        return _Compiled(label, self._compiled[label])
+
+    def _without_users(self, sources: list[_Source], error: UndefinedSymbolError) -> list[_Source]:
+        """What is left to try where symbols are missing.
+
+        Raises:
+            UndefinedSymbolError: the error, where no source uses them by name.
+        """
+        left, missing = [], {symbol.removeprefix(ADDRESS_OF) for symbol in error.symbols}
+        for source in sources:
+            members = [self._member(source, request).member for request in source.requests]
+            copies = missing.intersection(*[member.copied for member in members])
+            used = {name: is_function for member in members for name, is_function in member.used.items() if name in missing - copies}
+            if used:
+                self._failures[source.number] = self._lacks(used)
+            else:
+                left.append(source._replace(copies=source.copies | copies))
+        if left == sources:
+            raise error
+        return left
+
+    def _lacks(self, used: dict[str, bool]) -> UndefinedSymbolError:
+        """Why a source that uses these symbols, some of which are functions, is no member."""
+        if not self._failures:
+            return undefined_symbols(sorted(used), [name for name, is_function in used.items() if is_function])
+        shown = ", ".join(map(repr, sorted(used)))
+        return UndefinedSymbolError(f"it uses {shown}, which no source defines that could be added", symbols=sorted(used))
+
+    # --------------------------------------------------------------------- link
+
+    def _link(self, sources: Sequence[_Source]) -> BuiltModule:
+        lists = [[self._member(source, source.requests[number]) for source in sources] for number in range(len(sources[0].requests))]
+        requests = [
+            _merged(
+                [source.requests[number] for source in sources], [member for _, member in members], _digest_of(sources), self._is_cached
+            )
+            for number, members in enumerate(lists)
+        ]
+        machine, parts = translate_requests(self._store.host(), requests)
+        described = [
+            (
+                request._replace(of_module=self._of_module(members, {export.symbol for export in translated.prepared.exports}, request)),
+                translated,
+            )
+            for members, (request, translated) in zip(lists, parts, strict=True)
+        ]
+        built = link_module(Translation(machine, tuple(described)), lambda obj: linker_for(self._store, obj))
+        for module in (built, *built.others):
+            self._store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
+        return built
+
+    def _is_cached(self, name: str) -> bool:
+        """Whether the cache has a symbol, elsewhere than in groups of this name. Run times with a state the group has itself."""
+        if name.startswith(HAS_STATE) or not self._session.can_import(name):
+            return False
+        return not self._own or any(module_id not in self._own for module_id, _ in self._store.find_all(name))
+
+    def _of_module(self, members: Sequence[_Compiled], exported: set[str], request: Request) -> dict[tuple[str, str], bytes]:
+        """The entries of the group's module."""
+        rows = [GroupMember(member.label, label, tuple([name for name in member.defined if name in exported])) for label, member in members]
+        kept = {(MEMBER, label): encode_member(member) for label, member in members} if request.keep_bitcode else {}
+        entries = {key: data for key, data in kept.items() if len(data) <= MOST_DATA}
+        return {(GROUP, self._name): encode_group(request.digests["source"], rows), **entries}
+
+
+def _digest_of(sources: Sequence[_Source]) -> str:
+    """A digest of all that decides what a group of these sources is."""
+    machines = [repr((request.machine[:2], request.target)) for source in sources for request in source.requests]
+    parts = [_VERSION, codegen.llvm_version(), *machines]
+    return digest([repr(parts).encode(), *[source.content for source in sources]], person=_PERSON).hex()
+
+
+def _member_digest(source: _Source, request: Request) -> str:
+    code = source.source.ir if isinstance(source.source.ir, bytes) else source.source.ir.encode("utf-8", "surrogatepass")
+    settings = _VERSION, codegen.llvm_version(), request.machine[:2], request.level, sorted(source.copies)
+    return digest([repr(settings).encode(), code], person=_PERSON).hex()
+
+
+def _require_alike(sources: Sequence[_Source]) -> None:
+    """Refuse sources that are not for the same processors."""
+    for source in sources[1:]:
+        first = sources[0]
+        if [request.machine[:2] for request in source.requests] != [request.machine[:2] for request in first.requests]:
+            raise CompileError(
+                f"source {first.number} is for {_machines(first)}, and source {source.number} for {_machines(source)}: the members of a "
+                "group have the same cpu=, features= and targets="
+            )
+
+
+def _machines(source: _Source) -> str:
+    return ", ".join([request.machine.cpu + (" with other features" if source.source.features else "") for request in source.requests])
+
+
+# ------------------------------------------------------------------------------------------------- what is asked for
+
+
+def _merged(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:
+    """What the sources of a group ask for together, for one target."""
+    first = requests[0]
+    named: dict[str, Export] = {}
+    for export in [export for request in requests for export in request.exports or ()]:
+        if named.setdefault(export.name, export) != export:
+            raise CompileError(f"two sources of the group export {export.name!r}, and not in the same way: export it in one of them")
+    symbols = {export.symbol for export in named.values()}
+    unexported = {name for request, member in zip(requests, members, strict=True) if request.exports is not None for name in member.defined}
+    return first._replace(
+        ir=b"",
+        exports=None if any(request.exports is None for request in requests) else tuple(named.values()),
+        named=tuple(named.values()),
+        unexported=frozenset(unexported - symbols),
+        requests=_merged_requests([request.requests for request in requests]),
+        level=max(request.level for request in requests),
+        keep_bitcode=all(request.keep_bitcode for request in requests),
+        identity=None,
+        untrusted=False,  # each source was tried
+        digests={"maker": "", "code": content, "source": content},
+        is_cached=is_cached,
+        members=tuple(members),
+    )
+
+
+def _merged_requests(several: Sequence[Requests]) -> Requests:
+    """The imports, globals and libraries of all sources.
+
+    Raises:
+        CompileError: two of them give something else for one symbol.
+    """
+    imports: dict[str, str] = {}
+    globals_: dict[str, Any] = {}
+    for requests in several:
+        for symbol, name in requests.imports.items():
+            if imports.setdefault(symbol, name) != name:
+                raise CompileError(
+                    f"two sources of the group import {symbol!r} as {imports[symbol]!r} and as {name!r}: give it one provider"
+                )
+        for symbol, value in requests.globals.items():
+            known = globals_.setdefault(symbol, value)
+            if known is not value and (known.kind, known.encode()) != (value.kind, value.encode()):
+                raise CompileError(f"two sources of the group define the global {symbol!r}, and not alike: define it once")
+    libraries = dict.fromkeys([library for requests in several for library in requests.libraries])
+    return Requests(imports, globals_, tuple(libraries))

@@ -1,0 +1,128 @@
+"""The members of a group: each is compiled and optimized alone, as files are, and then they are linked as code of LLVM's.
+
+What a linker promises for the files of a shared object holds by that, in the words of the LLVM Language Reference on linkage, COMDATs and
+visibility: hidden names are one name space, definitions that are merged have one address, sections, thread-local variables and constructors
+are those of all. A member that did not change is read from where it was kept.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.build import codegen
+from compcache.build.exports import VISIBLE_LINKAGES
+from compcache.build.ir_text import lines_from, quote, read_assembly, read_values, symbol_counts
+from compcache.build.pic import aliases
+from compcache.errors import FormatError, LinkError, MissingPackageError
+
+try:
+    import msgpack
+except ImportError as error:
+    raise MissingPackageError.of("msgpack", "compiling") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+__all__ = ["Member", "decode_member", "describe_member", "encode_member", "link_members"]
+
+_MOST_SHOWN = 20
+_WEAK = re.compile(r"\A@[^\n]*? = (?:weak|weak_odr|linkonce|linkonce_odr) ")
+_MAX_SIZE = 1 << 31
+
+
+class Member(NamedTuple):
+    """The code of one source, optimized; it holds no LLVM object.
+
+    `label` is the file that the code says it is of. `defined` are the symbols that other members see, `strong` those of them of which
+    a linker takes no second definition. `used` are symbols that the code takes from elsewhere, and whether each is a function.
+    `copied` are functions that it has for the optimizer alone; where nothing provides them the source is compiled again
+    with copies of its own. `data` are values of large variables, by section (`compcache.build.large_data`).
+    """
+
+    label: str
+    bitcode: bytes
+    defined: tuple[str, ...]
+    strong: tuple[str, ...]
+    used: dict[str, bool]
+    copied: tuple[str, ...]
+    data: dict[str, bytes]
+
+
+def describe_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
+    """The member that an optimized module is, which is printed as `text`."""
+    values = read_values(text)
+    assembly = read_assembly(text).defined
+    both = *values.functions, *values.variables
+    visible = [value for value in both if value.name and not value.is_declaration and value.linkage in VISIBLE_LINKAGES]
+    visible = [value for value in visible if not value.name.startswith("llvm.")]
+    strong = [value.name for value in visible if value.linkage == "external" and " comdat" not in value.text]
+    second = aliases(text)
+    weak = {line.partition(" = ")[0][1:] for line in lines_from(text, "@") if _WEAK.search(line)} if second else ()
+    strong += [name for name in second if quote(name) not in weak]
+    counts = symbol_counts(text)
+    functions = {value.name for value in values.functions}
+    used = [value.name for value in both if value.is_declaration and not value.name.startswith("llvm.") and counts.get(value.name, 0) > 1]
+    defined = dict.fromkeys([*[value.name for value in visible], *second, *sorted(assembly)])
+    plain = {name: name in functions for name in used if name not in assembly}
+    return Member(module.source_file, module.as_bitcode(), tuple(defined), tuple(strong), plain, tuple(sorted(copied)), data)
+
+
+def link_members(members: Sequence[Member], context: Any) -> Any:
+    """One module of all members.
+
+    Raises:
+        LinkError: two of them define the same symbol, or contradict each other otherwise.
+    """
+    _refuse_repeated(members)
+    linked = None
+    for number, member in enumerate(members):
+        module = codegen.read_back(member.bitcode, context)
+        if linked is None:
+            linked = module
+            continue
+        try:
+            linked.link_in(module)
+        except RuntimeError as error:
+            raise LinkError(f"{_shown(members, number)} cannot be linked with those before it: {str(error).strip()}") from error
+    return linked
+
+
+def _refuse_repeated(members: Sequence[Member]) -> None:
+    first: dict[str, int] = {}
+    lines = []
+    for number, member in enumerate(members):
+        for name in member.strong:
+            known = first.setdefault(name, number)
+            if known != number:
+                lines.append(f"multiple definition of {name!r}: in {_shown(members, known)} and {_shown(members, number)}")
+    if lines:
+        more = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
+        raise LinkError("\n  ".join([*lines[:_MOST_SHOWN], *more]))
+
+
+def _shown(members: Sequence[Member], number: int) -> str:
+    label = members[number].label
+    return f"source {number} ({label})" if label and label != "<string>" else f"source {number}"
+
+
+def encode_member(member: Member) -> bytes:
+    """The bytes under which a member is kept."""
+    packed: bytes = zlib.compress(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"), 1)
+    return packed
+
+
+def decode_member(data: bytes) -> Member:
+    """The member that was kept as these bytes.
+
+    Raises:
+        FormatError: they are damaged.
+    """
+    try:
+        packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
+        label, bitcode, *names, used, copied, large = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
+        defined, strong = map(tuple, names)
+        return Member(label, bitcode, defined, strong, dict(used), tuple(copied), dict(large))
+    except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
+        raise FormatError(f"the kept code of a file does not decode: {error}") from error
