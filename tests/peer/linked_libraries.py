@@ -10,15 +10,15 @@ import json
 import os
 import re
 import shlex
+import struct
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import ModuleSource
 
-from .programs import Places, UnavailableError, symbols_of
+from .programs import Places, flang, symbols_of
 
 if TYPE_CHECKING:
     import random
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     #: Calls a function of a library by its name, with numbers and addresses.
     Call = Callable[..., Any]
 
+_ONLY_CODE = ("-O2", "-Xclang", "-disable-llvm-passes", "-fPIC")
 LINK = ("-shared", "-Wl,-Bsymbolic")
 _TYPES = {"v": None, "i": ctypes.c_int, "q": ctypes.c_int64, "p": ctypes.c_void_p, "d": ctypes.c_double, "f": ctypes.c_float}
 
@@ -44,7 +45,7 @@ class Library(NamedTuple):
     """The files of a shared object, in their order, and how a compiler makes one of them.
 
     `libraries` are those that it links, without "-l"; `functions` has the types of those that are called, as "result:arguments",
-    and `exercise` calls them with inputs of a generator and yields what they answer.
+    and `exercise` calls them with inputs of a generator and yields what they answer. The `first` files have modules that others use.
     """
 
     name: str
@@ -54,6 +55,8 @@ class Library(NamedTuple):
     functions: dict[str, str]
     exercise: Callable[[Call, random.Random], Iterator[object]]
     libraries: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
+    first: int = 0
 
     def command(self, file: File) -> tuple[str, ...]:
         """The flags of one file."""
@@ -65,7 +68,7 @@ class Library(NamedTuple):
 
     def sources(self, places: Places, **options: Any) -> list[ModuleSource]:
         """A source for each file that defines something."""
-        options = {"libraries": self.libraries, "optimize": 0, **options}
+        options = {"libraries": self.libraries, "archives": self.archives, "optimize": 0, **options}
         return [ModuleSource(code, **options) for code in self.bitcode(places) if symbols_of(code)[0]]
 
     def ordinary(self, places: Places) -> Path:
@@ -92,11 +95,16 @@ class Library(NamedTuple):
         def compiled(number: int) -> Path:
             file = self.files[number]
             name = f"{self.name}-{number}-{file.path.stem}"
-            made = places.made(f"{name}.bc", self.compiler, *self.command(file), "-emit-llvm", "-c", file.path)
-            return made if ending == ".bc" else places.made(f"{name}.o", "clang", "-O2", "-Xclang", "-disable-llvm-passes", "-fPIC", "-c", made)
+            code = places.made(f"{name}.bc", self.compiler, *self.command(file), "-emit-llvm", "-c", file.path)
+            if ending == ".bc":
+                return code
+            if self.compiler in ("clang", "clang++"):  # the source is what takes the time
+                return places.made(f"{name}.o", self.compiler, *_ONLY_CODE, "-c", code)
+            return places.made(f"{name}.o", self.compiler, *self.command(file), "-c", file.path)
 
+        numbers = range(len(self.files))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(compiled, range(len(self.files))))
+            return [*map(compiled, numbers[: self.first]), *pool.map(compiled, numbers[self.first :])]
 
     def in_shared_object(self, path: Path) -> Call:
         """Calls the functions of a shared object."""
@@ -362,6 +370,7 @@ _HTSLIB_CONFIG = """\
 #define HAVE_BUILTIN_CPU_SUPPORT_SSSE3 1
 #define HAVE_DECL___CPUID_COUNT 1
 #define HAVE_DECL___GET_CPUID_MAX 1
+#define PLUGIN_EXT ".so"
 #define _XOPEN_SOURCE 600
 """
 _HTSLIB_VERSIONS = """\
@@ -403,6 +412,7 @@ _BCFTOOLS_FUNCTIONS = {
     "bcftools_close_stdout": "v:",
     "bcftools_close_stderr": "v:",
     "hts_version": "p:",
+    "hts_set_log_level": "v:i",
     "hts_parse_decimal": "q:ppi",
     "kf_betai": "d:ddd",
     "kf_gammap": "d:dd",
@@ -432,20 +442,20 @@ def _variants(generator: random.Random) -> str:
 
 
 _BCFTOOLS_COMMANDS = (
-    "view --no-version -i DP>50&&QUAL<40 {vcf}",
-    "view --no-version -G -m3 {vcf}",
-    "view --no-version -Ob --threads 2 {vcf}",
-    "query -f %CHROM:%POS\\t%REF>%ALT\\t%INFO/AF[\\t%GT=%GQ]\\n -e GT[0]=\"mis\" {vcf}",
-    "filter --no-version -s low -e AF[0]<0.3||GQ[1]<20 {vcf}",
-    "norm --no-version -m -any {vcf}",
+    "view --no-version -o {out} -i DP>50&&QUAL<40 {vcf}",
+    "view --no-version -o {out} -G -m3 {vcf}",
+    "view --no-version -o {out} -Ob --threads 2 {vcf}",
+    "query -o {out} -f %CHROM:%POS\\t%REF>%ALT\\t%INFO/AF[\\t%GT=%GQ]\\n -e GT[0]=\"mis\" {vcf}",
+    "filter --no-version -o {out} -s low -e AF[0]<0.3||GQ[1]<20 {vcf}",
+    "norm --no-version -o {out} -m -any {vcf}",
     "stats -s - {vcf}",
-    "annotate --no-version -x INFO/DP,FORMAT/GQ {vcf}",
-    "sort {vcf}",
-    "gtcheck {vcf}",
-    "roh --AF-dflt 0.4 {vcf}",
-    "view --no-version -i NOSUCH=1 {vcf}",
+    "annotate --no-version -o {out} -x INFO/DP,FORMAT/GQ {vcf}",
+    "sort -o {out} {vcf}",
+    "gtcheck -o {out} {vcf}",
+    "roh -o {out} -G30 --AF-dflt 0.4 {vcf}",
+    "view --no-version -o {out} -i NOSUCH=1 {vcf}",
     "view {vcf}.missing",
-    "query -f %NOSUCH\\n {vcf}",
+    "query -o {out} -f %NOSUCH\\n {vcf}",
 )
 
 
@@ -453,12 +463,14 @@ def _use_bcftools(call: Call, generator: random.Random) -> Iterator[object]:
     yield ctypes.string_at(call("hts_version"))
     yield from _use_htslib(call, generator)
     with tempfile.TemporaryDirectory() as folder:
-        vcf, out, err = f"{folder}/in.vcf", f"{folder}/out", f"{folder}/err"
+        vcf, paths = f"{folder}/in.vcf", [f"{folder}/{name}" for name in ("written", "out", "err")]
         for _ in range(20):
             Path(vcf).write_text(_variants(generator))
             for command in _BCFTOOLS_COMMANDS:
-                words = ["bcftools", *command.format(vcf=vcf).split()]
-                yield command, _run_bcftools(call, words, out, err), _without_own_names(out, folder), _without_own_names(err, folder)
+                Path(paths[0]).unlink(missing_ok=True)
+                words = ["bcftools", *command.format(vcf=vcf, out=paths[0]).split()]
+                status = _run_bcftools(call, words, *paths[1:])
+                yield command, status, *[_without_own_names(path, folder) for path in paths]
 
 
 def _use_htslib(call: Call, generator: random.Random) -> Iterator[object]:
@@ -478,6 +490,7 @@ def _use_htslib(call: Call, generator: random.Random) -> Iterator[object]:
 
 def _run_bcftools(call: Call, words: list[str], out: str, err: str) -> int:
     memory = Memory()
+    call("hts_set_log_level", 0)
     for name, path in (("bcftools_set_stdout", out), ("bcftools_set_stderr", err)):
         call(name, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     arguments = memory(b"".join(memory(word.encode()).to_bytes(8, "little") for word in words) + bytes(8))
@@ -489,5 +502,70 @@ def _run_bcftools(call: Call, words: list[str], out: str, err: str) -> int:
 
 def _without_own_names(path: str, folder: str) -> bytes:
     """The content of a file, without names of temporary files and times."""
-    content = Path(path).read_bytes().replace(folder.encode(), b"")
-    return re.sub(rb"bcftools\.\w{6}|(?m:^# .*(?:time|produced).*$)", b"", content)
+    content = Path(path).read_bytes().replace(folder.encode(), b"") if os.path.exists(path) else b""
+    return re.sub(rb"bcftools\.\w{6}|(?m:^.*(?:Time required|produced by).*$)", b"", content)
+
+
+# ----------------------------------------------------------------------------- LAPACK
+
+#: Lines that are no comments, in either form of source code.
+_CODE = re.compile(r"(?m)^[^*!c\n].*")
+
+
+def lapack(places: Places) -> Library:
+    """Three routines of LAPACK and all that they call, files of Fortran modules before those that use them."""
+    compiler, runtime = flang(places)
+    root = places.source("lapack")
+    found: dict[str, Path] = {}
+    there = {path.stem: path for pattern in ("BLAS/SRC/*.f*", "SRC/*.f*", "SRC/*.F90", "INSTALL/dlamch.f") for path in root.glob(pattern)}
+    wanted = ["dgesv", "dsyev", "dgeev"]
+    while wanted:
+        name = wanted.pop()
+        path = there.get(name)
+        if path is not None and name not in found:
+            found[name] = path
+            code = "\n".join(_CODE.findall(path.read_text(encoding="latin-1").lower()))
+            wanted += re.findall(r"[a-z]\w+", code)
+    files = sorted(found.values(), key=lambda path: (not path.stem.startswith("la_"), path.name))
+    modules = places.out / "lapack-modules"
+    modules.mkdir(exist_ok=True)
+    flags = ("-O2", "-fPIC", "-module-dir", str(modules))
+    first = sum(path.stem.startswith("la_") for path in files)
+    return Library(
+        "lapack", str(compiler), tuple(map(File, files)), flags, _LAPACK_FUNCTIONS, _use_lapack, archives=(str(runtime),), first=first
+    )
+
+
+_LAPACK_FUNCTIONS = {"dgesv_": "v:pppppppp", "dsyev_": "v:pppppppppqq", "dgeev_": "v:ppppppppppppppqq"}
+
+
+def _use_lapack(call: Call, generator: random.Random) -> Iterator[object]:
+    memory = Memory()
+    info = memory(8)
+
+    def integer(value: int) -> int:
+        return memory(value.to_bytes(4, "little"))
+
+    def doubles(values: list[float]) -> int:
+        return memory(struct.pack(f"{len(values)}d", *values))
+
+    for number in range(120):
+        n, columns = generator.randrange(1, 30), generator.randrange(1, 4)
+        matrix = [generator.gauss(0, 1) for _ in range(n * n)]
+        if number % 10 == 0:
+            matrix[:n] = [0.0] * n  # singular
+        order, right, room = integer(n), doubles([generator.random() for _ in range(n * columns)]), integer(64 * n)
+        pivots, work = memory(4 * n), memory(8 * 64 * n)
+        a = doubles(matrix)
+        call("dgesv_", order, integer(columns), a, order, pivots, right, order, info)
+        yield memory.read(a, 8 * n * n), memory.read(right, 8 * n * columns), memory.read(pivots, 4 * n), memory.read(info, 4)
+        a, values = doubles(matrix), memory(8 * n)
+        call("dsyev_", memory(b"V"), memory(generator.choice((b"U", b"L"))), order, a, order, values, work, room, info, 1, 1)
+        yield memory.read(a, 8 * n * n), memory.read(values, 8 * n), memory.read(info, 4)
+        a, imaginary, left, vectors = doubles(matrix), memory(8 * n), memory(8 * n * n), memory(8 * n * n)
+        both = memory(b"V"), memory(b"V")
+        call("dgeev_", *both, order, a, order, values, imaginary, left, order, vectors, order, work, room, info, 1, 1)
+        yield [memory.read(place, 8 * n) for place in (values, imaginary)], memory.read(info, 4)
+        yield memory.read(left, 8 * n * n), memory.read(vectors, 8 * n * n)
+
+

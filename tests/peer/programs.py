@@ -34,7 +34,7 @@ _ROOM = 100_000
 _PADDING = 64
 #: Tests of abseil, what they are made of, and files for other systems.
 _NO_PART_OF_ABSEIL = re.compile(r"test|mock|matcher|benchmark|nonsecure|print_hash|gaussian|spy_hash|_main|_win|win32|/random/")
-_FLANG = ("flang-22", "libflang-22-dev", "libmlir-22")
+_FLANG = ("flang-22", "libflang-22-dev", "libmlir-22", "libclang-cpp22", "libllvm22")
 
 
 class UnavailableError(Exception):
@@ -253,6 +253,10 @@ def flang(places: Places) -> tuple[Path, Path]:
     """A flang, and its run time as an archive."""
     root = places.packages(*_FLANG)
     compiler = next(root.glob("usr/lib/llvm-*/bin/flang"))
+    for library in root.glob("usr/lib/*/libLLVM.so.*"):
+        link = compiler.parents[1] / "lib" / library.name
+        if not link.exists():  # else it is looked for in the system
+            link.symlink_to(library)
     if subprocess.run([compiler, "--version"], capture_output=True, check=False).returncode:
         raise UnavailableError(f"{compiler} does not run: its libraries of LLVM are not installed")
     return compiler, next(root.glob("usr/lib/llvm-*/lib/clang/*/lib/*/libflang_rt.runtime.a"))
