@@ -13,16 +13,17 @@ import shlex
 import struct
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import ModuleSource
 
-from .programs import Places, flang, symbols_of
+from .programs import CSRC, PROGRAMS, Places, files_of_expressions, flang, symbols_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from compcache import Cache
 
@@ -569,3 +570,69 @@ def _use_lapack(call: Call, generator: random.Random) -> Iterator[object]:
         yield memory.read(left, 8 * n * n), memory.read(vectors, 8 * n * n)
 
 
+
+
+# ------------------------------------------------------------------- re2, abseil, SQLite
+
+
+def expressions(places: Places) -> Library:
+    """re2 on abseil, a file for each."""
+    files, flags = files_of_expressions(places)
+    return _own_functions("expressions", "clang++", files, (*flags, "-O1", "-fPIC"), ("stdc++", "m", "pthread"))
+
+
+def _own_functions(name: str, compiler: str, files: Sequence[Path], flags: tuple[str, ...], libraries: tuple[str, ...]) -> Library:
+    """A library with a file of our own in front of it, whose functions are those of `PROGRAMS`."""
+    functions = PROGRAMS[name].functions
+
+    def use(call: Call, generator: random.Random) -> Iterator[object]:
+        for function in functions:
+            for _ in range(150):
+                given = function.make_input(generator)
+                yield function.name, given, function.call(partial(call, function.name), given)
+
+    types = dict.fromkeys([function.name for function in functions], "q:pqpq")
+    return Library(name, compiler, tuple(map(File, files)), flags, types, use, libraries)
+
+
+def sqlite(places: Places) -> Library:
+    """SQLite's amalgamation, and a file that calls it and is called by it."""
+    vendor = places.sdist("sqlcipher3") / "vendor"
+    files = (File(CSRC / "statements.c"), File(vendor / "sqlite3.c"))
+    defines = ("-DSQLITE_ENABLE_FTS5", "-DSQLITE_ENABLE_RTREE", "-DSQLITE_ENABLE_MATH_FUNCTIONS", "-DSQLITE_THREADSAFE=1")
+    flags = (*defines, f"-I{vendor}", "-fPIC", "-w", "-O1", "-pthread")
+    return Library("sqlite", "clang", files, flags, {"run_statements": "q:pqpq", "sqlite3_libversion": "p:"}, _use_sqlite, ("m", "pthread"))
+
+
+#: Statements as those of SQLite's own tests (`select1.test`, `fts5`, `rtree`, `window1`, `json101`), with room for numbers.
+_STATEMENTS = """
+CREATE TABLE t1(a INTEGER, b INTEGER, c INTEGER, d TEXT); CREATE INDEX t1i ON t1(b, c);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {0})
+  INSERT INTO t1 SELECT i, i * {1} % 97, i * {2} % 31, printf('%s-%05d', char(97 + i % 7), i * {1} % 1009) FROM n;
+SELECT CASE WHEN c > (SELECT avg(c) FROM t1) THEN a * 2 ELSE b * 10 END, abs(b - c) FROM t1 ORDER BY 1, 2 LIMIT 20;
+SELECT d, digits(d) FROM t1 WHERE b BETWEEN {3} AND {3} + 30 OR digits(d) = {2} ORDER BY digits(d) DESC, d LIMIT 9;
+SELECT c, count(*), sum(a), avg(b), group_concat(d, '/') FROM t1 GROUP BY c HAVING count(*) > 1 ORDER BY c LIMIT 8;
+SELECT a, sum(b) OVER (PARTITION BY c ORDER BY a ROWS 2 PRECEDING), rank() OVER (ORDER BY b DESC) FROM t1 ORDER BY a LIMIT 12;
+SELECT x.a, y.a FROM t1 x JOIN t1 y ON x.b = y.c AND x.a < y.a ORDER BY 1, 2 LIMIT 15;
+UPDATE t1 SET d = replace(d, 'a', 'zz'), c = NULL WHERE a % {1} = 1; DELETE FROM t1 WHERE b IN (SELECT c FROM t1 WHERE a < {2});
+SELECT count(*), total(c), min(d), max(d), hex(zeroblob(3)), round(sqrt(sum(b)), 6) FROM t1;
+CREATE VIRTUAL TABLE f USING fts5(d); INSERT INTO f SELECT d FROM t1; SELECT d FROM f WHERE f MATCH 'b OR zz' ORDER BY rank, d LIMIT 6;
+CREATE VIRTUAL TABLE r USING rtree(id, x0, x1); INSERT INTO r SELECT a, min(b, c), max(b, c) FROM t1 WHERE c NOT NULL;
+SELECT count(*), sum(id) FROM r WHERE x0 >= {3} AND x1 <= 70;
+SELECT json_group_array(json_object('a', a, 'd', d)) FROM (SELECT a, d FROM t1 ORDER BY a DESC LIMIT 3);
+PRAGMA integrity_check; SELECT strftime('%Y-%j', 86400 * a, 'unixepoch') FROM t1 ORDER BY a LIMIT 2;
+"""
+_WRONG = ("SELECT nothing FROM t1;", "INSERT INTO t1 VALUES (1);", "CREATE TABLE t1(a);", "SELECT (1;", "SELECT abs(-9223372036854775808);")
+
+
+def _use_sqlite(call: Call, generator: random.Random) -> Iterator[object]:
+    memory = Memory()
+    room = 1 << 16
+    out = memory(room)
+    yield ctypes.string_at(call("sqlite3_libversion"))
+    for number in range(250):
+        text = _STATEMENTS.format(generator.randrange(5, 150), *(generator.randrange(1, 60) for _ in range(3)))
+        if number % 5 == 0:
+            text += generator.choice(_WRONG)
+        size = call("run_statements", memory(text.encode()), len(text), out, room)
+        yield memory.read(out, size)

@@ -227,13 +227,18 @@ QUICKJS = CFiles(
 )
 
 
-def _expressions(places: Places) -> Built:
-    """re2 on abseil, a module for each file; nothing says which imports what."""
+def files_of_expressions(places: Places) -> tuple[list[Path], tuple[str, ...]]:
+    """The files of re2 and abseil behind one of our own, and their flags."""
     root = places.sdist("grpcio") / "third_party"
     files = [path for path in sorted(root.glob("abseil-cpp/absl/**/*.cc")) if not _NO_PART_OF_ABSEIL.search(path.as_posix())]
     files += [*sorted(root.glob("re2/re2/*.cc")), root / "re2/util/rune.cc", root / "re2/util/strutil.cc", CSRC / "expressions.cpp"]
-    flags = ("-std=c++17", "-fPIC", "-w", "-pthread", "-DNDEBUG", *places.level(), f"-I{root / 're2'}", f"-I{root / 'abseil-cpp'}")
-    codes = [_bitcode(places, "clang++", file, flags) for file in files]
+    return files, ("-std=c++17", "-fPIC", "-w", "-pthread", "-DNDEBUG", f"-I{root / 're2'}", f"-I{root / 'abseil-cpp'}")
+
+
+def _expressions(places: Places) -> Built:
+    """re2 on abseil, a module for each file; nothing says which imports what."""
+    files, flags = files_of_expressions(places)
+    codes = [_bitcode(places, "clang++", file, (*flags, *places.level())) for file in files]
     ordinary = places.made("expressions.so", "clang++", "-shared", "-pthread", *sorted(places.out.glob("*.bc")))
     return Built([ModuleSource(code, libraries=("stdc++",)) for code in codes if symbols_of(code)[0]], ordinary)
 
