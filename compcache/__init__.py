@@ -55,7 +55,15 @@ if TYPE_CHECKING:
     from compcache.miss.many import ModulesNotAddedError
     from compcache.remote.answer import RemoteAnswer
     from compcache.signature import Signature
-    from compcache.usage.summaries import CacheStats, ExportedFunction, FunctionSummary, ModuleSummary, RemoteStats, StatsPeriod
+    from compcache.usage.summaries import (
+        CacheStats,
+        ExportedFunction,
+        FunctionSummary,
+        GroupSummary,
+        ModuleSummary,
+        RemoteStats,
+        StatsPeriod,
+    )
 
 __version__ = "0.1.0"
 
@@ -80,6 +88,7 @@ __all__ = [
     "FunctionReport",
     "FunctionSummary",
     "GlobalValidationError",
+    "GroupSummary",
     "Identity",
     "IncompatibleTargetError",
     "IntegrityError",
@@ -124,6 +133,7 @@ _HOMES = {
     "FunctionGraph": "inspect.descriptions",
     "FunctionReport": "inspect.descriptions",
     "FunctionSummary": "usage.summaries",
+    "GroupSummary": "usage.summaries",
     "ModuleSummary": "usage.summaries",
     "CompiledFunctions": "hit.compiled",
     "CheckReport": "maintain.report_types",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from compcache.remote.client import RemoteStore
     from compcache.session import Session
     from compcache.usage.module_files import Progress
-    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, StatsPeriod
+    from compcache.usage.summaries import CacheStats, FunctionSummary, GroupSummary, ModuleSummary, StatsPeriod
 
     #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
     Source = ModuleSource | str | bytes | Any
@@ -451,6 +451,20 @@ class Cache:
 
         return tuple(functions(self._store, progress, select, folded=folded))
 
+    def groups(self, *, progress: Progress | None = None) -> tuple[GroupSummary, ...]:
+        """List the groups that were added (`add_modules`), with their members.
+
+        Args:
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            One summary for each, sorted by name.
+        """
+        self._require_open()
+        from compcache.usage.groups import groups
+
+        return tuple(groups(self._store, progress))
+
     def __iter__(self) -> Iterator[str]:
         """The func_names of all stored functions, sorted."""
         return iter([summary.func_name for summary in self.functions()])
@@ -796,10 +810,10 @@ class Cache:
     def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts. Loaded code stays loaded.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label.
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed as a whole.
 
         Args:
-            func_name: the function's name, or its `Identity`.
+            func_name: the function's name, or its `Identity`; or the name of a group, where no function has it.
             force: remove it even if its modules hold other functions, others import it or it is pinned.
 
         Returns:

@@ -171,7 +171,10 @@ def _crates(unit: Unit) -> list[str]:
 
 
 def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
-    """The functions by which Rust's libraries reach their default allocator, unless the code has chosen one."""
+    """The functions by which Rust's libraries reach their default allocator, unless the code has chosen one.
+
+    They are merged, so that each file of a group may have them.
+    """
     match = next(filter(None, map(_RUST_ALLOCATOR.fullmatch, symbols)), None)
     if match is None:
         return ""
@@ -183,12 +186,15 @@ def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
             arguments = ", ".join(f"{kind} %{number}" for number, kind in enumerate(parameters.split(", ")))
             call, back = (f"call {result}", "ret void") if result == "void" else (f"%result = call {result}", f"ret {result} %result")
             lines += [f"declare {result} @{default}({parameters})"]
-            lines += [f"define hidden {result} @{public}({arguments}) {{", f"  {call} @{default}({arguments})", f"  {back}", "}"]
+            body = [f"  {call} @{default}({arguments})", f"  {back}", "}"]
+            lines += [f"define weak_odr hidden {result} @{public}({arguments}) {{", *body]
     for name in _RUST_MARKS if before else ():
         if (mark := _rust_name(before, name)) not in {*symbols, *defined}:
             result, value = ("i8", "i8 0") if "should_panic" in name else ("void", "void")
-            lines += [f"define hidden {result} @{mark}() {{", f"  ret {value}", "}"]
-    lines += [f"@{name} = hidden constant i8 0" for name in (() if before else _OLD_RUST_MARKS) if name not in {*symbols, *defined}]
+            lines += [f"define weak_odr hidden {result} @{mark}() {{", f"  ret {value}", "}"]
+    lines += [
+        f"@{name} = weak_odr hidden constant i8 0" for name in (() if before else _OLD_RUST_MARKS) if name not in {*symbols, *defined}
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from compcache.cache import Cache
+    from compcache.usage.summaries import GroupSummary
 
-__all__ = ["common_prefix", "resolve", "resolve_all", "short", "split"]
+__all__ = ["common_prefix", "groups_among", "resolve", "resolve_all", "short", "split"]
 
 _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 3
@@ -40,7 +41,7 @@ def resolve(cache: Cache, name: str) -> str:
 
 
 def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False) -> list[str]:
-    """The functions that NAMEs stand for: functions, labels of content names, globs.
+    """The functions that NAMEs stand for: functions, labels of content names, globs, groups.
 
     Raises:
         NotCachedError: a NAME matches no function; with `missing_ok` only for globs, other NAMEs are kept as they are.
@@ -63,7 +64,14 @@ def _matching(cache: Cache, name: str) -> Sequence[str]:
         matches = re.compile(fnmatch.translate(name)).match
         found = [summary.func_name for summary in cache.functions(matches)]
         return [name] if name in found else found
-    return cache.labelled(name) or [summary.func_name for summary in cache.functions(name.__eq__)]
+    labelled = cache.labelled(name) or [summary.func_name for summary in cache.functions(name.__eq__)]
+    return labelled or [function for group in cache.groups() if group.name == name for function in group.functions if cache.has(function)]
+
+
+def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:
+    """Those of the NAMEs that are names of groups, and not of functions."""
+    wanted = [name for name in names if not cache.has(name)]
+    return {group.name: group for group in cache.groups() if group.name in wanted} if wanted else {}
 
 
 def short(func_name: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import FunctionInUseError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import EntryRecord, sequence_after
+from compcache.formats.group import GROUP
 from compcache.identity import label_of
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
@@ -33,6 +34,10 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
     present = list_modules(store)
     rows = load_rows(store, present, lambda: read_ledger(store).rows())
     holders = {module_id: row for module_id, row in rows.items() if func_name in row.names}
+    names = {func_name}
+    if not holders:
+        holders = {module_id: row for module_id, row in rows.items() if func_name in _groups_of(row)}
+        names = {name for row in holders.values() for name in row.names}
     if not holders:
         raise NotCachedError(
             f"function {func_name!r} is not in the cache {store.root}: there is nothing to remove",
@@ -40,13 +45,19 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
             cache_dir=store.root,
         )
     if not force:
-        _require_unused(store, func_name, holders, rows)
+        _require_unused(store, func_name, names, holders, rows)
     owners = _owners(func_name, rows)
     parts = _parts(store, owners, holders, rows, force=force)
     removed = remove_modules(store, [*sorted(holders), *parts])
     _remove_entries(store, {(kind, name) for row in rows.values() if row.is_pack for kind, name, *_ in row.entries if name in owners})
-    unpin(store, func_name)
+    for name in sorted(names.intersection(pinned(store))):
+        unpin(store, name)
     return tuple([module_id.hex() for module_id in removed])
+
+
+def _groups_of(row: Row) -> list[str]:
+    """The name of the group that a module is, if it is one."""
+    return [name for kind, name, *_ in row.entries if kind == GROUP]
 
 
 def _owners(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
@@ -103,21 +114,28 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     return removed
 
 
-def _require_unused(store: Store, func_name: str, holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
-    others = tuple(sorted({name for row in holders.values() for name in row.names} - {func_name}))
+def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
+    """Refuse to remove the modules of a function, or of all `names` of a group, while others need them."""
+    others = tuple(sorted({name for row in holders.values() for name in row.names} - names))
     importers = tuple(
-        sorted(name for module_id, row in rows.items() if module_id not in holders and func_name in row.imports for name in row.names)
+        sorted(
+            name for module_id, row in rows.items() if module_id not in holders and not names.isdisjoint(row.imports) for name in row.names
+        )
     )
     reasons = []
-    if others:
+    groups = sorted({group for row in holders.values() for group in _groups_of(row)}) if others else []
+    if groups:
+        reasons.append(f"it is a part of the group {groups[0]!r}, which is removed as a whole")
+    elif others:
         reasons.append(f"its module also holds {_shown(others)}")
     if importers:
         reasons.append(f"{_shown(importers)} import{'s' if len(importers) == 1 else ''} it")
-    if func_name in pinned(store):
+    if not names.isdisjoint(pinned(store)):
         reasons.append("it is pinned")
     if reasons:
+        what = "function" if func_name in names else "group"
         raise FunctionInUseError(
-            f"function {func_name!r} is not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove it anyway",
+            f"{what} {func_name!r} is not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove it anyway",
             func_name=func_name,
             others=others,
             importers=importers,

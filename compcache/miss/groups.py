@@ -231,10 +231,7 @@ class _Group:
         ]
         machine, parts = translate_requests(self._store.host(), requests)
         described = [
-            (
-                request._replace(of_module=self._of_module(members, {export.symbol for export in translated.prepared.exports}, request)),
-                translated,
-            )
+            (request._replace(of_module=self._of_module(members, translated.prepared.exports, request)), translated)
             for members, (request, translated) in zip(lists, parts, strict=True)
         ]
         built = link_module(Translation(machine, tuple(described)), lambda obj: linker_for(self._store, obj))
@@ -248,9 +245,13 @@ class _Group:
             return False
         return not self._own or any(module_id not in self._own for module_id, _ in self._store.find_all(name))
 
-    def _of_module(self, members: Sequence[_Compiled], exported: set[str], request: Request) -> dict[tuple[str, str], bytes]:
+    def _of_module(self, members: Sequence[_Compiled], exports: Iterable[Export], request: Request) -> dict[tuple[str, str], bytes]:
         """The entries of the group's module."""
-        rows = [GroupMember(member.label, label, tuple([name for name in member.defined if name in exported])) for label, member in members]
+        names = {export.symbol: export.name for export in exports}
+        rows = [
+            GroupMember(member.label, label, tuple([names[symbol] for symbol in member.defined if symbol in names]))
+            for label, member in members
+        ]
         kept = {(MEMBER, label): encode_member(member) for label, member in members} if request.keep_bitcode else {}
         entries = {key: data for key, data in kept.items() if len(data) <= MOST_DATA}
         return {(GROUP, self._name): encode_group(request.digests["source"], rows), **entries}

@@ -6,11 +6,12 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from compcache.formats.entry import PART_OF
+from compcache.formats.group import GROUP, MEMBER
 from compcache.identity import label_of
 from compcache.usage.summaries import EntrySummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from compcache.store import Store
     from compcache.usage.module_rows import Row
@@ -46,23 +47,65 @@ def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
 def _entries_of(row: Row, place: Store, overview: Overview) -> Iterator[tuple[int, bool, EntrySummary]]:
     created = overview.present[row.module_id].modified
     for kind, name, _, requires, sequence, size, gone in row.entries:
-        if kind != PART_OF or row.is_pack:  # else it says what `FunctionSummary.part_of` says
+        if kind not in (PART_OF, MEMBER) or row.is_pack:  # else it says what `FunctionSummary.part_of` says, or is code of a file
             required = tuple([key.hex() for key in requires])
             yield sequence, gone, EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, place.source)
 
 
 def fold(
-    functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary], select: Callable[[str], object] | None = None
+    functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> list[FunctionSummary]:
-    """A row for each label, or name that has none, sorted by name; with `select` those of which it accepts a name."""
-    groups = _Groups(functions)
-    data = groups.entries(entries)
-    rows = []
+    """A row for each group, label, or name that has none, sorted by name; with `select` those of which it accepts a name.
+
+    `sizes` are those of the modules' files.
+    """
+    entries = list(entries)
+    linked = {entry.module_id: entry.name for entry in entries if entry.kind == GROUP}
+    alone, rows = _without_linked(functions, linked, select, sizes) if linked else (functions, [])
+    groups = _Groups(alone)
+    data = groups.entries([entry for entry in entries if entry.kind != GROUP])
     for key, variants in groups.variants.items():
         parts = groups.parts.get(key, [])
         if select is None or any(select(row.func_name) for row in chain(variants, parts)):
             rows.append(_folded(variants, parts, data.get(key, [])))
     return sorted(rows)
+
+
+def _without_linked(
+    functions: Iterable[FunctionSummary], linked: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
+) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
+    """The functions that are also outside of groups, and a row for each group (`linked` has its name by module_id)."""
+    alone: list[FunctionSummary] = []
+    members: dict[str, list[FunctionSummary]] = {}
+    for row in functions:
+        names = {linked.get(module_id) for module_id in row.modules}
+        if None in names:
+            alone.append(row)
+        for name in names if None not in names else ():
+            members.setdefault(name or "", []).append(row)
+    found = []
+    for name, rows in members.items():
+        if select is None or select(name) or any(select(row.func_name) for row in rows):
+            modules = sorted(module_id for module_id, other in linked.items() if other == name)
+            found.append(_folded_group(name, rows, modules, sum(sizes[module_id] for module_id in modules)))
+    return alone, found
+
+
+def _folded_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[str], size: int) -> FunctionSummary:
+    first = min(rows, key=lambda row: (bool(row.problem), -row.created))
+    return first._replace(
+        func_name=name,
+        signature=GROUP,
+        realizations=len(modules),
+        size=size,
+        created=max(row.created for row in rows),
+        modules=tuple(modules),
+        uses=sum(row.uses for row in rows),
+        last_used=max(row.last_used for row in rows),
+        directories=tuple(dict.fromkeys([place for row in rows for place in row.directories])),
+        misses=sum(row.misses for row in rows),
+        parts=len(rows),
+    )
 
 
 def belonging(

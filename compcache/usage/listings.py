@@ -120,7 +120,8 @@ def functions(
     """Every function that a module realizes, or those whose names `select` accepts, sorted by name; see `Cache.functions`."""
     places = look_over_all(store, progress)
     if folded:
-        return fold(_functions_of(places), entries_in(places), select)
+        sizes = {key.hex(): size for _, overview in places for key, (size, _) in overview.present.items()}
+        return fold(_functions_of(places), entries_in(places), select, sizes)
     return sorted(_functions_of(places, select), key=itemgetter(0))
 
 

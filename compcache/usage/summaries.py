@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["CacheStats", "EntrySummary", "ExportedFunction", "FunctionSummary", "ModuleSummary", "RemoteStats", "StatsPeriod"]
+__all__ = [
+    "CacheStats", "EntrySummary", "ExportedFunction", "FunctionSummary", "GroupSummary", "MemberSummary", "ModuleSummary", "RemoteStats",
+    "StatsPeriod",
+]  # fmt: skip
 
 
 class ExportedFunction(NamedTuple):
@@ -51,7 +54,8 @@ class FunctionSummary(NamedTuple):
     A folded one is all functions of a label, and what belongs to them: `func_name` is the label where there are several, `signature` that
     of the newest that can be used, `variants` their number. `parts` are the functions that are parts of them, `entries` the entries of
     data that require their modules, or have their names or their label. `modules` and `size` are those of all that. A use of a function
-    often loads its parts, too, so that `uses` are those of the functions or of their parts, whichever are more.
+    often loads its parts, too, so that `uses` are those of the functions or of their parts, whichever are more. A folded group
+    (`Cache.add_modules`) has its name and the signature ``group``; its functions are `parts`.
     """
 
     func_name: str
@@ -86,6 +90,33 @@ class EntrySummary(NamedTuple):
     pack: bool
     requires: tuple[str, ...]
     directory: str
+
+
+class MemberSummary(NamedTuple):
+    """One source of a group: the file that its code says it is of, and the functions and variables that it exports."""
+
+    label: str
+    functions: tuple[str, ...]
+
+
+class GroupSummary(NamedTuple):
+    """One group: its members, in the order in which they were given, as the newest of its modules has them.
+
+    `modules` are those for all targets, and of all additions of this name, `size` is that of their files in bytes. `created` is that of the
+    newest; `directories` are the caches that hold one, this one or layers.
+    """
+
+    name: str
+    members: tuple[MemberSummary, ...]
+    modules: tuple[str, ...]
+    size: int
+    created: float
+    directories: tuple[str, ...]
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """What all members export."""
+        return tuple(dict.fromkeys([name for member in self.members for name in member.functions]))
 
 
 class RemoteStats(NamedTuple):

@@ -16,6 +16,7 @@ import compcache
 from compcache import Cache, CompileError, Function, LinkError, ModuleSource, UndefinedSymbolError
 from compcache.build import codegen
 from compcache.images.linkers.find import find_linker
+from compcache.miss import retarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +61,14 @@ def optimized(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         return number
 
     return count
+
+
+@pytest.fixture(autouse=True)
+def _no_warning() -> Iterator[None]:
+    """Groups of one name replace one another; nothing is shadowed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", compcache.ShadowWarning)
+        yield
 
 
 def test_a_group_is_one_module_whose_hidden_names_stay_inside(cache: Cache, directory: Path) -> None:
@@ -344,9 +353,37 @@ def test_large_variables_of_several_members_keep_their_values(cache: Cache) -> N
     assert [cache.get_target(f"get_{name}")(0) for name in "ab"] == [ord("a"), ord("b")]
 
 
-@pytest.fixture(autouse=True)
-def _no_warning() -> Iterator[None]:
-    """Groups of one name replace one another; nothing is shadowed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", compcache.ShadowWarning)
-        yield
+def test_what_a_member_was_compiled_for_tells_it_from_others(cache: Cache, optimized: Callable[[], int]) -> None:
+    options: list[dict[str, Any]] = [{"optimize": 1}, {"optimize": 2}]
+    options += [{"optimize": 2, "cpu": "x86-64"}, {"optimize": 2, "cpu": "x86-64-v2"}] if os.uname().machine == "x86_64" else []
+    for each in options:
+        cache.replace([ModuleSource(adder("f", 1), **each), ModuleSource(adder("g", 1), **each)], group="lib")
+        assert optimized() == 2
+    cache.replace([ModuleSource(adder("f", 1), **options[0]), ModuleSource(adder("g", 1), **options[0])], group="lib")
+    assert optimized() == 2  # nothing is kept of what was replaced
+
+
+def test_a_group_serves_other_processors(cache: Cache) -> None:
+    """Its code is compiled for this host from what is kept, as one module; its name and its members stay."""
+    given = library(5)
+    cache.add_modules(given, group="lib")
+    assert retarget._retarget(cache._session(), "run5")
+    assert cache.get_target("run5")(0) == 55
+    assert [(group.name, len(group.members)) for group in cache.groups()] == [("lib", 2)]
+    assert not cache.check(recompile=True).findings
+
+
+def test_groups_tell_what_is_in_them(cache: Cache) -> None:
+    cache.add_modules([*library(6), ModuleSource(adder("renamed", 1), {"shown": Function("i64(x: i64)", "renamed")})], group="lib")
+    (group,) = cache.groups()
+    assert [(member.label, member.functions) for member in group.members] == [
+        ("a.c", ("init",)), ("b.c", ("run6",)), ("<string>", ("shown",)),
+    ]  # fmt: skip
+    assert group.functions == ("init", "run6", "shown")
+    assert [row.func_name for row in cache.functions(folded=True)] == ["lib"]
+    (row,) = cache.functions(lambda name: name == "run6", folded=True)
+    assert (row.func_name, row.signature, row.parts, row.size) == ("lib", "group", 3, group.size)
+    cache.add_module(ModuleSource(adder("init", 1)))
+    assert [row.func_name for row in cache.functions(folded=True)] == ["init", "lib"]
+    assert cache.remove("lib") == group.modules
+    assert cache.groups() == ()

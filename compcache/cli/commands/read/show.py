@@ -8,7 +8,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.names import resolve_all, short
+from compcache.cli.names import groups_among, resolve_all, short
 from compcache.cli.output import (
     Column,
     age_text,
@@ -23,6 +23,7 @@ from compcache.cli.output import (
     time_text,
 )
 from compcache.cli.session import Session, pass_session
+from compcache.usage.summaries import GroupSummary
 
 if TYPE_CHECKING:
     from compcache.inspect.descriptions import FunctionReport
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _MAX_DEFINITION = 100
+_UNNAMED = "<string>"  # what LLVM calls assembly that names no file
 
 
 @click.command("show")
@@ -41,27 +43,33 @@ _MAX_DEFINITION = 100
 @json_option
 @pass_session
 def command(session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, as_json: bool) -> None:
-    """Show the details of a function: signature, realizations, dependencies, globals, and what belongs to it.
+    """Show the details of a function: signature, realizations, dependencies, globals, and what belongs to it; or the members of a group.
 
     With --ir or --asm print its code, if the module was stored with it.
     """
     if code is None and (whole_module or module_id is not None):
         raise click.UsageError("--module and --whole-module need --ir or --asm")
     with session.read() as cache:
-        chosen = resolve_all(cache, names)
+        groups = {} if code else groups_among(cache, names)
+        functions = [name for name in names if name not in groups]
+        chosen = resolve_all(cache, functions) if functions else []
         if code:
             produce = cache.ir if code == "ir" else cache.asm
             found = [(name, produce(name, module_id=module_id, whole_module=whole_module)) for name in chosen]
             _print_code(found, code, as_json=as_json)
             return
         reports = [cache.function(name) for name in chosen]
+    shown: list[GroupSummary | FunctionReport] = [*groups.values(), *reports]
     if as_json:
-        print_json(reports[0] if len(names) == len(reports) == 1 else reports)
+        print_json(shown[0] if len(names) == len(shown) == 1 else shown)
         return
-    for number, report in enumerate(reports):
+    for number, report in enumerate(shown):
         if number:
             click.echo()
-        _print(report)
+        if isinstance(report, GroupSummary):
+            _print_group(report)
+        else:
+            _print(report)
 
 
 def _print_code(found: list[tuple[str, str]], code: str, *, as_json: bool) -> None:
@@ -71,6 +79,16 @@ def _print_code(found: list[tuple[str, str]], code: str, *, as_json: bool) -> No
         return
     for _, text in found:
         print_code(text, "llvm" if code == "ir" else "asm")
+
+
+def _print_group(group: GroupSummary) -> None:
+    fields = [("group", group.name), ("size", size_text(group.size)), ("added", time_text(group.created))]
+    fields += [("module", short_id(module_id)) for module_id in group.modules]
+    fields += [
+        (f"file {member.label if member.label not in ('', _UNNAMED) else number}", " ".join(member.functions) or "exports nothing")
+        for number, member in enumerate(group.members)
+    ]
+    print_fields(fields)
 
 
 def _print(report: FunctionReport) -> None:

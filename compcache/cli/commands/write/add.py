@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +12,9 @@ import click
 from compcache.build.source import Function, ModuleSource
 from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_rows, short_id, size_text
+from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_rows, say, short_id, size_text
 from compcache.cli.session import Session, pass_session
-from compcache.errors import CompcacheError, CompileError
+from compcache.errors import CompcacheError, CompileError, LinkError, UndefinedSymbolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +27,10 @@ __all__ = ["command"]
 _FLAGS = "compcache.cli.flags"
 #: How many names fit a line.
 _MOST_NAMED = 8
+#: The names of how many files give that of their group.
+_MOST_IN_NAME = 3
+#: How errors name members of a group.
+_SOURCE = re.compile(r"\bsource (\d+)(?: \([^)\n]*\))?")
 
 
 class _WithFlags(click.Command):
@@ -77,6 +83,8 @@ class _WithFlags(click.Command):
     help="A shared library that the code uses: stdc++, libz.so.1 or a path. Repeatable.",
 )
 @click.option("--archive", "archives", metavar="FILE", multiple=True, help="A static library to link. Repeatable.")
+@click.option("--name", metavar="GROUP", help="The name of the group that the files make; without it their own names give one.")
+@click.option("--replace", is_flag=True, help="Put the group in place of the one of this name.")
 @click.option("--cc", metavar="COMPILER", help="The compiler of source files, instead of clang, clang++, flang or rustc.")
 @click.option(
     "--untrusted", is_flag=True,
@@ -98,6 +106,8 @@ def command(
     targets: str | None,
     libraries: tuple[str, ...],
     archives: tuple[str, ...],
+    name: str | None,
+    replace: bool,
     cc: str | None,
     untrusted: bool,
     no_bitcode: bool,
@@ -107,10 +117,15 @@ def command(
 
     C, C++, Fortran and Rust (.c .cpp .f90 .rs) go through clang, clang++, flang and rustc, or the one that --cc names; what
     follows "--" are flags for it, and level 2 unless there are any.
-    Objects (.o) and archives (.a) work if they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). Each FILE
-    becomes one module ("-" is standard input). A file that fails is reported, and the others are still added. Modules
-    may use what other files define, in any order; what files define that are added another time, name with --import.
+    Objects (.o) and archives (.a) work if they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). One FILE becomes a
+    module ("-" is standard input), several become a group: one module, as a linker makes one shared library of files, with hidden names of
+    its own. Added again, only what was edited is compiled, and the newer group answers; --replace removes the older one. A file
+    that fails is reported with those that need it, and the others are still added, but for --replace. What files define that
+    are added another time, name with --import.
     """
+    group = name or (_group_name(files) if len(files) > 1 else None)
+    if replace and group is None:
+        raise click.UsageError("--replace takes the place of a group: name it (--name), or give all its files")
     options = {
         "functions": _functions(exports, nogil=nogil),
         "globals": dict(_pair(text, "--global") for text in globals_) or None,
@@ -124,24 +139,21 @@ def command(
         "libraries": libraries,
         "archives": archives,
     }
-    from compcache.cli.output import say
-
     flags = click.get_current_context().meta.get(_FLAGS)
     with session.open() as cache, ProgressBar("files added") as bar:
         reading = _Reading(files, options, cc, flags, bar)
-        added = _add(cache, reading)
+        added = _add(cache, reading, group, replace=replace)
         shown = [] if as_json else [_shown(cache, row) for row in added]
-    for number, error in sorted(reading.errors.items()):
-        say("error", f"{files[number]}: {_reason(error)}")
+    _print_errors(reading)
     if as_json:
         print_json(added)
     elif added:
         print_rows(_COLUMNS, shown)
-    return 2 if reading.errors else 0
+    return 2 if reading.errors or reading.contradictions else 0
 
 
 class _Reading:
-    """Reads the files, and has compilers translate them, as `add_modules` asks for sources. `errors` are what was wrong, by position."""
+    """Reads the files, and has compilers translate them. `errors` are what was wrong with them, by position."""
 
     def __init__(
         self, files: tuple[str, ...], options: dict[str, Any], cc: str | None, flags: tuple[str, ...] | None, bar: ProgressBar
@@ -149,6 +161,7 @@ class _Reading:
         self.files, self._options, self._cc, self._flags, self._bar = files, options, cc, flags, bar
         self.numbers: list[int] = []  # of the files whose sources were given
         self.errors: dict[int, Exception] = {}
+        self.contradictions: list[str] = []  # what is wrong with the files together
 
     def __iter__(self) -> Iterator[ModuleSource]:
         for number, path in enumerate(self.files):
@@ -162,26 +175,61 @@ class _Reading:
             yield source
 
 
-def _add(cache: Cache, reading: _Reading) -> list[dict[str, Any]]:
-    """Add the files together, so that each may use what others define; rows of those that were added."""
+def _group_name(files: Sequence[str]) -> str:
+    """What a group is called that has no name: after its files, or, of many, after their directory."""
+    names = [os.path.basename(path).partition(".")[0] or path for path in files]
+    directory = os.path.basename(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files]))
+    return "+".join(names) if len(names) <= _MOST_IN_NAME or not directory else directory
+
+
+def _print_errors(reading: _Reading) -> None:
+    """Say what was wrong with files: causes first, then what follows from them."""
+    ordered = sorted(reading.errors.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
+    causes = [item for item in ordered if not isinstance(item[1], UndefinedSymbolError)]
+    shown = ordered if not causes else ordered[: len(causes) + _MOST_NAMED]
+    for number, error in shown:
+        reason = _reason(error)
+        if causes and isinstance(error, UndefinedSymbolError) and error.symbols:
+            reason = f"it uses {', '.join(map(repr, error.symbols))}, which no file defines that could be added"
+        say("error", f"{reading.files[number]}: {reason}")
+    for line in reading.contradictions:
+        say("error", line)
+    if len(ordered) > len(shown):
+        say("error", f"{plural(len(ordered) - len(shown), 'more file')} wait for what could not be added")
+
+
+def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
+    """Add the files; rows of those that were added, and in `reading.errors` why others were not."""
     from compcache import ModulesNotAddedError
 
     module_ids: Sequence[str | None]
+    sources = list(reading)
+    if replace and reading.errors:
+        return []
     try:
-        module_ids = cache.add_modules(reading)
+        module_ids = cache.replace(sources, group=group) if replace and group is not None else cache.add_modules(sources, group)
     except ModulesNotAddedError as error:
         module_ids = error.module_ids
         for number, failure in error.failures.items():
             if not isinstance(failure, (CompcacheError, OSError)):
                 raise failure from error
             reading.errors[reading.numbers[number]] = failure
-    paths = [reading.files[number] for number in reading.numbers]
-    return [_row(cache, path, module_id) for path, module_id in zip(paths, module_ids, strict=True) if module_id is not None]
+    except (LinkError, CompileError) as error:
+        paths = {str(number): reading.files[each] for number, each in enumerate(reading.numbers)}
+        reading.contradictions += [_SOURCE.sub(lambda match: paths[match[1]], line.strip()) for line in _reason(error).splitlines()]
+        return []
+    added = [
+        (reading.files[number], module_id) for number, module_id in zip(reading.numbers, module_ids, strict=True) if module_id is not None
+    ]
+    members = [member.functions for each in cache.groups() if each.name == group for member in each.members] if group else []
+    return [_row(cache, path, module_id, members[n] if group else None) for n, (path, module_id) in enumerate(added)]
 
 
-def _row(cache: Cache, path: str, module_id: str) -> dict[str, Any]:
+def _row(cache: Cache, path: str, module_id: str, member: Sequence[str] | None) -> dict[str, Any]:
+    """A row of a file; of a `member` of a group that exports these names."""
     summary = cache.module(module_id)
-    return {"file": path, "module_id": module_id, "functions": summary.functions, "size": summary.size, "seconds": summary.seconds}
+    functions = [function for function in summary.functions if member is None or function.func_name in member]
+    return {"file": path, "module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
 
 
 def _reason(error: Exception) -> str:

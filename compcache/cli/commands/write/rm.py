@@ -9,7 +9,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.names import resolve_all
+from compcache.cli.names import groups_among, resolve_all
 from compcache.cli.output import plural, print_text, printable
 from compcache.cli.session import Session, pass_session
 from compcache.errors import FunctionInUseError, NotCachedError
@@ -30,13 +30,15 @@ __all__ = ["command"]
 def command(session: Session, names: tuple[str, ...], force: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Remove functions with all their realizations.
 
-    NAME is a function, a label, which stands for all functions that have it, or a glob over functions: 'old.*'. A
+    NAME is a function, a label, which stands for all functions that have it, a glob over functions: 'old.*', or a group. A
     function is kept if its module holds others, others import it or it is pinned, unless --force is given. Programs that
     have loaded it keep it; others miss it from now on. Asks before it removes what a glob or label matches; without a
     terminal to ask on, -y is needed. Exit status 1 if a function was kept.
     """
     with session.read() as cache:
-        chosen = resolve_all(cache, names)
+        groups = groups_among(cache, names)
+        functions = [name for name in names if name not in groups]
+        chosen = [*groups, *(resolve_all(cache, functions) if functions else ())]
     if dry_run:
         _print(chosen, [], "would remove", as_json=as_json)
         return 0
