@@ -23,7 +23,7 @@ from .programs import CSRC, PROGRAMS, Places, files_of_expressions, flang, symbo
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from compcache import Cache
 
@@ -135,7 +135,9 @@ class Memory:
 
     def __call__(self, content: bytes | int) -> int:
         """The address of a new buffer with this content, or of this size."""
-        buffer = ctypes.create_string_buffer(content, len(content) + 1) if isinstance(content, bytes) else ctypes.create_string_buffer(content)
+        buffer = (
+            ctypes.create_string_buffer(content, len(content) + 1) if isinstance(content, bytes) else ctypes.create_string_buffer(content)
+        )
         address = ctypes.addressof(buffer)
         self._buffers[address] = buffer
         return address
@@ -147,14 +149,14 @@ class Memory:
 
 # ---------------------------------------------------------------------- libsodium
 
-_SODIUM_DEFINES = (
-    "NATIVE_LITTLE_ENDIAN=1 HAVE_TI_MODE=1 HAVE_PTHREAD=1 HAVE_C_VARARRAYS=1 HAVE_CATCHABLE_SEGV=1 HAVE_CPUID=1 HAVE_RDRAND=1 "
-    "HAVE_MMINTRIN_H=1 HAVE_EMMINTRIN_H=1 HAVE_PMMINTRIN_H=1 HAVE_TMMINTRIN_H=1 HAVE_SMMINTRIN_H=1 HAVE_AVXINTRIN_H=1 "
-    "HAVE_AVX2INTRIN_H=1 HAVE_AVX512FINTRIN_H=1 HAVE_WMMINTRIN_H=1 HAVE_SYS_MMAN_H=1 HAVE_SYS_RANDOM_H=1 HAVE_INTTYPES_H=1 "
-    "HAVE_STDINT_H=1 HAVE_INLINE_ASM=1 HAVE_WEAK_SYMBOLS=1 HAVE_ATOMIC_OPS=1 HAVE_ALLOCA_H=1 HAVE_ALLOCA=1 HAVE_MMAP=1 HAVE_MLOCK=1 "
-    "HAVE_MADVISE=1 HAVE_MPROTECT=1 HAVE_RAISE=1 HAVE_SYSCONF=1 HAVE_GETRANDOM=1 HAVE_GETENTROPY=1 HAVE_GETPID=1 "
-    "HAVE_POSIX_MEMALIGN=1 HAVE_NANOSLEEP=1 HAVE_CLOCK_GETTIME=1 HAVE_EXPLICIT_BZERO=1 TLS=_Thread_local CONFIGURED=1 _GNU_SOURCE=1"
-).split()
+_SODIUM_DEFINES = """
+NATIVE_LITTLE_ENDIAN=1 HAVE_TI_MODE=1 HAVE_PTHREAD=1 HAVE_C_VARARRAYS=1 HAVE_CATCHABLE_SEGV=1 HAVE_CPUID=1 HAVE_RDRAND=1
+HAVE_MMINTRIN_H=1 HAVE_EMMINTRIN_H=1 HAVE_PMMINTRIN_H=1 HAVE_TMMINTRIN_H=1 HAVE_SMMINTRIN_H=1 HAVE_AVXINTRIN_H=1
+HAVE_AVX2INTRIN_H=1 HAVE_AVX512FINTRIN_H=1 HAVE_WMMINTRIN_H=1 HAVE_SYS_MMAN_H=1 HAVE_SYS_RANDOM_H=1 HAVE_INTTYPES_H=1
+HAVE_STDINT_H=1 HAVE_INLINE_ASM=1 HAVE_WEAK_SYMBOLS=1 HAVE_ATOMIC_OPS=1 HAVE_ALLOCA_H=1 HAVE_ALLOCA=1 HAVE_MMAP=1 HAVE_MLOCK=1
+HAVE_MADVISE=1 HAVE_MPROTECT=1 HAVE_RAISE=1 HAVE_SYSCONF=1 HAVE_GETRANDOM=1 HAVE_GETENTROPY=1 HAVE_GETPID=1 HAVE_POSIX_MEMALIGN=1
+HAVE_NANOSLEEP=1 HAVE_CLOCK_GETTIME=1 HAVE_EXPLICIT_BZERO=1 TLS=_Thread_local CONFIGURED=1 _GNU_SOURCE=1
+"""
 #: What a word in the name of a file says of its flags, as in libsodium's own Makefile.am.
 _SODIUM_FLAGS = {
     "_aesni": "-mssse3 -mavx -maes -mpclmul",
@@ -180,8 +182,8 @@ def libsodium(places: Places) -> Library:
         words = [flags for word, flags in _SODIUM_FLAGS.items() if word in path.name]
         files.append(File(path, tuple(" ".join(words).split())))
     include = (f"-I{headers}", f"-I{source / 'include/sodium'}", f"-I{source / 'include'}")
-    flags = (*(f"-D{define}" for define in _SODIUM_DEFINES), *include, "-fPIC", "-fvisibility=hidden", "-w", "-O2", "-pthread")
-    return Library("sodium", "clang", tuple(files), flags, _SODIUM_FUNCTIONS, _use_sodium, ("pthread",))
+    flags = (*(f"-D{define}" for define in _SODIUM_DEFINES.split()), *include, "-fPIC", "-fvisibility=hidden", "-w", "-O2", "-pthread")
+    return SODIUM._replace(files=tuple(files), flags=flags)
 
 
 _SODIUM_FUNCTIONS = {
@@ -262,6 +264,10 @@ def _use_sodium(call: Call, generator: random.Random) -> Iterator[object]:
             yield call("crypto_pwhash_scryptsalsa208sha256_ll", text, length, nonce, 32, 64, 8, 1, out, 64), memory.read(out, 64)
 
 
+#: What can be called of it.
+SODIUM = Library("sodium", "clang", (), (), _SODIUM_FUNCTIONS, _use_sodium, ("pthread",))
+
+
 # ---------------------------------------------------------------- c-blosc2, lz4 and zstd
 
 
@@ -275,7 +281,11 @@ def blosc2(places: Places) -> Library:
     wide = {"-avx512.c": ("-mavx512f", "-mavx512bw"), "-avx2.c": ("-mavx2",), "-sse2.c": ("-msse2",)}
     kinds = ("SSE2", "AVX2", "AVX512")
     chosen = {"shuffle.c": tuple(f"-DSHUFFLE_{kind}_ENABLED" for kind in kinds)}
-    found = [*root.glob("blosc/*.c"), *lz4.glob("*.c"), *(path for part in ("common", "compress", "decompress", "dictBuilder") for path in zstd.glob(f"{part}/*.c"))]
+    found = [
+        *root.glob("blosc/*.c"),
+        *lz4.glob("*.c"),
+        *(path for part in ("common", "compress", "decompress", "dictBuilder") for path in zstd.glob(f"{part}/*.c")),
+    ]
     files = []
     for path in sorted(found):
         own = next((flags for ending, flags in wide.items() if path.name.endswith(ending)), ())
@@ -382,7 +392,7 @@ _HTSLIB_VERSIONS = """\
 
 
 def bcftools(places: Places) -> Library:
-    """bcftools, which defines `error` as the C library does, and htslib without `regidx.c`, which bcftools has, too, and without libcurl."""
+    """bcftools, which defines `error` as the C library does, and htslib without libcurl and without `regidx.c`, which bcftools has."""
     root = places.sdist("pysam")
     headers = places.out / "htslib-headers"
     headers.mkdir(exist_ok=True)
@@ -426,7 +436,10 @@ def _variants(generator: random.Random) -> str:
     """A file of variants, as VCF."""
     lines = ["##fileformat=VCFv4.2", "##contig=<ID=1,length=90000>", "##contig=<ID=2,length=90000>"]
     lines += ['##INFO=<ID=DP,Number=1,Type=Integer,Description="Depth">', '##INFO=<ID=AF,Number=A,Type=Float,Description="Share">']
-    lines += ['##FORMAT=<ID=GT,Number=1,Type=String,Description="Genotype">', '##FORMAT=<ID=GQ,Number=1,Type=Integer,Description="Quality">']
+    lines += [
+        '##FORMAT=<ID=GT,Number=1,Type=String,Description="Genotype">',
+        '##FORMAT=<ID=GQ,Number=1,Type=Integer,Description="Quality">',
+    ]
     lines += ['##FILTER=<ID=q10,Description="Poor">', "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\tFORMAT\ta\tb\tc"]
     for chromosome in "12":
         position = 0
@@ -437,7 +450,17 @@ def _variants(generator: random.Random) -> str:
             info = f"DP={generator.randrange(200)};AF={shares}"
             genotypes = [f"{generator.choice(('0/0', '0/1', '1|1', './.'))}:{generator.randrange(99)}" for _ in "abc"]
             passed = generator.choice(("PASS", "q10", "."))
-            fields = [chromosome, position, f"rs{number}", alleles[0], ",".join(alleles[1:]), generator.randrange(60), passed, info, "GT:GQ"]
+            fields = [
+                chromosome,
+                position,
+                f"rs{number}",
+                alleles[0],
+                ",".join(alleles[1:]),
+                generator.randrange(60),
+                passed,
+                info,
+                "GT:GQ",
+            ]
             lines.append("\t".join(map(str, [*fields, *genotypes])))
     return "\n".join(lines) + "\n"
 
@@ -446,7 +469,7 @@ _BCFTOOLS_COMMANDS = (
     "view --no-version -o {out} -i DP>50&&QUAL<40 {vcf}",
     "view --no-version -o {out} -G -m3 {vcf}",
     "view --no-version -o {out} -Ob --threads 2 {vcf}",
-    "query -o {out} -f %CHROM:%POS\\t%REF>%ALT\\t%INFO/AF[\\t%GT=%GQ]\\n -e GT[0]=\"mis\" {vcf}",
+    'query -o {out} -f %CHROM:%POS\\t%REF>%ALT\\t%INFO/AF[\\t%GT=%GQ]\\n -e GT[0]="mis" {vcf}',
     "filter --no-version -o {out} -s low -e AF[0]<0.3||GQ[1]<20 {vcf}",
     "norm --no-version -o {out} -m -any {vcf}",
     "stats -s - {vcf}",
@@ -570,20 +593,13 @@ def _use_lapack(call: Call, generator: random.Random) -> Iterator[object]:
         yield memory.read(left, 8 * n * n), memory.read(vectors, 8 * n * n)
 
 
-
-
 # ------------------------------------------------------------------- re2, abseil, SQLite
 
 
 def expressions(places: Places) -> Library:
-    """re2 on abseil, a file for each."""
+    """re2 on abseil, a file for each, called by a file of ours."""
     files, flags = files_of_expressions(places)
-    return _own_functions("expressions", "clang++", files, (*flags, "-O1", "-fPIC"), ("stdc++", "m", "pthread"))
-
-
-def _own_functions(name: str, compiler: str, files: Sequence[Path], flags: tuple[str, ...], libraries: tuple[str, ...]) -> Library:
-    """A library with a file of our own in front of it, whose functions are those of `PROGRAMS`."""
-    functions = PROGRAMS[name].functions
+    functions = PROGRAMS["expressions"].functions
 
     def use(call: Call, generator: random.Random) -> Iterator[object]:
         for function in functions:
@@ -592,7 +608,8 @@ def _own_functions(name: str, compiler: str, files: Sequence[Path], flags: tuple
                 yield function.name, given, function.call(partial(call, function.name), given)
 
     types = dict.fromkeys([function.name for function in functions], "q:pqpq")
-    return Library(name, compiler, tuple(map(File, files)), flags, types, use, libraries)
+    linked = ("stdc++", "m", "pthread")
+    return Library("expressions", "clang++", tuple(map(File, files)), (*flags, "-O1", "-fPIC"), types, use, linked)
 
 
 def sqlite(places: Places) -> Library:
