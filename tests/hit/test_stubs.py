@@ -147,7 +147,8 @@ no:
 
 def test_a_table_of_functions_for_a_newer_processor_can_be_used_by_code_that_asks(directory: Path) -> None:
     """As libsodium has them: who chooses the table has asked the processor."""
+    table = TABLE + WIDE.replace("@wide(ptr %p)", "@wide(ptr %p) noinline")
     with Cache(directory) as cache:
-        cache.add_modules([ModuleSource(TABLE + WIDE.replace("@wide(ptr %p)", "@wide(ptr %p) noinline"), cpu=OLD), ModuleSource(CHOOSES, cpu=OLD)])
+        cache.add_modules([ModuleSource(table, cpu=OLD), ModuleSource(CHOOSES, cpu=OLD)])
     with haswell(directory) as here:
         assert here.get_target("asks")(5, False, bytearray(64)) == 5

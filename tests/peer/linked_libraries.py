@@ -406,11 +406,11 @@ def bcftools(places: Places) -> Library:
     library = [path for part in ("", "cram/", "htscodecs/htscodecs/") for path in root.glob(f"htslib/{part}*.c")]
     files = []
     for path in [*sorted(own), *sorted(library)]:
-        flags = next((flags for ending, flags in wide.items() if path.name.endswith(ending)), "")
+        wider = next((flags for ending, flags in wide.items() if path.name.endswith(ending)), "")
         # For readers of the package, which renames it, it is the name of the C library again.
         renamed = ("-Dbcftools_error=error",) if path in own else ()
         if path not in left_out:
-            files.append(File(path, (*flags.split(), *renamed)))
+            files.append(File(path, (*wider.split(), *renamed)))
     folders = (headers, root / "bcftools", root / "htslib", root / "htslib/htscodecs")
     flags = (*(f"-I{folder}" for folder in folders), "-D_GNU_SOURCE", "-fPIC", "-w", "-O2", "-pthread")
     return Library("bcftools", "clang", tuple(files), flags, _BCFTOOLS_FUNCTIONS, _use_bcftools, ("z", "bz2", "lzma", "m", "pthread"))
