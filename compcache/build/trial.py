@@ -18,13 +18,17 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
+from compcache.build.ir_text import read_values
 from compcache.errors import CompileError
 from compcache.processes.detached import isolated_command
 
 if TYPE_CHECKING:
     from compcache.targets.machine import Machine
 
-__all__ = ["TRUSTED", "UNTRUSTED", "Limits", "assembly_parts", "has_assembly", "main", "try_in_child"]
+__all__ = [
+    "TRUSTED", "UNTRUSTED", "Limits", "assembly_parts", "functions_with_assembly", "has_assembly", "has_module_assembly", "main",
+    "try_in_child",
+]  # fmt: skip
 
 
 class Limits(NamedTuple):
@@ -96,7 +100,7 @@ def assembly_parts(text: str) -> str | None:
     """
     if not has_assembly(text):
         return None
-    at_the_top = text.startswith("module asm") or "\nmodule asm" in text
+    at_the_top = has_module_assembly(text)
     chunks = text.split("\n}\n")
     doubtful = [" asm " in chunk and any(not _is_harmless(line) for line in _assembly_lines(chunk)) for chunk in chunks]
     if not at_the_top and not any(doubtful):
@@ -108,7 +112,18 @@ def assembly_parts(text: str) -> str | None:
 
 def has_assembly(text: str) -> bool:
     """Whether a printed module has any inline assembly."""
-    return " asm " in text or text.startswith("module asm") or "\nmodule asm" in text
+    return " asm " in text or has_module_assembly(text)
+
+
+def has_module_assembly(text: str) -> bool:
+    """Whether a printed module has assembly outside of its functions."""
+    return text.startswith("module asm") or "\nmodule asm" in text
+
+
+def functions_with_assembly(text: str) -> frozenset[str]:
+    """The functions of a printed module that have inline assembly in them."""
+    bodies = [chunk for chunk in text.split("\n}\n") if " asm " in chunk]
+    return frozenset([value.name for body in bodies for value in read_values(body).functions if not value.is_declaration])
 
 
 def _assembly_lines(chunk: str) -> list[str]:

@@ -4,7 +4,8 @@ Where machine code can be read (`compcache.targets.machine_code`), that is what 
 (inline assembly may hide instructions; vectors that go in and out are in registers that depend on the CPU), it is all that
 the compiler was allowed to use.
 
-A call from code without a feature to code that has it by an attribute of its own is chosen at run time: it counts nothing.
+A call from code without a feature to code that has it by an attribute of its own is chosen at run time: it counts nothing. So is a call
+through a variable of another module, which requires what is called through it by code without features of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import lines_from, passes_vectors, read_values
-from compcache.build.trial import has_assembly
+from compcache.build.trial import functions_with_assembly, has_module_assembly
 from compcache.formats.host import platform_name
 from compcache.targets.cpu_table import basic_features, table_of
 from compcache.targets.machine_code import used_by_functions
@@ -48,13 +49,17 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     """The features that each exported symbol requires, with what runs when the module is loaded (`startup`)."""
     allowed = _allowed(code.text, machine)
     used = used_by_functions(code.object)
-    if used is None or has_assembly(code.text) or passes_vectors(code.text):
+    if used is None or has_module_assembly(code.text) or passes_vectors(code.text):
         everything = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
         return {export.symbol: everything | used_by(code.text, allowed.get(_target(code, export.symbol), everything)) for export in exports}
     table = table_of(platform_name())
     basic = basic_features(platform_name())
     own = {}
+    hiding = functions_with_assembly(code.text)
     for name, features in used.items():
+        if name in hiding:
+            own[name] = used_by(code.text, allowed.get(name, machine.requires)) - basic
+            continue
         mine = features - (_READ_OTHERWISE - allowed.get(name, machine.requires))
         own[name] = (table.closure(mine) & table.required if table else mine) - basic
     reached = _Reached(code, own, allowed, machine.requires)
@@ -101,6 +106,7 @@ class _Reached:
     """
 
     def __init__(self, code: Code, own: Mapping[str, _Features], allowed: Mapping[str, _Features], default: _Features) -> None:
+        self._default = default
         self._class = {name: allowed.get(name, default) for name, d in code.definitions.items() if d.kind == "function"}
         self._used: dict[str, dict[_Features, _Features]] = {name: {} for name in code.definitions}
         for name, features in own.items():
@@ -113,8 +119,9 @@ class _Reached:
         self._spread(users)
 
     def of(self, name: str) -> _Features:
-        """What a function uses, itself or through others."""
-        return frozenset[str]().union(*self._used.get(name, {}).values())
+        """What a function uses, itself or through others; of a variable, what may be called through it without asking the processor."""
+        used, own_class = self._used.get(name, {}), self._class.get(name, self._default)
+        return frozenset[str]().union(*[features for class_, features in used.items() if class_ <= own_class])
 
     def _spread(self, users: Mapping[str, list[str]]) -> None:
         waiting = [name for name, used in self._used.items() if used]

@@ -126,3 +126,29 @@ def test_a_module_compiled_again_for_this_host_has_stubs_of_its_own(directory: P
     with on_host(Cache(directory), host_like("haswell")) as here:
         assert here.get_target("alone")(4, False, bytearray(64)) == 4
         assert here.get_target("asks")(6, False, bytearray(64)) == 6
+
+
+TABLE = """\
+@wide_table = constant [1 x ptr] [ptr @wide]
+"""
+CHOOSES = """\
+@wide_table = external constant [1 x ptr]
+define i64 @asks(i64 %x, i1 %can, ptr %p) {
+  br i1 %can, label %yes, label %no
+yes:
+  %f = load ptr, ptr @wide_table
+  call void %f(ptr %p)
+  ret i64 0
+no:
+  ret i64 %x
+}
+"""
+
+
+def test_a_table_of_functions_for_a_newer_processor_can_be_used_by_code_that_asks(directory: Path) -> None:
+    """As libsodium has them: who chooses the table has asked the processor."""
+    table = TABLE + WIDE.replace("@wide(ptr %p)", "@wide(ptr %p) noinline")
+    with Cache(directory) as cache:
+        cache.add_modules([ModuleSource(table, cpu=OLD), ModuleSource(CHOOSES, cpu=OLD)])
+    with haswell(directory) as here:
+        assert here.get_target("asks")(5, False, bytearray(64)) == 5

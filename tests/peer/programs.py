@@ -34,7 +34,7 @@ _ROOM = 100_000
 _PADDING = 64
 #: Tests of abseil, what they are made of, and files for other systems.
 _NO_PART_OF_ABSEIL = re.compile(r"test|mock|matcher|benchmark|nonsecure|print_hash|gaussian|spy_hash|_main|_win|win32|/random/")
-_FLANG = ("flang-22", "libflang-22-dev", "libmlir-22")
+_FLANG = ("flang-22", "libflang-22-dev", "libmlir-22", "libclang-cpp22", "libllvm22")
 
 
 class UnavailableError(Exception):
@@ -227,13 +227,18 @@ QUICKJS = CFiles(
 )
 
 
-def _expressions(places: Places) -> Built:
-    """re2 on abseil, a module for each file; nothing says which imports what."""
+def files_of_expressions(places: Places) -> tuple[list[Path], tuple[str, ...]]:
+    """The files of re2 and abseil behind one of our own, and their flags."""
     root = places.sdist("grpcio") / "third_party"
     files = [path for path in sorted(root.glob("abseil-cpp/absl/**/*.cc")) if not _NO_PART_OF_ABSEIL.search(path.as_posix())]
     files += [*sorted(root.glob("re2/re2/*.cc")), root / "re2/util/rune.cc", root / "re2/util/strutil.cc", CSRC / "expressions.cpp"]
-    flags = ("-std=c++17", "-fPIC", "-w", "-pthread", "-DNDEBUG", *places.level(), f"-I{root / 're2'}", f"-I{root / 'abseil-cpp'}")
-    codes = [_bitcode(places, "clang++", file, flags) for file in files]
+    return files, ("-std=c++17", "-fPIC", "-w", "-pthread", "-DNDEBUG", f"-I{root / 're2'}", f"-I{root / 'abseil-cpp'}")
+
+
+def _expressions(places: Places) -> Built:
+    """re2 on abseil, a module for each file; nothing says which imports what."""
+    files, flags = files_of_expressions(places)
+    codes = [_bitcode(places, "clang++", file, (*flags, *places.level())) for file in files]
     ordinary = places.made("expressions.so", "clang++", "-shared", "-pthread", *sorted(places.out.glob("*.bc")))
     return Built([ModuleSource(code, libraries=("stdc++",)) for code in codes if symbols_of(code)[0]], ordinary)
 
@@ -253,6 +258,10 @@ def flang(places: Places) -> tuple[Path, Path]:
     """A flang, and its run time as an archive."""
     root = places.packages(*_FLANG)
     compiler = next(root.glob("usr/lib/llvm-*/bin/flang"))
+    for library in root.glob("usr/lib/*/libLLVM.so.*"):
+        link = compiler.parents[1] / "lib" / library.name
+        if not link.exists():  # else it is looked for in the system
+            link.symlink_to(library)
     if subprocess.run([compiler, "--version"], capture_output=True, check=False).returncode:
         raise UnavailableError(f"{compiler} does not run: its libraries of LLVM are not installed")
     return compiler, next(root.glob("usr/lib/llvm-*/lib/clang/*/lib/*/libflang_rt.runtime.a"))

@@ -58,6 +58,12 @@ SDISTS = {
         Sdist("scipy", "1.15.3", "eae3cf522bc7df64b42cad3925c876e1b0b6c35c1337c93e12c0f366f55b0eaf"),
         # re2 and abseil.
         Sdist("grpcio", "1.85.1", "5f530287d5de5f7f66089ead81de44f6787162944dab3922efa65dfdff108a1d"),
+        # libsodium.
+        Sdist("pynacl", "1.6.2", "018494d6d696ae03c7e656e5e74cdfd8ea1326962cc401bcf018f1ed8436811c"),
+        # c-blosc2 with lz4 and zstd; later versions fetch it from elsewhere.
+        Sdist("blosc2", "2.7.1", "34db4d41543b16e894d507d6c7d10a9a67c9dd420ff40b072f7c39185cbb8fe8"),
+        # htslib and bcftools.
+        Sdist("pysam", "0.24.1", "90f612afccdb454d2447ecb5229266c6e7f991093deed4ed0a791db01f7fc994"),
         # Lua in all its versions.
         Sdist("lupa", "2.8", "d8022641b9ec8ecf2c5ecbe9f47e5a70e0b87c4b5ae921b92cb02a638e0acd08"),
         # libyaml.

@@ -113,13 +113,24 @@ def test_what_a_function_reaches_counts(cache: Cache) -> None:
 @pytest.mark.parametrize("code", [
     'define i64 @f() {\n  %x = call i64 asm "movq $$1, $0", "=r"()\n  ret i64 %x\n}\n',
     f'module asm ".pushsection .text"\nmodule asm ".byte 6"\nmodule asm ".popsection"\n{constant("f", 1)}',
+    'module asm ".text; .type g, @function; g: ret; .size g, . - g"\n' + constant("e", 0) + constant("f", 1),
     "define <4 x double> @v(<4 x double> %x) {\n  ret <4 x double> %x\n}\n" + constant("f", 1),
     "define private i64 @hidden(i64 %x) noinline {\n  %y = mul i64 %x, 7\n  ret i64 %y\n}\n"  # noqa: ISC004 - one module
     "define i64 @f(i64 %x) {\n  %y = call i64 @hidden(i64 %x)\n  ret i64 %y\n}\n",
-], ids=["assembly", "data-in-code", "wide-vectors", "code-without-symbol"])  # fmt: skip
+], ids=["assembly", "data-in-code", "assembly-beside", "wide-vectors", "code-without-symbol"])  # fmt: skip
 def test_where_something_cannot_be_told_all_is_required(cache: Cache, code: str) -> None:
     cache.add_module(ModuleSource(code, cpu="haswell"))
     assert {"avx2", "fma", "bmi2"} <= features_of(cache, "f")
+
+
+def test_assembly_in_a_function_says_nothing_of_those_beside_it(cache: Cache, directory: Path) -> None:
+    hiding = 'define i64 @hiding() {\n  %x = call i64 asm "movq $$1, $0", "=r"()\n  ret i64 %x\n}\n'
+    calling = "define i64 @calling() {\n  %x = call i64 @hiding()\n  ret i64 %x\n}\n"
+    cache.add_module(ModuleSource(hiding + calling + constant("beside", 4), cpu="haswell", optimize=0))
+    assert {"avx2", "fma", "bmi2"} <= features_of(cache, "hiding") == features_of(cache, "calling")
+    assert features_of(cache, "beside") == frozenset()
+    with on_host(Cache(directory, retarget=False), host_like("x86-64")) as oldest:
+        assert oldest.get_target("beside")() == 4
 
 
 def _reader() -> CodeReader:
