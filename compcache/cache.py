@@ -250,6 +250,7 @@ class Cache:
             UndefinedSymbolError: something that it needs is not in the cache any more.
             GlobalValidationError: a global variable that it uses is not what it was.
             SignatureError: the function cannot be called from Python, only from other modules.
+            ReentrantLoadError: a signal handler or a finalizer asks for what this thread is about to load.
         """
         known = self._targets.get(func_name)  # type: ignore[arg-type]  # an Identity is not in it
         if known is not None:
