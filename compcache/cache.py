@@ -1138,7 +1138,7 @@ def _open_store(
         options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
     oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
     if oldest:
-        from compcache.formats.manifest import version_numbers
+        from compcache.formats.records import version_numbers
 
         version_numbers(oldest)
         options["min_llvm"] = oldest
