@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 FEW = settings(max_examples=int(os.environ.get("COMPCACHE_FUZZ_EXAMPLES", "6")))
 KEY = new_key("team-1")
 CARD = encode_card(Card("f", b"m" * 16, 6, 0.5, b"module", b"signatures"))
-SIGNED = add_signature(b"", KEY, b"m" * 16, "needs")
+SIGNED = add_signature(b"", KEY, (), b"m" * 16, "needs")
 #: Values of all kinds, as msgpack has them.
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=4), st.binary(max_size=16)),
