@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import stat
 from contextlib import suppress
@@ -73,12 +74,12 @@ def open_backend(settings: RemoteSettings) -> Backend:
     if settings.kind == "file":
         return _Directory(unquote(urlsplit(settings.url).path))
     if settings.kind == "redis":
-        return _Redis(settings.url)
+        return _Redis(settings)
     return _ObjectStore(settings)
 
 
-def _missing(library: str, url: str) -> BackendMissingError:
-    scheme = urlsplit(url).scheme
+def _missing(library: str, settings: RemoteSettings) -> BackendMissingError:
+    scheme = urlsplit(settings.url).scheme
     return BackendMissingError(f"{scheme}:// stores need {library}: pip install 'compcache[remote]'")
 
 
@@ -171,12 +172,17 @@ class _ObjectStore:
             self._obstore: Any = import_module("obstore")
             from_url: Any = import_module("obstore.store").from_url
         except ImportError as error:
-            raise _missing("obstore", settings.url) from error
+            raise _missing("obstore", settings) from error
         plain = settings.url.startswith("http:") or any(
             value.startswith("http:") for name, value in os.environ.items() if "ENDPOINT" in name.upper()
         )
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _LONGEST, "allow_http": plain}
-        self._store = from_url(settings.url, client_options=options, retry_config={"max_retries": 0})
+        if settings.kind == "http" and settings.credentials is not None:  # the client knows passwords of object stores alone
+            token = base64.b64encode(":".join(settings.credentials).encode()).decode()
+            options["default_headers"] = {"authorization": f"Basic {token}"}
+        self._store = from_url(
+            settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0}
+        )
         self._creates = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
 
     async def get(self, key: str, largest: int) -> bytes | None:
@@ -225,15 +231,15 @@ class _ObjectStore:
 class _Redis:
     """A Redis (or Valkey) server. Objects are strings; how long they stay is the server's policy."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, settings: RemoteSettings) -> None:
         try:
             client: Any = import_module("redis.asyncio").Redis
         except ImportError as error:
-            raise _missing("redis", url) from error
-        plain, _, prefix = url.partition("#")
+            raise _missing("redis", settings) from error
+        plain, _, prefix = settings.url.partition("#")
         path = urlsplit(plain).path.strip("/")
         if path and not path.partition("/")[0].isdecimal():
-            raise ValueError(f"{plain}: the path of a redis URL is the number of a database, like redis://host/0")
+            raise ValueError(f"{settings.shown}: the path of a redis URL is the number of a database, like redis://host/0")
         _, _, rest = path.partition("/")
         if rest:
             plain, prefix = plain[: -len(rest) - 1], rest

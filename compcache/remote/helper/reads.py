@@ -34,7 +34,9 @@ _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
 #: What is larger is not a card, or not a module, whatever it says: nothing of it is read.
 _LARGEST_CARD, _LARGEST_MODULE = 1 << 20, 1 << 29
 #: What stands before the host in a URL: messages are logged, and shown to others.
-_PASSWORD = re.compile(r"//[^/@\s]*@")
+_PASSWORD = re.compile(r"//[^\s\"]*@")
+#: What stands behind a question mark: tokens of shared access, signatures.
+_QUERY = re.compile(r"(\w://[^\s?\"]*)\?[^\s\")]*")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\W*(\w+)")
 _CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
 
@@ -221,4 +223,4 @@ def words(error: Exception) -> str:
         text += f": the certificate is refused ({certificate[1]})"
     elif innermost:
         text += f": {innermost[0]}"
-    return _PASSWORD.sub("//", text)[:500]
+    return _QUERY.sub(r"\1", _PASSWORD.sub("//", text))[:500]

@@ -214,8 +214,10 @@ def _code_on_disk() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the store that the arguments name: its URL, its mode, the directory of the socket."""
-    url, mode, directory = arguments
+    """Serve a store. The argument is the directory of the socket; the store's URL and mode come by standard input, as a message."""
+    (directory,) = arguments
+    with open(0, "rb", closefd=False) as told:
+        url, mode = decode(told.read()[LENGTH.size :])
     os.umask(0o077)
     os.chdir(directory)  # paths of sockets have 107 bytes at most
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
