@@ -92,7 +92,9 @@ def read_settings(url: str | None, mode: str | None) -> RemoteSettings | None:
     if not is_url or len(chosen) > LONGEST_URL:
         scheme = _SCHEME.match(chosen)
         start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
-        raise ValueError(f"the remote store{start} is not a URL, or too long: write {_FORMS}; a port is a number, passwords have % for : / ? # @")
+        raise ValueError(
+            f"the remote store{start} is not a URL, or too long: write {_FORMS}; a port is a number, passwords have % for : / ? # @"
+        )
     if parts.scheme not in _KINDS:
         raise ValueError(f"the remote store {shown!r} is not a URL of a known kind: write {_FORMS}")
     if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):

@@ -222,7 +222,7 @@ def test_what_may_hold_a_secret_is_not_pickled_or_printed() -> None:
         require_none(repr(held), [held])
         for way in (pickle.dumps, copy.deepcopy):
             with pytest.raises(TypeError, match="not pickled"):
-                way(held)  # type: ignore[operator]
+                way(held)
 
 
 def test_the_settings_are_shown_without_secrets(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_tasks_name_secrets_and_do_not_contain_them(
             Cache(**settings)
     for name, secret in given.items() if how != "variables" else ():
         assert read_secret(settings[name], name) == secret
-    signed = {"trusted_keys": str(PUBLISH.public()), "signing_key": SIGNING, "remote": "", "publish_key": ""}
+    signed: dict[str, Any] = {"trusted_keys": str(PUBLISH.public()), "signing_key": SIGNING, "remote": "", "publish_key": ""}
     with Cache(tmp_path / "cache", **signed) as cache:
         assert cache.get_target("f")() == 1
 

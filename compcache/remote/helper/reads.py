@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["LOOKUP_SECONDS", "Reads", "is_intact", "words"]
+__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "Reads", "is_intact", "words"]
 
 LOOKUP_SECONDS = 1.0
 _CONCURRENT = 32
 _SECONDS_PER_BYTE = 1.0 / (1 << 20)
 _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
 #: What is larger is not a card, or not a module, whatever it says: nothing of it is read.
-_LARGEST_CARD, _LARGEST_MODULE = 1 << 20, 1 << 29
+_LARGEST_CARD, LARGEST_MODULE = 1 << 20, 1 << 29
 #: What stands before the host in a URL: messages are logged, and shown to others.
 _PASSWORD = re.compile(r"//[^\s\"]*@")
 #: What stands behind a question mark: tokens of shared access, signatures.
@@ -115,7 +115,7 @@ class Reads:
 
     async def _module(self, card: Card) -> bytes | Exception | None:
         """The module of a card that does not hold it."""
-        if card.size > _LARGEST_MODULE:
+        if card.size > LARGEST_MODULE:
             raise FormatError("the card names a module of a size that no module has")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         started = time.monotonic()
@@ -168,7 +168,7 @@ class Reads:
         while True:
             key, seconds = self._unanswered
             try:
-                await asyncio.wait_for(self.backend.get(key, _LARGEST_MODULE), seconds)
+                await asyncio.wait_for(self.backend.get(key, LARGEST_MODULE), seconds)
             except Exception as error:  # noqa: BLE001 - whatever the client raises
                 self.note_error(error)
                 self.breaker.failed(probe=True)

@@ -20,7 +20,8 @@ from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import FOUND, UNAVAILABLE
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, decode, encode, owner_of
-from compcache.remote.helper.backends import BackendMissingError, open_backend
+from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
+from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
 from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, is_intact, words
 from compcache.remote.helper.uploads import UPLOAD_SECONDS, Uploads
@@ -28,7 +29,7 @@ from compcache.remote.outbox import Outbox
 
 if TYPE_CHECKING:
     from compcache.remote.helper.backends import Backend
-    from compcache.remote.helper.packs import StartUp
+from compcache.remote.helper.packs import StartUp
 
 __all__ = ["main"]
 
@@ -166,19 +167,28 @@ class Helper:
             return words(error)
 
     async def _do_get(self, key: str) -> bytes | str | None:
-        """An object; None where there is none, text where the store does not answer."""
+        """An object, empty where it is too large; None where there is none, text where the store does not answer."""
         try:
             return await self._backend.get(key, LARGEST_PACK)
+        except TooLargeError:
+            return b""
         except Exception as error:  # noqa: BLE001
             return words(error)
 
-    async def _do_delete(self, keys: list[str]) -> str:
-        """Remove objects; what went wrong."""
+    async def _do_has_object(self, key: str) -> bool | str:
+        """Whether there is an object; text where the store does not answer."""
         try:
-            await asyncio.gather(*[self._reads.within(UPLOAD_SECONDS, self._backend.delete(key)) for key in keys])
+            return await self._backend.look(key) is not None
         except Exception as error:  # noqa: BLE001
             return words(error)
-        return ""
+
+    async def _do_collect(self, grace: float, older_than: float | None, dry_run: bool) -> list[list[list[Any]]] | str:
+        """What a collection of garbage removed, and what it left for a later one; text where it ended before."""
+        try:
+            found = await GarbageCollector(self._backend).collect(grace=grace, older_than=older_than, dry_run=dry_run)
+        except Exception as error:  # noqa: BLE001
+            return words(error)
+        return [[list(item) for item in items] for items in found]
 
     # ---------------------------------------------------------------- look-ups
 
