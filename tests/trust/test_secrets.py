@@ -1,4 +1,4 @@
-"""Secrets stay where they are: in arguments, messages, logs, pickles and files there is none of them, and remote stores still get theirs."""
+"""Secrets stay where they are: none is in arguments, messages, logs, pickles and files, and remote stores still get theirs."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ class Recording(Executor):
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> dict[str, Any]:
+def given() -> dict[str, Any]:
     return {"signing_key": SIGNING, "publish_key": str(PUBLISH), "remote": f"redis://{USER}:{ENCODED}@127.0.0.1:1/0"}
 
 
@@ -357,4 +357,5 @@ def test_a_key_in_a_file_signs(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(SIGNING + "\n")
     with Cache(tmp_path / "cache", signing_key=f"@{tmp_path}/key") as cache:
         cache.add_module(ModuleSource(constant("f", 3)))
-    assert run_fresh(tmp_path / "cache", f"from compcache import Cache\nresult = Cache(directory, signing_key={SIGNING!r}).get_target('f')()") == 3
+    script = f"from compcache import Cache\nresult = Cache(directory, signing_key={SIGNING!r}).get_target('f')()"
+    assert run_fresh(tmp_path / "cache", script) == 3

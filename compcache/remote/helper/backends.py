@@ -319,7 +319,7 @@ class _Redis:
                 yield found
 
 
-#: The largest answer to anything that does not get an object: errors, numbers, and names of objects, of which a server sends some at a time.
+#: The largest answer to anything that does not get an object: errors, numbers, names of objects, of which a server sends some at a time.
 _LARGEST_ANSWER = 256 << 10
 _MOST_NAMES = 1 << 23
 _TIMES = f"{LAYOUT}-times"

@@ -1,8 +1,8 @@
 """Collects what is of no use in a store, and nothing else: whatever happens meanwhile, no function that can be fetched is lost.
 
 A *mark* is an object that names what a collection found to be of no use: cards that do not decode or lead nowhere, modules that no card
-leads to, packs that do not decode. Its own time, by the store's clock, tells its age. A collection removes what it finds to be of no use, if
-a mark that is older than the grace names the same object, unchanged since.
+leads to, packs that do not decode. Its own time, by the store's clock, tells its age. A collection removes what it finds to be of no
+use, if a mark that is older than the grace names the same object, unchanged since.
 
 * Listings only propose. What is removed was asked for by its key immediately before: the object itself, and what would make it useful. That
   a question failed is not an answer: it ends the collection.
@@ -11,8 +11,7 @@ a mark that is older than the grace names the same object, unchanged since.
 
 A mark: magic, a msgpack list of rows ``[key, size, time]``, and the check of all that. Marks: ``ccr2/g/<random name>``.
 
-Limitations: an answer that arrives, of a store that keeps the objects but denies them, is believed. A request that was given up may be carried
-out later, within a minute.
+Limitations: a store that answers and denies what it has is believed. A request that was given up may be carried out a minute later.
 """
 
 from __future__ import annotations
@@ -96,10 +95,11 @@ class GarbageCollector:
         old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
         doomed = [item for item in useless if old is not None and old.rows.get(item.key) == _state(item)]
         aged = [item for item in (*cards.values(), *packs.values()) if older_than is not None and 0 < item.modified < now - older_than]
-        removed = []
-        for item in dict.fromkeys([*doomed, *aged]):
-            if dry_run or await self._remove(item, self._is_useless if item in doomed else self._is_there):
-                removed.append(item)
+        removed = [
+            item
+            for item in dict.fromkeys([*doomed, *aged])
+            if dry_run or await self._remove(item, self._is_useless if item in doomed else self._is_there)
+        ]
         if not dry_run:
             for mark in _superfluous(marks, old, grace):
                 await self._backend.delete(mark.place.key)
@@ -215,7 +215,7 @@ def _state(item: Listed) -> tuple[int, int]:
 
 
 def _superfluous(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterator[_Mark]:
-    """Marks that no later collection needs: those before the one that was used, and of the others those that lie close to the one before."""
+    """Marks that no later collection needs: those before the one that was used, and those that lie close to the one before."""
     kept = old.place.modified if old is not None else float("-inf")
     for mark in sorted(marks, key=lambda mark: mark.place.modified):
         if mark is not old and mark.place.modified < kept + _SPACING * grace:

@@ -128,8 +128,8 @@ def verify(session: Session, url: str | None, as_json: bool) -> int:
 def gc(session: Session, older_than: float | None, grace: float, dry_run: bool, url: str | None, as_json: bool) -> None:
     """Remove cards that are damaged or lead nowhere, modules without a card, and with --older-than old cards.
 
-    What is of no use is noted in the store, and removed by a later run that finds it so, too. A question that the store does not answer ends
-    the command, with status 1.
+    What is of no use is noted in the store, and removed by a later run that finds the same. A question that the store does not
+    answer ends the command, with status 1.
     """
     with session.remote(url, "write") as cache:
         found = _of(cache.remote).collect_garbage(older_than=older_than, grace=grace, dry_run=dry_run)
