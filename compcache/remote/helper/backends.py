@@ -320,7 +320,9 @@ class _Redis:
 
 
 #: The largest answer to anything that does not get an object: errors, numbers, names of objects, of which a server sends some at a time.
-_LARGEST_ANSWER = 256 << 10
+_LARGEST_ANSWER = 512 << 10
+#: What a line counts for: the client makes objects of it.
+_LINE = 512
 _MOST_NAMES = 1 << 23
 _TIMES = f"{LAYOUT}-times"
 _allowed: ContextVar[int] = ContextVar("allowed", default=_LARGEST_ANSWER)
@@ -381,7 +383,7 @@ class _BoundedReader:
 
     async def readline(self) -> bytes:
         found: bytes = await self._reader.readline()
-        self._take(len(found))
+        self._take(max(len(found), _LINE))
         return found
 
     async def read(self, size: int) -> bytes:
