@@ -34,7 +34,7 @@ def with_a_hole(path: Path, claims: int) -> Path:
         start = archive.start_dir
         found.file_size = found.compress_size = claims
         archive.start_dir = start + claims
-        archive._didModify = True
+        archive._didModify = True  # type: ignore[attr-defined]
     return path
 
 

@@ -49,7 +49,8 @@ class MemoryStore:
     """Objects by key, each with its time by the store's clock.
 
     `faults` is the share of requests that go wrong: refused, carried out without an answer, late, or twice. Listings miss objects, show
-    some twice, or are of an hour ago. One that is `slow` answers after up to 5 s, and removes after more. `watch` is called after each change.
+    some twice, or are of an hour ago. One that is `slow` answers after up to 5 s, and removes after more.
+    `watch` is called after each change.
     """
 
     def __init__(self, chance: random.Random) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "Reads", "is_intact", "words"]
+__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "Reads", "Room", "is_intact", "words"]
 
 LOOKUP_SECONDS = 1.0
 _CONCURRENT = 32
@@ -43,6 +43,19 @@ _CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
 
 class _LeftAloneError(Exception):
     """The store is left alone after failures."""
+
+
+class Room:
+    """How many bytes of modules the answer to one question may have: what a store says of sizes is reserved before it is read."""
+
+    def __init__(self) -> None:
+        self._left = LARGEST_MODULE
+
+    def reserve(self, size: int) -> bool:
+        """Whether there is room for so many more."""
+        has_room = size <= self._left
+        self._left -= size if has_room else 0
+        return has_room
 
 
 class Reads:
@@ -65,15 +78,18 @@ class Reads:
 
     # ---------------------------------------------------------------- look-ups
 
-    async def find(self, name: str, platform: str, shelves: list[str], seconds: float) -> list[Any]:
-        """FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and why."""
+    async def find(self, name: str, platform: str, shelves: list[str], seconds: float, room: Room | None = None) -> list[Any]:
+        """FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and why, also where there is no `room` for the module."""
         if not self.breaker.allows():
             return [UNAVAILABLE, "it is left alone after failures"]
         found = await self._cards(name, platform, shelves, seconds)
         if all(isinstance(answer, Exception) for answer in found):
             return [UNAVAILABLE, self.error]
         for shelf, data in zip(shelves, found, strict=True):
-            held = await self.held(data, name) if isinstance(data, bytes) else None
+            try:
+                held = await self.held(data, name, room) if isinstance(data, bytes) else None
+            except TooLargeError as error:
+                return [UNAVAILABLE, str(error)]
             if held is not None:
                 card, module = held
                 return [FOUND, module, card, shelf]
@@ -97,12 +113,18 @@ class Reads:
             self.breaker.succeeded()
         return found
 
-    async def held(self, data: bytes, name: str) -> tuple[Card, bytes] | None:
-        """The card, and the intact module that it leads to; None where it leads nowhere."""
+    async def held(self, data: bytes, name: str, room: Room | None = None) -> tuple[Card, bytes] | None:
+        """The card, and the intact module that it leads to; None where it leads nowhere.
+
+        Raises:
+            TooLargeError: there is no room for the module.
+        """
         try:
             card = decode_card(data)
             if card.name != name:
                 raise FormatError("the card is that of another function")
+            if room is not None and not room.reserve(card.size):
+                raise TooLargeError("the answer has no room for one more module of that size: ask for fewer functions at a time")
             module = card.module or await self._module(card)
             if not isinstance(module, bytes):
                 self.count("cards_without_module")

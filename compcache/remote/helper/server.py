@@ -23,7 +23,7 @@ from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCK
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
-from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, is_intact, words
+from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, Room, is_intact, words
 from compcache.remote.helper.uploads import UPLOAD_SECONDS, Uploads
 from compcache.remote.outbox import Outbox
 
@@ -120,8 +120,8 @@ class Helper:
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for all the others
-        places = platform, shelves
-        return await asyncio.gather(*[self._find(name, places, start_up, wait, seconds) for name in names])
+        places, room = (platform, shelves), Room()
+        return await asyncio.gather(*[self._find(name, places, start_up, wait, seconds, room) for name in names])
 
     async def _do_probe(self) -> bool:
         """Whether the store answers again after it was left alone."""
@@ -192,13 +192,15 @@ class Helper:
 
     # ---------------------------------------------------------------- look-ups
 
-    async def _find(self, name: str, places: tuple[str, list[str]], start_up: StartUp | None, wait: float, seconds: float) -> list[Any]:
+    async def _find(
+        self, name: str, places: tuple[str, list[str]], start_up: StartUp | None, wait: float, seconds: float, room: Room
+    ) -> list[Any]:
         platform, shelves = places
         packed = await start_up.find(name, wait) if start_up is not None else None
         if packed is not None and is_intact(packed.card, packed.module):
             self._reads.count("found_in_packs")
             return [FOUND, packed.module, packed.card.signatures, True]
-        outcome, *found = await self._reads.find(name, platform, shelves, seconds)
+        outcome, *found = await self._reads.find(name, platform, shelves, seconds, room)
         if outcome != FOUND:
             return [outcome, *found]
         module, card, shelf = found
