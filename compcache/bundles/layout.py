@@ -202,10 +202,11 @@ def _require_plain(members: list[zipfile.ZipInfo], size: int) -> None:
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise FormatError(f"the member {info.filename} is compressed, as none in a bundle is")
-        if info.file_size > (_LARGEST_MODULE if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES):
-            raise FormatError(f"the member {info.filename} has {info.file_size} bytes, more than any such member")
         if info.filename in seen:
             raise FormatError(f"there are two members {info.filename}")
         seen.add(info.filename)
     if sum(info.file_size for info in members) > size:
         raise FormatError(f"its members are larger than the file, which has {size} bytes")
+    for info in members:
+        if info.file_size > (_LARGEST_MODULE if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES):
+            raise FormatError(f"the member {info.filename} has {info.file_size} bytes, more than any such member")
