@@ -180,12 +180,12 @@ class _Guarded:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, without a number all that are left."""
-        wanted = size if size >= 0 else _LARGEST_READ
-        data = self._file.read(wanted) if wanted <= _LARGEST_READ else b""
-        if wanted > _LARGEST_READ or (size < 0 and self._file.read(1)):
+        """So many bytes at most, without a number all that are left."""
+        left = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
+        wanted = min(size, left) if size >= 0 else left
+        if wanted > _LARGEST_READ:
             raise FormatError("the directory of the archive is larger than that of any bundle")
-        return data
+        return self._file.read(wanted)
 
 
 def _open(path: str, flags: int) -> int:
