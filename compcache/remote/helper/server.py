@@ -241,7 +241,7 @@ def main(arguments: list[str]) -> int:
         backend = open_backend(RemoteSettings(url, mode))
     except (BackendMissingError, ValueError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
-            json.dump(str(error), file)
+            json.dump(words(error), file)
         return 1
     with suppress(FileNotFoundError):
         os.unlink(REFUSED)
