@@ -79,27 +79,27 @@ class Cache:
         readonly: never write to it. What is not cached is compiled in memory.
         verify: check the digest of every file before its first use.
         signing_key: sign what is added, and accept only what carries this key's signature; None reads
-            $COMPCACHE_SIGNING_KEY. Text that begins with ``@`` or ``$`` names the file or the environment variable that the key is in;
-            so it is with `publish_key` and `remote`, in arguments and in the environment.
+            $COMPCACHE_SIGNING_KEY. Text that begins with ``@`` or ``$`` names a file or an environment variable that has it, as with
+            `publish_key` and `remote`.
         trust: use the directory even if other users own it or can write to it.
         allow_pickle: unpickle globals that were stored with pickle.
         max_size: the size that additions keep the directory below, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024); 0 is
             no limit, None means $COMPCACHE_MAX_SIZE or the default limit.
         lock_timeout: for how many seconds at most `get_or_compile` waits for another process that compiles the
             same function; None means $COMPCACHE_LOCK_TIMEOUT or 60.
-        retarget: where every realization of a function is for CPUs that this host is not, compile the code that is kept of
-            one for this host; with False that is a miss.
-        tune: where a function was loaded that was not compiled for exactly this host, compile the code that is kept of
-            it for this host in the background, at low priority; the next process uses it.
+        retarget: where every realization of a function is for other CPUs, compile the kept code of one for this host; with False
+            that is a miss.
+        tune: where a function was loaded that was not compiled for exactly this host, compile its kept code for this host in the
+            background; the next process uses it.
         layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
-            is asked first, then they in their order, and the realization that fits this host best is used, wherever it
-            is. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not exist is left out.
+            is asked first, then they in their order. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not
+            exist is left out.
         trusted_keys: run only code that one of these public keys has signed (Ed25519, ``name:base64``; ``@path`` is a file of
             keys), and what was compiled here. None means $COMPCACHE_TRUSTED_KEYS. Readers hold no secret.
         publish_key: the secret key that signs what is added, for readers that trust its public key (``name:base64``, as
             ``compcache key new`` writes it, or ``@path``); None means $COMPCACHE_PUBLISH_KEY.
         min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
-            that code of every version is used: it is as right as on the day when it was compiled.
+            none.
         remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
             ``file:///``); None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
         remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``; None means $COMPCACHE_REMOTE_MODE
@@ -301,7 +301,6 @@ class Cache:
 
         Sources may use what others among them define, functions and variables, in any order: a library is the list of its files. What they
         define comes before what the platform, libraries and the cache have of the same names.
-        A weak function gives way to one of another source.
         As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
 
         Args:
@@ -320,7 +319,7 @@ class Cache:
         """
         self._require_open()
         if not hasattr(sources, "__iter__"):
-            raise TypeError(f"add_modules() takes several sources, [source] for example, not one {type(sources).__name__}")
+            raise TypeError(f"add_modules() takes several sources, like [source], not one {type(sources).__name__}")
         if group is not None:
             from compcache.miss.groups import add_group
 
@@ -419,10 +418,9 @@ class Cache:
         return f"<compcache.Cache {self.path!r}{' (closed)' if self._closed else ''}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Cache cannot be copied or pickled: it holds open files, loaded code and perhaps a signing key; pass its path "
-            "and open it where it is needed, with the key or trust that is there (call targets can be pickled)"
-        )
+        from compcache.hit.call_errors import refuse_copies
+
+        refuse_copies()
 
     if not TYPE_CHECKING:
 
@@ -581,8 +579,7 @@ class Cache:
             return function_asm(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
 
     def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
-        """Explain why a function can or cannot be loaded: each realization, the stored variants nearest to it, and what the remote store
-        says, which is asked for that.
+        """Explain why a function can or cannot be loaded: each realization, the nearest stored variants, and what the remote store says.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -874,8 +871,8 @@ class Cache:
             path: the file; one of this name is replaced.
             targets: CPUs (see `ModuleSource`): of each function what a host of each of these would use. None is every realization.
             closure: include all functions that these ones import, transitively.
-            minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``), which `minisign -V` checks
-                against the key that ``compcache key show --minisign`` prints.
+            minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``) for `minisign -V`, with the
+                key that ``compcache key show --minisign`` prints.
 
         Returns:
             The func_names in the bundle, sorted.

@@ -12,7 +12,7 @@ __all__ = ["LANGUAGES", "Compiler", "find_compiler", "language_of"]
 #: By language: the compilers, the first choice first, and how the names of files end.
 LANGUAGES = {
     "c": (("clang",), (".c",)),
-    "c++": (("clang++",), (".cpp", ".cc", ".cxx", ".c++", ".C", ".cppm", ".ccm", ".cxxm", ".c++m")),
+    "c++": (("clang++",), (".cpp", ".cc", ".cxx", ".c++", ".C", ".cppm", ".cxxm", ".c++m")),
     "fortran": (("flang", "flang-new"), (".f90", ".f95", ".f03", ".f08", ".f", ".for", ".F90")),
     "rust": (("rustc",), (".rs",)),
 }

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.signature import Parameter
 
-__all__ = ["describe", "find_pointer", "no_key_for_pickled", "pickled_is_gone", "raise_arity", "raise_unloaded", "raise_value"]
+__all__ = [
+    "describe", "find_pointer", "no_key_for_pickled", "pickled_is_gone", "raise_arity", "raise_unloaded", "raise_value", "refuse_copies",
+]  # fmt: skip
 
 _MAX_SHOWN = 60
 _PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "bool", "void": "None", CSTR: "str", OBJECT: "object"}
@@ -227,4 +229,12 @@ def pickled_is_gone(path: str, func_name: str, error: NotCachedError) -> NotCach
         f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there ({error})",
         func_name=func_name,
         cache_dir=path,
+    )
+
+
+def refuse_copies() -> NoReturn:
+    """Raise the error of a cache that is copied or pickled."""
+    raise TypeError(
+        "a Cache cannot be copied or pickled: it holds open files, loaded code and perhaps a signing key; pass its path "
+        "and open it where it is needed, with the key or trust that is there (call targets can be pickled)"
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from compcache.errors import CacheWarning
 from compcache.maintain.size_limit import note_additions
 from compcache.miss.held import keep_stored, modules_in_use
-from compcache.miss.staleness import warn_of_null
 from compcache.publish.additions import merge
+from compcache.publish.quarantine import warn
 from compcache.publish.writer import publish_additions
 from compcache.store import is_ordered
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from compcache.session import Session
 
 __all__ = ["publish_built"]
+
+_RESERVED = re.compile("_[_A-Z]")
+_MOST_NAMED = 3
 
 
 def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bool = True) -> list[tuple[str, ...]]:
@@ -33,7 +38,7 @@ def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bo
     all_targets = [[module, *module.others] for module in modules]
     if not all_targets:
         return []
-    warn_of_null(modules)
+    _warn_of_null(modules)
     additions = publish_additions(session.store, all_targets, signs=signs)
     published = list(chain.from_iterable(additions))
     _end_in_memory(session, chain.from_iterable(all_targets), published)
@@ -55,3 +60,15 @@ def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: It
         if after is not before:  # it has got a number
             for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):
                 session.loader.forget_name(name, module_id)
+
+
+def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
+    """Warn of weak references that stay null whatever is added later, but for names that belong to compilers."""
+    names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
+    if names:
+        shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+        warn(
+            f"weak references to {shown} are null: nothing defines that now, and what is added later is not seen; "
+            "add what defines it together with this, or name it in imports=",
+            CacheWarning,
+        )

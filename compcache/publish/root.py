@@ -30,7 +30,11 @@ def prepare_root(store: Store) -> None:
         UntrustedDirectoryError: another user has created it since it was opened.
         OSError: it could not be created.
     """
-    created = make_directories(store.files, store.root)
+    created = False
+    try:
+        store.files.status()
+    except FileNotFoundError:
+        created = make_directories(store.files, store.root)
     store.check_root()
     if created:
         publish(store.files, store.temporary, store.path(TAG), [_CACHEDIR_TAG], sync=False)
