@@ -79,7 +79,7 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
 def _publications(
     store: Any, modules: int, first: int
 ) -> Iterator[tuple[Any, list[tuple[str, int]], dict[str, Any]]]:
-    from compcache.formats import manifest, manifest_writer
+    from compcache.formats import manifest, manifest_writer, records
     from compcache.linker import build_module
 
     source = ModuleSource(sources.small_module([f"template_{number}" for number in range(PER_MODULE)]))
@@ -87,14 +87,14 @@ def _publications(
     payloads = [payload for _, payload in manifest_writer.iterate_frames(built.sections[1])]
     templates = [manifest.decode_function(payload) for payload in payloads if payload[:1] == b"F"]
     keywords = {"target": built.target, "flags": built.flags, "key": built.key}
-    header = manifest.decode_module(payloads[0])
+    header = records.decode_module(payloads[0])
     for module in range(first, first + modules):
         writer = manifest_writer.ManifestWriter()
         writer.add(payloads[0])  # the module record: its key is the image's
         functions = []
         for number, template in enumerate(templates):
             name = function_name(module, number)
-            fields = (template.symbol, template.signature, template.features, template.function, template.entry, template.needs)
+            fields = (template.symbol, template.signature, template.target_id, template.function, template.entry, template.needs)
             offset = writer.add(manifest_writer.encode_function(manifest.FunctionRecord(name, *fields)))
-            functions.append((name, offset, header.requirement(template.features)))
+            functions.append((name, offset, header.requirement(header.features_of(template))))
         yield (built.sections[0], writer.content(), *built.sections[2:]), functions, keywords

@@ -29,8 +29,9 @@ from compcache.digest import digest
 from compcache.files import Files
 from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.host import ABI_VERSION, platform_name
-from compcache.formats.manifest import IMAGE_SHARED, NO_ENTRY, FunctionRecord, ModuleRecord, NeedsRecord
+from compcache.formats.manifest import IMAGE_SHARED, NO_ENTRY, FunctionRecord, NeedsRecord
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module, encode_needs
+from compcache.formats.records import ModuleRecord
 from compcache.hit.recorder import recorder_for
 from compcache.publish import index_merge
 from compcache.publish.additions import add_module

@@ -7,15 +7,7 @@ import sys
 from _weakref import ref
 from time import perf_counter
 
-from compcache.errors import (
-    CompcacheError,
-    IncompatibleTargetError,
-    NotCachedError,
-    ReentrantLoadError,
-    StorageError,
-    UndefinedSymbolError,
-    UntrustedDirectoryError,
-)
+from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, ReentrantLoadError, StorageError, UndefinedSymbolError
 from compcache.files import absolute_path
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
@@ -351,17 +343,10 @@ class Cache:
         Raises:
             ModulesNotAddedError, StorageError, ...: what `add_modules` raises; nothing was removed.
         """
-        sources = source_or_sources if hasattr(source_or_sources, "__iter__") else [source_or_sources]
-        if group is not None:
-            self._require_open()
-            from compcache.miss.groups import add_group
+        self._require_open()
+        from compcache.miss.replace import replace
 
-            return list(add_group(self._session(), sources, group, replace=True))
-        module_ids = self.add_modules(sources)
-        from compcache.miss.replace import remove_superseded
-
-        remove_superseded(self._store, module_ids)
-        return module_ids
+        return list(replace(self._session(), source_or_sources, group))
 
     # --------------------------------------------------------------- this object
 
@@ -1138,7 +1123,7 @@ def _open_store(
         options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
     oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
     if oldest:
-        from compcache.formats.manifest import version_numbers
+        from compcache.formats.records import version_numbers
 
         version_numbers(oldest)
         options["min_llvm"] = oldest
@@ -1193,19 +1178,15 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
     cache = _open_cache(path, signed=True) if signed else _open_cache(path, signed=False) or _open_cache(path, signed=True)
     if cache is None:
         if signed and not os.environ.get(KEY_VARIABLE) and not os.environ.get(TRUSTED_VARIABLE):
-            raise UntrustedDirectoryError(
-                f"a pickled call target stands for function {func_name!r} of the cache {path}, whose modules are signed, and "
-                f"this process has no key: open Cache({path!r}, signing_key=...) first, or set {KEY_VARIABLE}",
-                path=path,
-            )
+            from compcache.hit.call_errors import no_key_for_pickled
+
+            raise no_key_for_pickled(path, func_name, KEY_VARIABLE)
         cache = Cache(path, layers=layers or None)
     try:
         held = cache._targets.get(func_name)
         target = held() if held is not None else None
         return target if target is not None else cache._load(func_name, owner=cache)
     except NotCachedError as error:
-        raise NotCachedError(
-            f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there ({error})",
-            func_name=func_name,
-            cache_dir=path,
-        ) from error
+        from compcache.hit.call_errors import pickled_is_gone
+
+        raise pickled_is_gone(path, func_name, error) from error

@@ -26,10 +26,11 @@ from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
 from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
-from compcache.formats.manifest import NO_ENTRY, ModuleRecord
+from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.formats.order import inherited
+from compcache.formats.records import ModuleRecord
 from compcache.images.kinds import make_side
 from compcache.images.linkers.find import find_linker
 from compcache.images.making import first_linker, make_image

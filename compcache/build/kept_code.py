@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from compcache.build import codegen
 from compcache.build.pic import find_constructors, with_init_arrays
 from compcache.errors import CompcacheError, FormatError
-from compcache.formats.manifest import decode_module
+from compcache.formats.records import decode_module
 from compcache.images.elf.reading import code_sections
 from compcache.images.kinds import is_known, make_side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.formats.manifest import ModuleRecord
+    from compcache.formats.records import ModuleRecord
     from compcache.images.elf.reading import CodeSection
     from compcache.store import Store
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.exports import Export
 from compcache.errors import FormatError, MissingPackageError, SignatureError
-from compcache.formats.manifest import decode_global
+from compcache.formats.records import decode_global
 from compcache.globals.definition import Storage
 from compcache.signature import Signature
 

@@ -10,8 +10,9 @@ from compcache.build.slots import SLOT_PREFIX
 from compcache.depgraph import DependencyGraph
 from compcache.errors import GlobalValidationError
 from compcache.formats.graph import SymbolNode
-from compcache.formats.manifest import NO_SLOT, STARTUP, FunctionRecord, GlobalRecord, ModuleRecord, NeedsRecord
+from compcache.formats.manifest import NO_SLOT, STARTUP, FunctionRecord, NeedsRecord
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_link_type, encode_module, encode_needs
+from compcache.formats.records import GlobalRecord, ModuleRecord
 from compcache.hit.link_types import LINK_TYPE_SIZE, type_digest, united
 from compcache.images import platform_symbols
 

@@ -12,7 +12,8 @@ from compcache.errors import CompcacheError, CompileError, NotCachedError, Stora
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import encode_container
-from compcache.formats.manifest import decode_function, decode_module
+from compcache.formats.manifest import decode_function
+from compcache.formats.records import decode_module
 from compcache.publish.atomic_file import unique_name
 from compcache.publish.packs import encode_pack, entries_of, holding, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature

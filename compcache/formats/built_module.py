@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from compcache.formats.entry import EntryRecord
-    from compcache.formats.manifest import ModuleRecord
+    from compcache.formats.records import ModuleRecord
 
 __all__ = ["BuiltModule"]
 

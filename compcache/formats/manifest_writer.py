@@ -20,16 +20,16 @@ from compcache.formats.manifest import (
     MODULE,
     NEEDS,
     decode_function,
-    decode_global,
-    decode_module,
     decode_needs,
     read_frame,
 )
+from compcache.formats.records import decode_global, decode_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.formats.manifest import FunctionRecord, GlobalRecord, ModuleRecord, NeedsRecord
+    from compcache.formats.manifest import FunctionRecord, NeedsRecord
+    from compcache.formats.records import GlobalRecord, ModuleRecord
 
 __all__ = [
     "ManifestWriter",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from compcache.errors import ArgumentBufferError, TargetUnloadedError
+from compcache.errors import ArgumentBufferError, NotCachedError, TargetUnloadedError, UntrustedDirectoryError
 from compcache.identity import label_of
 from compcache.signature import CSTR, FLOAT, OBJECT, POINTER, TUPLE
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.signature import Parameter
 
-__all__ = ["describe", "find_pointer", "raise_arity", "raise_unloaded", "raise_value"]
+__all__ = ["describe", "find_pointer", "no_key_for_pickled", "pickled_is_gone", "raise_arity", "raise_unloaded", "raise_value"]
 
 _MAX_SHOWN = 60
 _PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "bool", "void": "None", CSTR: "str", OBJECT: "object"}
@@ -210,3 +210,21 @@ def find_pointer(value: object) -> int | None:
     if type(value).__name__ == "CArgObject":  # what ctypes.byref() returns; it has no public class
         return ctypes.cast(value, ctypes.c_void_p).value or 0
     return None
+
+
+def no_key_for_pickled(path: str, func_name: str, variable: str) -> UntrustedDirectoryError:
+    """The error of a pickled target of a cache with a signing key that this process does not have."""
+    return UntrustedDirectoryError(
+        f"a pickled call target stands for function {func_name!r} of the cache {path}, whose modules are signed, and "
+        f"this process has no key: open Cache({path!r}, signing_key=...) first, or set {variable}",
+        path=path,
+    )
+
+
+def pickled_is_gone(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
+    """The error of a pickled target whose function its cache does not have."""
+    return NotCachedError(
+        f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there ({error})",
+        func_name=func_name,
+        cache_dir=path,
+    )

@@ -7,7 +7,7 @@ equal, nothing of this is needed, and a load does not read this file.
 from __future__ import annotations
 
 from compcache.digest import digest
-from compcache.formats.manifest import decode_link_type
+from compcache.formats.records import decode_link_type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

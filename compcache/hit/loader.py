@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from compcache.formats.manifest import GlobalRecord
+    from compcache.formats.records import GlobalRecord
     from compcache.hit.closures.planned import PlannedClosure
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan

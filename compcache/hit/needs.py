@@ -10,14 +10,15 @@ import os
 from compcache.digest import check
 from compcache.errors import FormatError, GlobalValidationError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import FRAME, NO_SLOT, STARTUP, decode_global, decode_needs
+from compcache.formats.manifest import FRAME, NO_SLOT, STARTUP, decode_needs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from compcache.errors import CompcacheError
-    from compcache.formats.manifest import GlobalRecord, NeedsRecord
+    from compcache.formats.manifest import NeedsRecord
+    from compcache.formats.records import GlobalRecord
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source
 
 __all__ = ["Kept", "Listed", "collect_stores", "decode_globals", "misfit", "read_needs", "read_records"]
@@ -114,6 +115,8 @@ def read_needs(loader: Loader, choice: Choice) -> None:
 
 
 def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> None:
+    from compcache.formats.records import decode_global
+
     for offset in offsets:
         record = decode_global(choice.source.read_record(loader.store, offset))
         if record.kind == STARTUP:

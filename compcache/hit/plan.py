@@ -16,7 +16,7 @@ from compcache.errors import (
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Segment
-from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, VARIABLE, WEAK, decode_module, version_numbers
+from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, VARIABLE, WEAK
 from compcache.formats.table import Table
 from compcache.hit.needs import read_needs, read_records
 from compcache.store import is_ordered
@@ -568,6 +568,8 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     accepted = store.processor().accepted
     if file.target_id in accepted and file.flags in MAPPED_IN_PLACE:
         return
+    from compcache.formats.records import decode_module
+
     platform = host.platform_name()
     record = decode_module(file.read_record(0))
     if file.flags not in MAPPED_IN_PLACE:
@@ -590,6 +592,8 @@ def require_usable(store: Store, file: ModuleFile) -> None:
 
 
 def _require_llvm(store: Store, file: ModuleFile) -> None:
+    from compcache.formats.records import decode_module, version_numbers
+
     compiled_by = decode_module(file.read_record(0)).llvm_version
     if version_numbers(compiled_by) < version_numbers(store.min_llvm):
         raise IncompatibleTargetError(
@@ -605,6 +609,8 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
     Raises:
         IncompatibleTargetError: it has not.
     """
+    from compcache.formats.records import decode_module
+
     header = decode_module(file.read_record(0))
     features = header.features_of(record)
     processor = store.processor()

@@ -12,15 +12,15 @@ from importlib import import_module
 
 from compcache.errors import FormatError, IncompatibleTargetError
 from compcache.formats.host import ABI_VERSION
-from compcache.formats.manifest import decode_module
 from compcache.formats.module_table import has_table
+from compcache.formats.records import decode_module
 from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from compcache.formats.manifest import ModuleRecord
+    from compcache.formats.records import ModuleRecord
     from compcache.images.sides import ImageFile, LoadSide, MakeSide
 
 __all__ = ["Table", "check_image", "is_known", "load_image", "make_side", "register", "require_known", "require_table"]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
 from compcache.errors import CompcacheError, NotCachedError
-from compcache.formats.manifest import LINK_ONLY, STARTUP, GlobalRecord, decode_function, decode_global, decode_module, decode_needs
+from compcache.formats.manifest import LINK_ONLY, STARTUP, decode_function, decode_needs
+from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
 from compcache.store import INDEX, MODULES, QUARANTINE

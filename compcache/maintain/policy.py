@@ -13,7 +13,7 @@ from datetime import timedelta
 from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.formats.manifest import version_numbers
+from compcache.formats.records import version_numbers
 from compcache.usage.limits import parse_duration, read_size
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from compcache.build import codegen
 from compcache.build.ir_text import read_module
 from compcache.build.kept_code import LEVELS, NoCodeError, is_translatable, read_code
 from compcache.errors import FormatError
-from compcache.formats.manifest import decode_module
+from compcache.formats.records import decode_module
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.reading import undefined_symbols
 from compcache.publish.index_rebuild import module_functions

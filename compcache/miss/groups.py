@@ -17,7 +17,7 @@ from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import MOST_DATA, decode_entry, index_name
 from compcache.formats.group import GROUP, MEMBER, GroupMember, decode_group, encode_group
-from compcache.formats.manifest import decode_module
+from compcache.formats.records import decode_module
 from compcache.images.archives import HAS_STATE
 from compcache.linker import Translation, link_module, optimize_member, translate_requests
 from compcache.maintain.remove import remove_modules

@@ -1,4 +1,4 @@
-"""Removes what an addition has put something newer in place of."""
+"""Additions that take the place of what was there: what they have put something newer in place of is removed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,32 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
 from compcache.maintain.remove import remove_modules
+from compcache.miss.groups import add_group
+from compcache.miss.many import add_modules
 from compcache.store import is_ordered
 from compcache.usage.module_rows import read_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.build.source import ModuleSource
+    from compcache.session import Session
     from compcache.store import Store
 
-__all__ = ["remove_superseded"]
+__all__ = ["replace"]
 
 
-def remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
+def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], group: str | None) -> tuple[str, ...]:
+    """See `Cache.replace`."""
+    sources = given if hasattr(given, "__iter__") else [given]
+    if group is not None:
+        return add_group(session, sources, group, replace=True)
+    module_ids = add_modules(session, sources)
+    _remove_superseded(session.store, module_ids)
+    return module_ids
+
+
+def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
     """Remove the modules that share names with these ones, and of which every name has a newer realization; the ids of what was removed.
 
     Modules of names of content stay: they were asked for as they are.

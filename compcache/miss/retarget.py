@@ -14,8 +14,9 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.entry import may_be_read
 from compcache.formats.graph import decode_notes
-from compcache.formats.manifest import decode_function, decode_module
+from compcache.formats.manifest import decode_function
 from compcache.formats.manifest_writer import WholeManifest
+from compcache.formats.records import decode_module
 from compcache.images.kinds import is_known
 from compcache.miss.publication import publish_built
 from compcache.processes.detached import start_detached
@@ -25,7 +26,7 @@ from compcache.publish.writer import keep_in_memory
 
 if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
-    from compcache.formats.manifest import ModuleRecord
+    from compcache.formats.records import ModuleRecord
     from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session

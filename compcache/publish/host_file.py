@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
 from compcache.formats.host_file import HostFile, encode_host
-from compcache.formats.manifest import version_numbers
+from compcache.formats.records import version_numbers
 from compcache.images.linkers.choose import choose_linker, recall_linker
 from compcache.images.linkers.find import find_linkers
 from compcache.publish.writer import publish_file

@@ -11,9 +11,9 @@ from compcache.formats import host
 from compcache.formats.footer import require_intact
 from compcache.formats.graph import decode_notes
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import decode_module
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import UNNUMBERED, Order, order_of
+from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.quarantine import is_shortage

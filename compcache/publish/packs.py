@@ -18,8 +18,8 @@ from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import PACK, PACK_FLAG, EntryRecord, encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.index import MODULE
-from compcache.formats.manifest import ModuleRecord, decode_module
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
+from compcache.formats.records import ModuleRecord, decode_module
 from compcache.publish.index_merge import readable
 from compcache.publish.writer import publish_modules
 from compcache.store import SIGNATURES

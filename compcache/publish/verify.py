@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
-from compcache.formats.manifest import decode_module
+from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe, rebuild_index

@@ -11,8 +11,9 @@ from compcache.files import reraise_interrupt
 from compcache.formats.footer import encode_container
 from compcache.formats.graph import decode_notes, pack_notes
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import decode_module, read_frame
+from compcache.formats.manifest import read_frame
 from compcache.formats.order import Order, order_of, with_number
+from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish, publish_all
 from compcache.publish.numbering import numbers_of

@@ -10,7 +10,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
-from compcache.formats.manifest import decode_module
+from compcache.formats.records import decode_module
 from compcache.identity import label_of
 from compcache.publish.index_rebuild import module_index
 from compcache.publish.quarantine import warn

@@ -20,8 +20,9 @@ from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
-from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module
+from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function
 from compcache.formats.manifest_writer import iterate_frames
+from compcache.formats.records import decode_module
 from compcache.publish.atomic_file import publish
 from compcache.publish.quarantine import is_shortage
 from compcache.store import MODULE_ROWS
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.entry import EntryRecord
-    from compcache.formats.manifest import ModuleRecord
+    from compcache.formats.records import ModuleRecord
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 

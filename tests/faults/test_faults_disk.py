@@ -27,8 +27,8 @@ from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCach
 from compcache.digest import check, digest
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
 from compcache.formats.host import ABI_VERSION
-from compcache.formats.manifest import decode_module
 from compcache.formats.manifest_writer import ManifestWriter, encode_module, iterate_frames
+from compcache.formats.records import decode_module
 from compcache.miss import build
 from compcache.miss.build import build_source
 from compcache.publish.index_rebuild import rebuild_index

@@ -15,7 +15,8 @@ from pathlib import Path
 from compcache import Cache, CompcacheError
 from compcache.digest import check
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
-from compcache.formats.manifest import FRAME, decode_module
+from compcache.formats.manifest import FRAME
+from compcache.formats.records import decode_module
 
 KINDS = ("byte", "bit", "number", "swap", "graph", "notes", "key")
 NUMBERS = (0, 1, 2, 0x7F, 0xFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)

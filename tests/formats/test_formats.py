@@ -18,18 +18,7 @@ from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_containe
 from compcache.formats.graph import decode_graph, decode_notes
 from compcache.formats.host import Processor
 from compcache.formats.index import Index, ModuleEntry, Stamp
-from compcache.formats.manifest import (
-    FunctionRecord,
-    GlobalRecord,
-    ModuleRecord,
-    NeedsRecord,
-    decode_function,
-    decode_global,
-    decode_link_type,
-    decode_module,
-    decode_needs,
-    read_frame,
-)
+from compcache.formats.manifest import FunctionRecord, NeedsRecord, decode_function, decode_needs, read_frame
 from compcache.formats.manifest_writer import (
     ManifestWriter,
     encode_function,
@@ -39,6 +28,7 @@ from compcache.formats.manifest_writer import (
     encode_needs,
     iterate_frames,
 )
+from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global, decode_link_type, decode_module
 from compcache.formats.table import HEADER_SIZE, Table, encode_table, table_size
 from compcache.publish.index_merge import (
     add,

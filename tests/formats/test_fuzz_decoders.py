@@ -29,19 +29,9 @@ from compcache.formats.graph import decode_graph, decode_notes
 from compcache.formats.host_file import HostFile, decode_host, encode_host
 from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.journal import BATCH_END
-from compcache.formats.manifest import (
-    FunctionRecord,
-    GlobalRecord,
-    ModuleRecord,
-    NeedsRecord,
-    decode_function,
-    decode_global,
-    decode_link_type,
-    decode_module,
-    decode_needs,
-    read_frame,
-)
+from compcache.formats.manifest import FunctionRecord, NeedsRecord, decode_function, decode_needs, read_frame
 from compcache.formats.manifest_writer import encode_function, encode_global, encode_link_type, encode_module, encode_needs
+from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global, decode_link_type, decode_module
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.formats.table import Table, encode_table
 from compcache.globals import Integer, Text, decode_definition, define

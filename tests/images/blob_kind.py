@@ -8,8 +8,9 @@ from compcache.digest import digest
 from compcache.errors import FormatError, LinkError
 from compcache.formats.graph import SymbolNode, encode_graph, encode_notes
 from compcache.formats.host import ABI_VERSION, target_id
-from compcache.formats.manifest import FUNCTION, NO_SLOT, FunctionRecord, ModuleRecord, NeedsRecord, decode_function
+from compcache.formats.manifest import FUNCTION, NO_SLOT, FunctionRecord, NeedsRecord, decode_function
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module, encode_needs, image_flag, iterate_frames
+from compcache.formats.records import ModuleRecord
 from compcache.linker import BuiltModule
 from compcache.miss.publication import publish_built
 

@@ -16,18 +16,9 @@ from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, intact_footer, sections_of
 from compcache.formats.host_file import decode_host
 from compcache.formats.index import Index
-from compcache.formats.manifest import (
-    FRAME,
-    FUNCTION,
-    GLOBAL,
-    NO_ENTRY,
-    FunctionRecord,
-    GlobalRecord,
-    decode_function,
-    decode_global,
-    decode_module,
-)
+from compcache.formats.manifest import FRAME, FUNCTION, GLOBAL, NO_ENTRY, FunctionRecord, decode_function
 from compcache.formats.manifest_writer import encode_function, encode_global, iterate_frames
+from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.publish import index_merge
 from compcache.store import HOSTS, INDEX, TEMPORARY
 

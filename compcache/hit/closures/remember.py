@@ -13,7 +13,8 @@ import contextlib
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import LINK_ONLY, NO_SLOT, WEAK, decode_module
+from compcache.formats.manifest import LINK_ONLY, NO_SLOT, WEAK
+from compcache.formats.records import decode_module
 from compcache.hit.closures.planned import BINDING, FUNCTION, HEAD, MAGIC, NO_STATE, REQUIREMENT_PARTS, modules_of, seal
 from compcache.hit.plan import providers_first
 from compcache.store import CLOSURES, ModuleFile, is_ordered

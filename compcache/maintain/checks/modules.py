@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import FILE_MODE, reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
-from compcache.formats.manifest import (
-    FUNCTION,
-    GLOBAL,
-    MODULE,
-    NEEDS,
-    NO_ENTRY,
-    NO_SLOT,
-    decode_function,
-    decode_global,
-    decode_module,
-    decode_needs,
-)
+from compcache.formats.manifest import FUNCTION, GLOBAL, MODULE, NEEDS, NO_ENTRY, NO_SLOT, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
+from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
 from compcache.maintain.checks.permissions import check_mode
 from compcache.usage.ledger import read_ledger
