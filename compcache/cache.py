@@ -79,7 +79,8 @@ class Cache:
         readonly: never write to it. What is not cached is compiled in memory.
         verify: check the digest of every file before its first use.
         signing_key: sign what is added, and accept only what carries this key's signature; None reads
-            $COMPCACHE_SIGNING_KEY.
+            $COMPCACHE_SIGNING_KEY. Text that begins with ``@`` or ``$`` names the file or the environment variable that the key is in;
+            so it is with `publish_key` and `remote`, in arguments and in the environment.
         trust: use the directory even if other users own it or can write to it.
         allow_pickle: unpickle globals that were stored with pickle.
         max_size: the size that additions keep the directory below, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024); 0 is
@@ -148,6 +149,7 @@ class Cache:
         self._retarget = retarget
         self._checks = sys.flags.dev_mode or bool(os.environ.get(CHECK_VARIABLE))
         self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
+        self._keys_given = signing_key, publish_key
         self._remote_given = remote, remote_mode
         self._opened_session: Session | None = None
         self._entries: PendingEntries | None = None  # of data, which wait to be written
@@ -304,9 +306,8 @@ class Cache:
 
         Args:
             sources: what `add_module` takes; an iterator is read as far as there is work to do.
-            group: a name: the sources are one module then, as files are that are linked into one shared object. Hidden names, inline
-                functions, thread-local variables, sections and constructors are those of all, and functions that are hidden are not
-                seen from outside. A source that did not change since a group of this name was added is not compiled again.
+            group: a name: the sources are one module then, as files are that are linked into one shared object, with hidden names of its
+                own. A source that did not change since a group of this name was added is not compiled again.
 
         Returns:
             The module_ids, in the order of the sources: of a group the same for each.
@@ -1113,6 +1114,10 @@ def _open_store(
     if signing_key is not None and not signing_key:
         raise ValueError("signing_key is empty: pass None for a cache without signatures")
     key = signing_key if signing_key is not None else os.environ.get(KEY_VARIABLE)
+    if isinstance(key, str) and key[:1] in ("@", "$"):
+        from compcache.processes.secret_references import read_secret
+
+        key = read_secret(key, "signing_key")
     options["signing_key"] = key.encode() if isinstance(key, str) else key
     options["open_beneath"] = path_opener()
     trusted = trusted_keys if trusted_keys is not None else os.environ.get(TRUSTED_VARIABLE)

@@ -7,7 +7,7 @@ cache are its own. The others answer questions about the code to store, and abou
 
 from __future__ import annotations
 
-from compcache.cache import func_names_of
+from compcache.cache import KEY_VARIABLE, PUBLISH_VARIABLE, func_names_of
 from compcache.errors import CompcacheError, FormatError, GlobalValidationError
 from compcache.files import reraise_interrupt
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from compcache.identity import Identity
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
+    from compcache.session import Session
     from compcache.store import ModuleFile
     from compcache.usage.summaries import EntrySummary, GroupSummary
 
@@ -348,20 +349,52 @@ def compact_index(cache: Cache) -> None:
         compact(cache._store)
 
 
-def settings_of(cache: Cache) -> dict[str, Any]:
+def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
     """The arguments with which `Cache` opens the same directory in the same way, in another process for example.
 
-    The signing key is among them, and trust is: the process that asks has checked or vouched for the directory.
+    Trust is among them: the process that asks has checked or vouched for the directory. Keys, and a URL with a password, are named and
+    not contained: by the environment variable or the file that they come from, which the other process then reads itself; what was given as
+    a value is read from the memory of this process, by processes of this user on this host, for as long as it lives. With `secrets` they
+    are the values: for a child process, through a descriptor.
+
+    Raises:
+        ValueError: a secret was given as a value, and this system has no way to hand it over.
     """
     store, session = cache._store, cache._session()
+    signing, publishing = cache._keys_given
     return {
-        "path": cache.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
+        "path": cache.path, "readonly": store.readonly, "verify": store.verify,
+        "signing_key": _secret(signing, store.signing_key, KEY_VARIABLE, "signing_key", told=secrets),
         "trust": True, "allow_pickle": allows_pickle(cache), "max_size": session.max_size,
         "lock_timeout": session.lock_timeout, "layers": cache.layers, "min_llvm": store.min_llvm or None,
-        "trusted_keys": tuple(map(str, store.trusted_keys)), "publish_key": str(store.publish_key or ""),
-        "remote": session.remote_url(),  # what the environment says here may not be said there
+        "trusted_keys": tuple(map(str, store.trusted_keys)),
+        "publish_key": _secret(publishing, str(store.publish_key or ""), PUBLISH_VARIABLE, "publish_key", told=secrets),
+        "remote": _remote(session, told=secrets),  # what the environment says here may not be said there
         "remote_mode": session.remote_mode(),
     }  # fmt: skip
+
+
+def _secret(given: str | bytes | None, value: str | bytes | None, variable: str, what: str, *, told: bool) -> str | bytes | None:
+    if told or not value:
+        return value
+    from compcache.processes.secret_references import reference_to
+
+    return reference_to(given, value, variable, what)
+
+
+def _remote(session: Session, *, told: bool) -> str | None:
+    url = session.remote_url()
+    if told or not url:
+        return url
+    from compcache.remote.address import has_secret
+
+    if not has_secret(url):
+        return url
+    from compcache.session import REMOTE_VARIABLE
+
+    name = _secret(session.remote_given, url, REMOTE_VARIABLE, "the remote store", told=False)
+    assert isinstance(name, str)
+    return name
 
 
 def allows_pickle(cache: Cache) -> bool:

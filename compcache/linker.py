@@ -322,6 +322,7 @@ def _assemble(
         sections, (*functions, *indexed), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
         tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
         translated.digests.get("code", ""), entries=tuple(records), defined=_defined_types(translated), used=_used_types(translated),
+        null=resolution.null,
     )  # fmt: skip
 
 

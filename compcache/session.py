@@ -47,10 +47,24 @@ class Session:
         self._remotes: list[RemoteStore | None] = []  # the store that was opened, or None where there is none: at most one item
         self._gates: list[Gate | None] = []  # likewise
 
+    @property
+    def remote_given(self) -> str | None:
+        """The remote store as it was given: its URL, or what names it; None where the environment decides."""
+        return self._remote_given[0]
+
     def remote_url(self) -> str | None:
-        """The remote store that was given, or that the environment names."""
-        url = self._remote_given[0]
-        return url if url is not None else os.environ.get(REMOTE_VARIABLE)
+        """The remote store that was given, or that the environment names.
+
+        Raises:
+            ValueError: a variable or a file is named that does not tell a URL.
+        """
+        given = self._remote_given[0]
+        url = given if given is not None else os.environ.get(REMOTE_VARIABLE)
+        if url and url[0] in "$@":
+            from compcache.processes.secret_references import read_secret
+
+            url = read_secret(url, "the remote store")
+        return url
 
     def remote_mode(self) -> str | None:
         """What may be done with it: what was given, or what the environment says."""

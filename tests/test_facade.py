@@ -14,6 +14,7 @@ from helpers import adder, caller, constant, run_fresh
 from compcache import Cache, FunctionInUseError, ModuleSource, NotCachedError, StorageError, UndefinedSymbolError, frontend
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PAIR = adder("one", 1) + adder("two", 2)
@@ -193,9 +194,10 @@ def test_a_cache_is_opened_again_by_its_settings(directory: Path) -> None:
 
 @pytest.mark.parametrize("name", ["settings", "allow_pickle", "temporary_directory"])
 def test_properties_that_moved_to_front_ends_still_answer(cache: Cache, name: str) -> None:
-    new = {
+    moved: dict[str, Callable[..., object]] = {
         "settings": frontend.settings_of, "allow_pickle": frontend.allows_pickle, "temporary_directory": frontend.temporary_directory
-    }[name]
+    }  # fmt: skip
+    new = moved[name]
     with pytest.warns(DeprecationWarning, match=rf"Cache\.{name} is compcache\.frontend\.{new.__name__} now"):
         assert getattr(cache, name) == new(cache)
 

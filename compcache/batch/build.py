@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 
 def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str, Any]]:
-    """The opened cache, and the arguments with which another process opens it.
+    """The opened cache, and the arguments with which a child process opens it, secrets included.
 
     Raises:
         StorageError: the cache is read-only.
@@ -56,7 +56,7 @@ def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str,
         raise StorageError(
             f"the cache {opened.path} was opened with readonly=True: a batch cannot store what it compiles", path=opened.path
         )
-    return opened, frontend.settings_of(opened)
+    return opened, frontend.settings_of(opened, secrets=True)
 
 
 def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:

@@ -64,7 +64,8 @@ class Resolution(NamedTuple):
     `imports`: {symbol: func_name} of what the linker leaves places for; `slots`: {symbol of the slot: func_name}; `storage`: {symbol:
     (definition, storage)}, including the slots
     of functions that a native definition stands for; `support`: assembly to link in; `thunks`: its functions.
-    `libraries` are those that the source names; `libraries_used` the symbols of theirs that the module declares.
+    `libraries` are those that the source names; `libraries_used` the symbols of theirs that the module declares; `null` the weak references
+    that nothing provides.
     """
 
     slots: dict[str, str]
@@ -74,6 +75,7 @@ class Resolution(NamedTuple):
     libraries: tuple[Library | Archive, ...] = ()
     libraries_used: frozenset[str] = frozenset()
     imports: Mapping[str, str] = MappingProxyType({})
+    null: tuple[str, ...] = ()
 
     def imported(self) -> dict[str, str]:
         """All imports: {symbol, or symbol of the slot: func_name}."""
@@ -168,7 +170,7 @@ def resolve_declarations(
     if static:
         support = (support or _head_text(module)) + static_runtime_text(static)
     libraries_used = frozenset(resolver.from_libraries)
-    return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports)
+    return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports, tuple(resolver.null))
 
 
 def _declared(values: Iterable[GlobalValue], *, by_linker: bool) -> dict[str, GlobalValue]:
@@ -285,6 +287,7 @@ class _Resolver:
         self.static: list[str] = []
         self.from_libraries: set[str] = set()
         self.missing: list[str] = []
+        self.null: list[str] = []
         self._loaded: tuple[Library, ...] | None = None
 
     def add_functions(self, functions: Mapping[str, GlobalValue]) -> None:
@@ -353,7 +356,10 @@ class _Resolver:
         return True
 
     def _require(self, name: str, value: GlobalValue) -> None:
-        if platform_symbols.in_process(name) or value.linkage == "external_weak":
+        if platform_symbols.in_process(name):
+            return
+        if value.linkage == "external_weak":
+            self.null.append(name)
             return
         if self._loaded is None:
             self._loaded = loaded_libraries()

@@ -144,7 +144,7 @@ def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
     if store.publish_key is not None:
         from compcache.signing.signatures import add_signature
 
-        known = add_signature(known, store.publish_key, module_id, requirement)
+        known = add_signature(known, store.publish_key, store.trusted_keys, module_id, requirement)
     return data, row, known
 
 
@@ -166,7 +166,7 @@ def _pack_of(store: Store, modules: Collection[bytes], names: Collection[str]) -
     if store.publish_key is not None:
         from compcache.signing.signatures import add_signature
 
-        known = add_signature(known, store.publish_key, module_id, built.header.requirement())
+        known = add_signature(known, store.publish_key, store.trusted_keys, module_id, built.header.requirement())
     return module_id, content_only(b"".join(parts)), known
 
 

@@ -12,33 +12,38 @@ directory, which says where everything is, stands at its end: a bundle that was 
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
+import shutil
 import stat
+import tempfile
 import zipfile
+from contextlib import contextmanager
 from errno import EINVAL
 from struct import error as StructError  # noqa: N812 - it is an exception class
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import msgpack
 
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
-from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, sections_of
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, intact_footer, require_intact, sections_of
 from compcache.formats.graph import decode_notes
 from compcache.store import MODULES, SIGNATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 __all__ = [
     "LISTING",
     "MODULE_MEMBER",
     "SIGNATURE_MEMBER",
+    "Bundle",
     "content_only",
     "module_member",
-    "read_bundle",
+    "opened_bundle",
     "signature_member",
     "write_bundle",
 ]
@@ -50,6 +55,10 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644 << 16
 #: What the notes of a module say of one compilation, not of the content.
 _OF_ONE_COMPILATION = ("created", "seconds")
+#: What a member can have; what is larger than `_IN_MEMORY` is copied to a file in parts of that size.
+_LARGEST_MODULE, _LARGEST_SIGNATURES, _IN_MEMORY = 1 << 29, 1 << 18, 1 << 20
+#: The directory of some 100,000 members.
+_LARGEST_READ = 1 << 24
 
 
 def content_only(data: bytes) -> bytes:
@@ -88,21 +97,22 @@ def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
             archive.writestr(info, members[name])
 
 
-def read_bundle(path: str, file: BinaryIO | None = None) -> dict[str, bytes]:
-    """The modules and signatures of a bundle, by the names of their members; of the open `file` where it is given, which is closed.
+@contextmanager
+def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
+    """A bundle to read members of; of the open `file` where it is given, which is closed. Within it and at its end:
 
     Raises:
         FormatError: it is not a bundle, or damaged, or a part of it is missing.
         OSError: it cannot be read.
     """
     try:
-        with file or open(path, "rb", opener=_open) as opened, zipfile.ZipFile(opened) as archive:
+        with file or open(path, "rb", opener=_open) as opened, zipfile.ZipFile(_Guarded(opened)) as archive:
             names = archive.namelist()
             if LISTING not in names:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no {LISTING}")
             wanted = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
             _require_plain([archive.getinfo(name) for name in wanted], os.fstat(opened.fileno()).st_size)
-            return {name: archive.read(name) for name in wanted}
+            yield Bundle(archive, tuple(wanted))
     except FormatError:
         raise
     except OSError as error:
@@ -111,7 +121,71 @@ def read_bundle(path: str, file: BinaryIO | None = None) -> dict[str, bytes]:
             raise
         raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error.strerror}") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
+        reraise_interrupt(error)
         raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error}") from error
+
+
+class Bundle:
+    """The members of an open bundle. Sizes are what the archive says, and were compared with that of the file; which may have holes."""
+
+    def __init__(self, archive: zipfile.ZipFile, names: tuple[str, ...]) -> None:
+        self._archive = archive
+        self.names = names
+
+    def read(self, name: str) -> bytes:
+        """A small member, empty where there is none."""
+        return self._archive.read(name) if name in self.names else b""
+
+    def module(self, name: str) -> bytes | memoryview:
+        """An intact module. A large one is in a file without a name, and not in memory.
+
+        Raises:
+            FormatError: it is not what its name says.
+        """
+        match = MODULE_MEMBER.fullmatch(name)
+        assert match is not None
+        module_id, size = bytes.fromhex(match[1]), self._archive.getinfo(name).file_size
+        if size <= _IN_MEMORY:
+            data: bytes | memoryview = self._archive.read(name)
+        else:
+            with self._archive.open(name) as member:
+                footer = decode_footer(_read_at(member, size - FOOTER_SIZE, FOOTER_SIZE), size)
+                require_intact(footer, module_id, lambda at, length: _read_at(member, at, length))  # before it takes room anywhere
+                member.seek(0)
+                data = _spooled(member, size)
+        intact_footer(data, module_id)
+        return data
+
+
+def _read_at(member: IO[bytes], at: int, size: int) -> bytes:
+    member.seek(at)
+    return member.read(size)
+
+
+def _spooled(member: IO[bytes], size: int) -> memoryview:
+    """A copy on disk: nobody else can change or cut it."""
+    with tempfile.TemporaryFile(prefix="compcache-") as file:
+        shutil.copyfileobj(member, file, _IN_MEMORY)
+        file.flush()
+        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+
+
+class _Guarded:
+    """A file of which no more is read at a time than the directory of an archive can have: `zipfile` believes what the file says of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> bytes:
+        """So many bytes at most, without a number all that are left."""
+        left = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
+        wanted = min(size, left) if size >= 0 else left
+        if wanted > _LARGEST_READ:
+            raise FormatError("the directory of the archive is larger than that of any bundle")
+        return self._file.read(wanted)
 
 
 def _open(path: str, flags: int) -> int:
@@ -133,3 +207,6 @@ def _require_plain(members: list[zipfile.ZipInfo], size: int) -> None:
         seen.add(info.filename)
     if sum(info.file_size for info in members) > size:
         raise FormatError(f"its members are larger than the file, which has {size} bytes")
+    for info in members:
+        if info.file_size > (_LARGEST_MODULE if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES):
+            raise FormatError(f"the member {info.filename} has {info.file_size} bytes, more than any such member")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from compcache.bundles.layout import MODULE_MEMBER, read_bundle, signature_member
+from compcache.bundles.layout import MODULE_MEMBER, opened_bundle, signature_member
 from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
-from compcache.formats.footer import encode_container, intact_footer, sections_of
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, sections_of
 from compcache.formats.graph import decode_notes
 from compcache.formats.index import Stamp
 from compcache.formats.manifest_writer import WholeManifest, image_flag
@@ -20,6 +20,7 @@ from compcache.publish.root import prepare_root
 from compcache.store import SIGNATURES, ModuleFile, Store
 
 if TYPE_CHECKING:
+    from compcache.bundles.layout import Bundle
     from compcache.signing.keys import PublicKey
 
 __all__ = ["import_bundle"]
@@ -30,17 +31,18 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 class _Module:
     """A module of a bundle, checked: its header, its functions as the index names them, and its file here."""
 
-    def __init__(self, store: Store, module_id: bytes, data: bytes) -> None:
-        footer = intact_footer(data, module_id)
+    def __init__(self, store: Store, module_id: bytes, data: Any, signatures: bytes) -> None:
+        footer = decode_footer(bytes(data[-FOOTER_SIZE:]), len(data))
         sections = sections_of(data, footer)
-        manifest = WholeManifest(sections[1])
+        manifest = WholeManifest(bytes(sections[1]))
+        self.signatures = signatures
         self.module_id = module_id
         self.sizes = footer.image, footer.records
         self.header = manifest.header
         self.functions = manifest.functions()
         self.indexed = manifest.indexed()
         self.is_pickled = manifest.is_pickled()
-        self.order = order_of(decode_notes(sections[4]))
+        self.order = order_of(decode_notes(bytes(sections[4])))
         _, self.parts = encode_container(*sections, store.signing_key)
 
     @property
@@ -57,19 +59,19 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
     """
     store.require_writable(path)
     try:
-        members = read_bundle(path, as_layer)
+        with opened_bundle(path, as_layer) as bundle:
+            modules = [_checked(store, path, name, bundle) for name in bundle.names if MODULE_MEMBER.fullmatch(name)]
     except OSError as error:
         reraise_interrupt(error)
         if isinstance(error, FormatError):
             raise
         raise StorageError(f"cannot read the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error
-    modules = [_checked(store, path, name, members[name]) for name in members if MODULE_MEMBER.fullmatch(name)]
     keys = (*store.trusted_keys, *trusted)
     for module in () if as_layer else modules:
-        _require_signature(path, module, members.get(signature_member(module.module_id), b""), keys)
+        _require_signature(path, module, keys)
     try:
         prepare_root(store)
-        _publish(store, modules, members, keys)
+        _publish(store, modules, keys)
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot store the modules of {path} in {store.root}: {error.strerror or error}"
@@ -88,23 +90,24 @@ def _number_of(store: Store, module: _Module) -> int:
         return -1
 
 
-def _checked(store: Store, path: str, name: str, data: bytes) -> _Module:
+def _checked(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
     match = MODULE_MEMBER.fullmatch(name)
     assert match is not None
+    module_id = bytes.fromhex(match[1])
     try:
-        return _Module(store, bytes.fromhex(match[1]), data)
+        return _Module(store, module_id, bundle.module(name), bundle.read(signature_member(module_id)))
     except FormatError as error:
         raise FormatError(f"the module {match[1]} in the bundle {path} is damaged: {error}") from error
 
 
-def _require_signature(path: str, module: _Module, content: bytes, keys: tuple[PublicKey, ...]) -> None:
+def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) -> None:
     """Check that a trusted key has signed a module, if there are such keys or the module holds pickled values."""
     if not keys and not module.is_pickled:
         return
     if keys:
         from compcache.signing.signatures import is_signed
 
-        if is_signed(content, keys, module.module_id, module.requirement):
+        if is_signed(module.signatures, keys, module.module_id, module.requirement):
             return
     why = "none of the trusted keys has signed it" if keys else "it holds pickled values, which need a signature of a trusted key"
     reason = f"{why}; nothing was imported"
@@ -112,7 +115,7 @@ def _require_signature(path: str, module: _Module, content: bytes, keys: tuple[P
     raise IntegrityError(f"the module {name} in the bundle {path} is refused: {reason}", path=path, reason=reason)
 
 
-def _publish(store: Store, modules: list[_Module], members: dict[str, bytes], keys: tuple[PublicKey, ...]) -> None:
+def _publish(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) -> None:
     """Write what is not there yet, then tell the index of everything at once.
 
     Nothing is synced: without stamps, each file is checked against its digest before its first use.
@@ -122,13 +125,12 @@ def _publish(store: Store, modules: list[_Module], members: dict[str, bytes], ke
     requirements: set[str] = set()
     for module in modules:
         name = module.module_id.hex()
-        signature = members.get(signature_member(module.module_id))
-        if signature is not None:
+        if module.signatures:
             from compcache.signing.signatures import merged_signatures
 
             file_name = SIGNATURES.file_name(name)
             known = store.read_file(SIGNATURES, file_name, authenticated=True) or b""
-            merged = merged_signatures(known, signature, keys, module.module_id, module.requirement)
+            merged = merged_signatures(known, module.signatures, keys, module.module_id, module.requirement)
             publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged], sync=False)
         path = store.module_path(module.module_id)
         if not Store.exists(store, module.module_id) or _number_of(store, module) < module.order.number:

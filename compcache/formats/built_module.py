@@ -22,6 +22,7 @@ class BuiltModule(NamedTuple):
     repeat what the records say, for who lists modules. `code` is the digest of what it was made of (compcache.content.names).
     `others` are the same code for the other targets of the source. `defined` are the link types of its functions, `used` those that it
     expects of its imports, each with the symbol of a function that does (`compcache.hit.link_types`).
+    `null` are its weak references that nothing provides.
     """
 
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
@@ -38,6 +39,7 @@ class BuiltModule(NamedTuple):
     entries: tuple[EntryRecord, ...] = ()
     defined: Mapping[str, str] = MappingProxyType({})
     used: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    null: tuple[str, ...] = ()
 
     @property
     def functions(self) -> tuple[tuple[str, int, str], ...]:

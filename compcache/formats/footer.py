@@ -125,14 +125,14 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
         raise FormatError("its notes are not those that it was published with")
 
 
-def intact_footer(data: bytes, module_id: bytes | None = None) -> Footer:
+def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> Footer:
     """The footer of a whole module file, its content checked.
 
     Raises:
         FormatError: the bytes are not an intact module, or not the one with this id.
     """
-    footer = decode_footer(data[-FOOTER_SIZE:], len(data))
-    require_intact(footer, footer.module_id if module_id is None else module_id, lambda at, size: data[at : at + size])
+    footer = decode_footer(bytes(data[-FOOTER_SIZE:]), len(data))
+    require_intact(footer, footer.module_id if module_id is None else module_id, lambda at, size: bytes(data[at : at + size]))
     return footer
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from compcache.maintain.size_limit import note_additions
 from compcache.miss.held import keep_stored, modules_in_use
+from compcache.miss.staleness import warn_of_null
 from compcache.publish.additions import merge
 from compcache.publish.writer import publish_additions
 from compcache.store import is_ordered
@@ -32,6 +33,7 @@ def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bo
     all_targets = [[module, *module.others] for module in modules]
     if not all_targets:
         return []
+    warn_of_null(modules)
     additions = publish_additions(session.store, all_targets, signs=signs)
     published = list(chain.from_iterable(additions))
     _end_in_memory(session, chain.from_iterable(all_targets), published)

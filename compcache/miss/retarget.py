@@ -20,6 +20,7 @@ from compcache.formats.records import decode_module
 from compcache.images.kinds import is_known
 from compcache.miss.publication import publish_built
 from compcache.processes.detached import start_detached
+from compcache.processes.secret_references import literal
 from compcache.publish.locks import wait_lock
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
@@ -182,7 +183,7 @@ def start_tuning(session: Session, func_name: str) -> int:
     environment["COMPCACHE_TRUSTED_KEYS"] = " ".join(map(str, session.store.trusted_keys))
     environment["COMPCACHE_PUBLISH_KEY"] = str(session.store.publish_key or "")
     if session.store.signing_key:
-        environment["COMPCACHE_SIGNING_KEY"] = session.store.signing_key.decode("utf-8", "surrogateescape")
+        environment["COMPCACHE_SIGNING_KEY"] = literal(session.store.signing_key.decode("utf-8", "surrogateescape"))
     return start_detached(_CHILD, [session.store.root, func_name, str(int(session.store.trust))], environment)
 
 

@@ -7,6 +7,7 @@ loaded: the user decides what a name stands for. A difference causes one warning
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "check_hit", "is_checking", "maker_digest", "other_sources", "warn_of_hidden", "warn_of_repeated", "warn_of_shadowed", "warn_of_stale",
+    "check_hit", "is_checking", "maker_digest", "other_sources", "warn_of_hidden", "warn_of_null", "warn_of_repeated",
+    "warn_of_shadowed", "warn_of_stale",
 ]  # fmt: skip
 
 _CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
+_RESERVED = re.compile("_[_A-Z]")
 _OFF = ("", "0", "off", "no", "false")
 _ABOUT_THE_FILE = ("; ModuleID", "source_filename")
 _MOST_NAMED = 10
@@ -225,6 +228,18 @@ def warn_of_hidden(built: BuiltModule) -> None:
         warn(
             f"the module exports nothing that can be called: all its functions are hidden: {shown}. "
             "Name those to call in functions=, or add it together with the sources that use them",
+            CacheWarning,
+        )
+
+
+def warn_of_null(modules: Iterable[BuiltModule]) -> None:
+    """Warn of weak references that stay null whatever is added later, but for names that belong to compilers."""
+    names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
+    if names:
+        shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+        warn(
+            f"weak references to {shown} are null: nothing defines that now, and what is added later is not seen; "
+            "add what defines it together with this, or name it in imports=",
             CacheWarning,
         )
 

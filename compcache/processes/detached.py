@@ -26,14 +26,23 @@ def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _START.format(path=_search_path(), code=code), *arguments]
 
 
-def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str, str], told: bytes = b"") -> int:
     """Start a process by an `isolated_command`, in a session of its own and without standard streams; return its process id.
+
+    What it is `told`, 4 KiB at most, it reads from its standard input: other users see the arguments of a process.
 
     Raises:
         OSError: it could not be started.
     """
-    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
-    return os.posix_spawn(sys.executable, isolated_command(code, arguments), environment, file_actions=null, setsid=True)
+    reader, writer = os.pipe()
+    actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [(os.POSIX_SPAWN_DUP2, reader, 0)]
+    actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in ((1, 2) if told else (0, 1, 2))]
+    try:
+        os.write(writer, told)  # a pipe takes so much at once
+        return os.posix_spawn(sys.executable, isolated_command(code, arguments), environment, file_actions=actions, setsid=True)
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def _search_path() -> list[str]:

@@ -158,7 +158,7 @@ def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> N
     header = decode_module(read_frame(lambda at, size: records[at : at + size], 0, len(records), key))
     name = SIGNATURES.file_name(module_id.hex())
     known = store.read_file(SIGNATURES, name, authenticated=True) or b""
-    content = add_signature(known, store.publish_key, module_id, header.requirement())
+    content = add_signature(known, store.publish_key, store.trusted_keys, module_id, header.requirement())
     if content != known:
         publish(store.files, store.temporary, store.path(SIGNATURES, name), [content])
 

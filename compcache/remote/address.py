@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-from urllib.parse import urlsplit
+import re
+from typing import NamedTuple, NoReturn
+from urllib.parse import unquote, urlsplit
 
-__all__ = ["MODES", "OFF", "READ", "WRITE", "RemoteSettings", "read_settings"]
+__all__ = ["LONGEST_URL", "MODES", "OFF", "READ", "WRITE", "RemoteSettings", "has_secret", "read_settings", "shown_url"]
+
+LONGEST_URL = 3000
 
 READ, WRITE, OFF = "read", "write", "off"
 MODES = (READ, WRITE, OFF)
@@ -13,6 +16,7 @@ _KINDS = {
     "s3": "object", "s3a": "object", "gs": "object", "az": "object", "azure": "object", "abfs": "object", "abfss": "object",
     "http": "http", "https": "http", "redis": "redis", "rediss": "redis", "unix+redis": "redis", "file": "file",
 }  # fmt: skip
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*")
 _FORMS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, https://host/path, redis://host/0 or file:///directory"
 
 
@@ -30,9 +34,42 @@ class RemoteSettings(NamedTuple):
     @property
     def shown(self) -> str:
         """The URL for messages, without a password."""
+        return shown_url(self.url)
+
+    @property
+    def bare(self) -> str:
+        """A URL of HTTP without user and password."""
         parts = urlsplit(self.url)
-        host = parts.netloc.rpartition("@")[2]
-        return parts._replace(netloc=host, query="").geturl()
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+    @property
+    def credentials(self) -> tuple[str, str] | None:
+        """The user and the password of the URL, decoded; None where it names neither."""
+        parts = urlsplit(self.url)
+        if parts.username is None and parts.password is None:
+            return None
+        return unquote(parts.username or ""), unquote(parts.password or "")
+
+    def __repr__(self) -> str:
+        return f"RemoteSettings({self.shown!r}, {self.mode!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("the settings of a remote store are not pickled: they may hold a password")
+
+
+def shown_url(url: str) -> str:
+    """A URL, right or not, for messages: what can be a password or a token is left out."""
+    scheme = _SCHEME.match(url)
+    start = scheme[0] if scheme is not None else ""
+    user, at, rest = url[len(start) :].rpartition("@")
+    if start.startswith("abfs") and not set(user) & set(":/?#"):  # of Azure, where it is the name of a container
+        rest = user + at + rest
+    return start + re.split(r"[?#]", rest, maxsplit=1)[0]
+
+
+def has_secret(url: str) -> bool:
+    """Whether other users must not see a URL."""
+    return shown_url(url) != url
 
 
 def read_settings(url: str | None, mode: str | None) -> RemoteSettings | None:
@@ -46,11 +83,22 @@ def read_settings(url: str | None, mode: str | None) -> RemoteSettings | None:
         raise ValueError(f"remote_mode is {chosen_mode!r}: use 'read', 'write' or 'off'")
     if not chosen or chosen_mode == OFF:
         return None
-    parts = urlsplit(chosen)
+    shown = shown_url(chosen)
+    try:
+        parts = urlsplit(chosen)
+        is_url = parts.port is None or parts.port > 0
+    except ValueError:  # which shows a part of it
+        is_url = False
+    if not is_url or len(chosen) > LONGEST_URL:
+        scheme = _SCHEME.match(chosen)
+        start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
+        raise ValueError(
+            f"the remote store{start} is not a URL, or too long: write {_FORMS}; a port is a number, passwords have % for : / ? # @"
+        )
     if parts.scheme not in _KINDS:
-        raise ValueError(f"the remote store {chosen!r} is not a URL of a known kind: write {_FORMS}")
+        raise ValueError(f"the remote store {shown!r} is not a URL of a known kind: write {_FORMS}")
     if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
-        raise ValueError(f"the remote store {chosen!r} does not name an absolute path: write file:///directory")
+        raise ValueError(f"the remote store {shown!r} does not name an absolute path: write file:///directory")
     if parts.scheme != "file" and not parts.scheme.startswith("unix") and not parts.netloc:
-        raise ValueError(f"the remote store {chosen!r} names no host or bucket: write {_FORMS}")
+        raise ValueError(f"the remote store {shown!r} names no host or bucket: write {_FORMS}")
     return RemoteSettings(chosen.rstrip("/"), chosen_mode)

@@ -321,9 +321,11 @@ class RemoteStore:
         """See `compcache.remote.maintenance.verify`."""
         return maintenance.verify(self.settings)
 
-    def collect_garbage(self, *, older_than: float | None = None, dry_run: bool = False) -> tuple[maintenance.RemoteObject, ...]:
+    def collect_garbage(
+        self, *, older_than: float | None = None, grace: float = maintenance.GRACE, dry_run: bool = False
+    ) -> maintenance.RemoteGarbage:
         """See `compcache.remote.maintenance.collect_garbage`."""
-        return maintenance.collect_garbage(self.settings, older_than=older_than, dry_run=dry_run)
+        return maintenance.collect_garbage(self.settings, older_than=older_than, grace=grace, dry_run=dry_run)
 
     # -------------------------------------------------------------------- both
 

@@ -173,7 +173,8 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
         return "" if time.monotonic() - when < 1.0 else "its helper process ends when it is started"
     _reached.discard(directory)
     try:
-        _started[directory] = start_detached(_HELPER, [*settings, directory], os.environ), time.monotonic()
+        told = encode([settings.url, settings.mode])
+        _started[directory] = start_detached(_HELPER, [directory], os.environ, told), time.monotonic()
     except OSError as error:
         reraise_interrupt(error)
         return f"its helper process cannot be started: {error.strerror}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import FormatError, StorageError
@@ -17,12 +15,12 @@ if TYPE_CHECKING:
 
     from compcache.remote.address import RemoteSettings
 
-__all__ = ["RemoteObject", "RemoteReport", "collect_garbage", "status", "verify"]
+__all__ = ["GRACE", "RemoteGarbage", "RemoteObject", "RemoteReport", "collect_garbage", "status", "verify"]
 
-_PATIENCE = 600.0
-_BATCH = 256
-#: Modules are uploaded before their cards: a younger one without a card may be about to get it.
-_SETTLED = 86400.0
+#: A collection asks a question for each object. That the helper ends is noticed at once.
+_PATIENCE = 86400.0
+#: The time between the two collections that find something to be of no use, in seconds.
+GRACE = 86400.0
 
 
 class RemoteObject(NamedTuple):
@@ -31,6 +29,13 @@ class RemoteObject(NamedTuple):
     key: str
     size: int
     modified: float
+
+
+class RemoteGarbage(NamedTuple):
+    """What a collection of garbage `removed`, and what it found to be of no use and `left` for a later one."""
+
+    removed: tuple[RemoteObject, ...]
+    left: tuple[RemoteObject, ...]
 
 
 class RemoteReport(NamedTuple):
@@ -61,7 +66,7 @@ def verify(settings: RemoteSettings) -> RemoteReport:
     """Read every card: does it decode, and is its module there?
 
     Raises:
-        StorageError: the store cannot be listed, or does not answer.
+        StorageError: the store cannot be listed, or a question was not answered: that says nothing of what is there.
     """
     modules = {item.key: item for item in _listed(settings, "m")}
     cards, packs = _listed(settings, "f"), _listed(settings, "p")
@@ -69,62 +74,60 @@ def verify(settings: RemoteSettings) -> RemoteReport:
     functions: dict[str, None] = {}
     unused = dict.fromkeys(modules)
     for item in cards:
+        data = _answered(settings, "get", item.key)
+        if data is None:
+            continue  # removed since
         try:
-            data = _asked(settings, "get", item.key)
-            if not isinstance(data, bytes):
-                raise FormatError(data or "the card is gone")
             card = decode_card(data)
         except FormatError as error:
             problems[item.key] = str(error)
             continue
         functions[card.name] = None
         own = module_key(card.module_id)
-        if not card.module and own not in modules:
+        if not card.module and own not in modules and not _answered(settings, "has_object", own):
             problems[item.key] = f"the module of function {card.name!r} is missing"
         unused.pop(own, None)
     for item in packs:
-        with suppress(FormatError):
-            data = _asked(settings, "get", item.key)
-            if isinstance(data, bytes):
-                decode_pack(data)
-                continue
-        problems[item.key] = "it is not an intact pack"
+        data = _answered(settings, "get", item.key)
+        try:
+            decode_pack(data) if data is not None else None
+        except FormatError:
+            problems[item.key] = "it is not an intact pack"
     size = sum(item.size for item in (*cards, *modules.values(), *packs))
     return RemoteReport(len(cards), len(modules), len(packs), size, tuple(sorted(functions)), problems, tuple(unused))
 
 
-def collect_garbage(settings: RemoteSettings, *, older_than: float | None = None, dry_run: bool = False) -> tuple[RemoteObject, ...]:
-    """Remove cards that do not decode or lead nowhere, modules that no card names, and with `older_than` (seconds) old objects.
+def collect_garbage(
+    settings: RemoteSettings, *, older_than: float | None = None, grace: float = GRACE, dry_run: bool = False
+) -> RemoteGarbage:
+    """Remove what is of no use: cards that do not decode or lead nowhere, modules that no card leads to, packs that do not decode.
 
-    Returns:
-        What was removed, or with `dry_run` would be.
+    An object is removed if a collection found it to be of no use `grace` seconds ago, by the store's clock, and this one does too. So the
+    first collection removes nothing.
+
+    Args:
+        settings: the store.
+        older_than: also remove cards and packs that were written longer ago than so many seconds, whatever they are.
+        grace: how long ago, in seconds; longer than any upload takes.
+        dry_run: remove nothing, and leave nothing for the next collection.
 
     Raises:
-        StorageError: the store cannot be listed, or does not answer.
+        StorageError: the store did not answer a question. Nothing was removed because of that.
     """
-    now = time.time()
-    report = verify(settings)
-    objects = {item.key: item for kind in "fmp" for item in _listed(settings, kind)}
-    doomed = dict.fromkeys(report.problems)
-    for key in report.unused:
-        if now - objects[key].modified > _SETTLED:
-            doomed[key] = None
-    if older_than is not None:
-        old = [item for item in objects.values() if item.modified and now - item.modified > older_than]
-        doomed.update(dict.fromkeys(item.key for item in sorted(old)))  # cards sort before modules
-    keys = [key for key in doomed if key in objects]
-    for at in range(0, 0 if dry_run else len(keys), _BATCH):
-        problem = _asked(settings, "delete", keys[at : at + _BATCH])
-        if problem:
-            raise StorageError(f"the remote store {settings.shown} does not remove objects: {problem}")
-    return tuple(objects[key] for key in keys)
+    answer = _answered(settings, "collect", grace, older_than, dry_run)
+    return RemoteGarbage(*[tuple(_objects(rows)) for rows in answer])
 
 
 def _listed(settings: RemoteSettings, kind: str) -> tuple[RemoteObject, ...]:
-    answer = _asked(settings, "list", f"{LAYOUT}/{kind}/")
+    return tuple({item.key: item for item in _objects(_answered(settings, "list", f"{LAYOUT}/{kind}/"))}.values())
+
+
+def _answered(settings: RemoteSettings, *message: Any) -> Any:
+    """What the store says; that it does not answer is an error, and not an answer."""
+    answer = _asked(settings, *message)
     if isinstance(answer, str):
-        raise StorageError(f"the remote store {settings.shown} cannot be listed: {answer}")
-    return tuple(_objects(answer))
+        raise StorageError(f"the remote store {settings.shown} does not answer: {answer}")
+    return answer
 
 
 def _objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:

@@ -25,6 +25,7 @@ _SETTLED = 3600.0  # seconds in which any file is written
 _MAGIC = b"CCUPLD2\0"
 #: Names the version of the format: what waits for a helper of another version is left to it, or dropped in its turn.
 _ENDING = ".upload2"
+_STORED = "-stored"
 
 
 class Upload(NamedTuple):
@@ -66,6 +67,21 @@ class Outbox:
         """The waiting uploads, the oldest first."""
         return [name for name in self._files() if name.endswith(_ENDING)]
 
+    def stored(self) -> list[str]:
+        """What was uploaded and is kept until it is known to be there, the oldest first."""
+        return [name for name in self._files() if name.endswith(_ENDING + _STORED)]
+
+    def keep(self, name: str) -> str:
+        """An upload was stored: keep it aside; its name from now on."""
+        with suppress(OSError):
+            os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name + _STORED))
+        return name + _STORED
+
+    def put_back(self, name: str) -> None:
+        """What was kept is not in the store: it waits again."""
+        with suppress(OSError):
+            os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name.removesuffix(_STORED)))
+
     def _files(self) -> list[str]:
         """Those of other versions as well."""
         try:
@@ -105,7 +121,7 @@ class Outbox:
             os.unlink(os.path.join(self._directory, name))
 
     def size(self) -> int:
-        """The bytes that wait."""
+        """The bytes that wait or are kept."""
         total = 0
         for name in self._files():
             with suppress(OSError):
@@ -121,13 +137,14 @@ class Outbox:
                     os.unlink(path)
 
     def _make_room(self, size: int) -> int:
+        """Drop what is in the way, what is in the store already first; how many uploads that were."""
         excess = self.size() + size - self._limit
         dropped = 0
-        for name in self._files() if excess > 0 else ():
+        for name in sorted(self._files(), key=lambda name: not name.endswith(_STORED)) if excess > 0 else ():
             if excess <= 0:
                 break
             with suppress(OSError):
                 excess -= os.stat(os.path.join(self._directory, name)).st_size
             self.remove(name)
-            dropped += 1
+            dropped += not name.endswith(_STORED)
         return dropped

@@ -9,9 +9,10 @@ import base64
 import binascii
 import os
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from compcache.errors import MissingPackageError
+from compcache.processes.secret_references import read_secret
 
 __all__ = ["PublicKey", "SecretKey", "chosen_keys", "new_key", "parse_public", "parse_publics", "parse_secret"]
 
@@ -49,6 +50,9 @@ class SecretKey(NamedTuple):
 
     def __repr__(self) -> str:
         return f"SecretKey({self.name!r}, ...)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret key is not pickled: name the variable or the file that it is in")
 
     def public(self) -> PublicKey:
         """The key that others check the signatures with."""
@@ -88,7 +92,7 @@ def chosen_keys(trusted: Any, publish_key: str | None) -> tuple[tuple[PublicKey,
     """
     own = None
     if publish_key:
-        own = parse_secret(_content(publish_key[1:]) if publish_key.startswith("@") else publish_key)
+        own = parse_secret(read_secret(publish_key, "publish_key"))
     keys = parse_publics(trusted) if trusted else ()
     if trusted and not keys:
         raise ValueError("trusted_keys names no key")

@@ -18,10 +18,17 @@ if TYPE_CHECKING:
 
     from compcache.signing.keys import PublicKey, SecretKey
 
+    #: A name, and a signature.
+    _Line = tuple[str, bytes]
+
 __all__ = ["add_signature", "is_signed", "merged_signatures", "message_of", "signers"]
 
-_MAX_LINES = 64
 _SIZE = 64
+#: So much of a file of signatures is read, and of a name: more than whoever publishes a module writes.
+_LONGEST, _LONGEST_NAME = 256 << 10, 100
+#: How many signatures by keys that are not known here are kept, how many of these one more file brings, and how many in the name of
+#: one key are checked.
+_STRANGERS, _NEW_STRANGERS, _TRIED = 64, 8, 64
 
 
 def message_of(module_id: bytes, requirement: str) -> bytes:
@@ -30,43 +37,62 @@ def message_of(module_id: bytes, requirement: str) -> bytes:
     return f"compcache module 1\n{module_id.hex()}\n{needs}\n".encode()
 
 
-def add_signature(content: bytes, key: SecretKey, module_id: bytes, requirement: str) -> bytes:
-    """The file of signatures with one more, in place of an older one of that name."""
-    lines = {name: signature for name, signature in _lines(content) if name != key.name}
-    lines[key.name] = key.sign(message_of(module_id, requirement))
-    return "".join([f"{name} {base64.b64encode(lines[name]).decode()}\n" for name in sorted(lines)]).encode()
+def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
+    """The file of signatures with one more, which comes first, in place of an older one of that name. What is right for one of
+    `keys` comes next.
+    """
+    message = message_of(module_id, requirement)
+    right, strangers = _sorted_out(_lines(content), keys, message)
+    others = [line for line in (*right, *strangers) if line[0] != key.name]
+    return _encoded([(key.name, key.sign(message)), *others])
 
 
 def merged_signatures(known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Two files of signatures in one: neither takes anything from the other, and what is right for one of `keys` comes first."""
-    keys = tuple(keys)
-    lines = dict.fromkeys([*_lines(known), *_lines(more)])
-    message = message_of(module_id, requirement)
-    right = [line for line in lines if any(key.name == line[0] and key.accepts(message, line[1]) for key in keys)]
-    merged = list(dict.fromkeys([*right, *lines]))[:_MAX_LINES]
-    return "".join([f"{name} {base64.b64encode(signature).decode()}\n" for name, signature in merged]).encode()
+    """Two files of signatures in one. Neither takes anything from the other that is right for one of `keys`: that comes first, and some of
+    what no key here can check follows.
+    """
+    keys, message = tuple(keys), message_of(module_id, requirement)
+    right, strangers = _sorted_out(_lines(known), keys, message)
+    more_right, more_strangers = _sorted_out(_lines(more), keys, message)
+    kept = dict.fromkeys([*strangers, *more_strangers[:_NEW_STRANGERS]])
+    return _encoded([*dict.fromkeys([*right, *more_right]), *list(kept)[:_STRANGERS]])
+
+
+def _sorted_out(lines: list[_Line], keys: Iterable[PublicKey], message: bytes) -> tuple[list[_Line], list[_Line]]:
+    """What is right for one of the keys, and all else."""
+    right = list(dict.fromkeys([line for key in keys for line in _right(lines, key, message)]))
+    return right, [line for line in lines if line not in right][:_STRANGERS]
+
+
+def _right(lines: Iterable[_Line], key: PublicKey, message: bytes) -> list[_Line]:
+    named = [line for line in lines if line[0] == key.name]
+    return [line for line in named[:_TRIED] if key.accepts(message, line[1])]
 
 
 def is_signed(content: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bool:
     """Whether one of these keys has signed the module: a line of its name, with a signature that is right."""
     message = message_of(module_id, requirement)
     lines = _lines(content)
-    return any(key.accepts(message, signature) for key in keys for name, signature in lines if name == key.name)
+    return any(_right(lines, key, message) for key in keys)
 
 
 def signers(content: bytes) -> tuple[str, ...]:
     """The names in a file of signatures, as they stand there: nothing is checked."""
-    return tuple(name for name, _ in _lines(content))
+    return tuple(name for name, _ in _lines(content)[:_STRANGERS])
 
 
-def _lines(content: bytes) -> list[tuple[str, bytes]]:
+def _encoded(lines: Iterable[_Line]) -> bytes:
+    return "".join([f"{name} {base64.b64encode(signature).decode()}\n" for name, signature in lines]).encode()
+
+
+def _lines(content: bytes) -> list[_Line]:
     found = []
-    for line in content.decode("ascii", "replace").splitlines()[:_MAX_LINES]:
+    for line in content[:_LONGEST].decode("ascii", "replace").splitlines():
         name, _, encoded = line.partition(" ")
         try:
             signature = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
             continue
-        if len(signature) == _SIZE:
+        if len(signature) == _SIZE and len(name) <= _LONGEST_NAME:
             found.append((name, signature))
     return found

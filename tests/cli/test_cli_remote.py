@@ -47,9 +47,11 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     (card,) = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     card.write_bytes(card.read_bytes()[:-1])
     assert compcache("remote", "verify", "--remote", url).status == 1
-    assert compcache("remote", "gc", "--dry-run", "--remote", url).out.startswith("would remove 1 object, ")
+    assert compcache("remote", "gc", "--remote", url).out == "removed 0 objects, 0 B; 1 object of no use left for a later run\n"
+    assert compcache("remote", "gc", "--remote", url).out.startswith("removed 0 objects, ")
+    assert compcache("remote", "gc", "--grace", "0s", "--dry-run", "--remote", url).out.startswith("would remove 1 object, ")
     assert card.exists()
-    assert compcache("remote", "gc", "--remote", url).out.startswith("removed 1 object, ")
+    assert compcache("remote", "gc", "--grace", "0s", "--remote", url).out.startswith("removed 1 object, ")
     assert not card.exists()
     status = json.loads(compcache("remote", "status", "--json", "--remote", url).out)
     assert (status["url"], status["waiting_uploads"], status["uploads"]) == (url, 0, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import adder, caller, run_fresh
 
-from compcache import ModuleSource
+from compcache import CacheWarning, ModuleSource
 from compcache.images.linkers.find import find_linker
 from compcache.miss import many
 
@@ -93,3 +93,33 @@ def test_thread_local_variables_of_the_platform_lose_as_well(cache: Cache, own_f
     given = [ModuleSource(own), ModuleSource(user)]
     cache.add_modules(given if own_first else given[::-1])
     assert [cache.get_target(name)() for name in ("mine", "user")] == [55, 55]
+
+
+WEAK = """\
+declare extern_weak i64 @hook(i64)
+declare extern_weak void @__gmon_start__()
+define i64 @asks(i64 %x) {
+  %there = icmp ne ptr @hook, null
+  %other = icmp ne ptr @__gmon_start__, null
+  %any = or i1 %there, %other
+  br i1 %there, label %yes, label %no
+yes:
+  %y = call i64 @hook(i64 %x)
+  ret i64 %y
+no:
+  %z = zext i1 %any to i64
+  ret i64 %z
+}
+"""
+
+
+def test_a_weak_reference_that_stays_null_is_said(cache: Cache) -> None:
+    with pytest.warns(CacheWarning, match=r"weak references to 'hook' are null.*imports="):
+        cache.add_module(ModuleSource(WEAK))
+    cache.add_module(ModuleSource(adder("hook", 5)))
+    assert cache.get_target("asks")(1) == 0
+
+
+def test_a_weak_reference_is_to_what_is_added_with_it(cache: Cache) -> None:
+    cache.add_modules([ModuleSource(WEAK), ModuleSource(adder("hook", 5))])
+    assert cache.get_target("asks")(1) == 6

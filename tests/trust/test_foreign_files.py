@@ -163,6 +163,44 @@ def test_no_bundle_takes_a_signature_away(bundle: Path, tmp_path: Path, line: by
         assert cache.get_target("f")(1) == 2
 
 
+JUNK = b"".join([b"a%d " % n + b"A" * 86 + b"==\n" for n in range(64)])
+
+
+def junk(members: Members) -> None:
+    """Put lines that could be signatures in place of the signatures."""
+    for name in members:
+        if name.startswith("signatures/"):
+            members[name] = JUNK
+
+
+def test_what_is_signed_here_is_read_whatever_a_bundle_had_for_signatures(bundle: Path, tmp_path: Path) -> None:
+    with Cache(tmp_path / "publisher", publish_key=str(KEY)) as cache:
+        cache.import_bundle(rewritten(bundle, junk))
+        (signatures,) = (tmp_path / "publisher").rglob("*.ed25519")
+        signatures.write_bytes(JUNK)
+        cache.add_module(ModuleSource(adder("f", 1)))
+        cache.export(["f"], tmp_path / "signed.ccb")
+    with Cache(tmp_path / "publisher", trusted_keys=[PUBLIC]) as cache:
+        assert cache.get_target("f")(1) == 2
+    with Cache(tmp_path / "reader", trusted_keys=[PUBLIC]) as cache:
+        cache.import_bundle(rewritten(bundle, dict))
+        (signatures,) = (tmp_path / "reader").rglob("*.ed25519")
+        signatures.write_bytes(JUNK)
+        cache.import_bundle(tmp_path / "signed.ccb")
+        assert cache.get_target("f")(1) == 2
+
+
+def test_one_bundle_leaves_room_for_the_signatures_of_others(bundle: Path, tmp_path: Path) -> None:
+    """The importing user knows no key; who reads later does."""
+    with Cache(tmp_path / "reader") as cache:
+        cache.import_bundle(rewritten(bundle, junk))
+        cache.import_bundle(bundle)
+    (signatures,) = (tmp_path / "reader").rglob("*.ed25519")
+    assert signatures.stat().st_size < 64 * 100
+    with Cache(tmp_path / "reader", trusted_keys=[PUBLIC]) as cache:
+        assert cache.get_target("f")(1) == 2
+
+
 def with_sizes(data: bytes, size: int) -> bytes:
     """An archive whose directory says that each member has this size."""
     changed = bytearray(data)

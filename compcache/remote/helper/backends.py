@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
+import re
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from errno import ELOOP, ENOTDIR, ENXIO
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -14,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from compcache.files import Files, Tree, read_file
 from compcache.hit.runtime import path_opener
 from compcache.publish.atomic_file import make_directories
+from compcache.remote.shelves import LAYOUT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -56,6 +60,9 @@ class Backend(Protocol):
     async def replace(self, key: str, data: bytes) -> None:
         """Store an object in place of the one that is there."""
 
+    async def look(self, key: str) -> Listed | None:
+        """The size and the time of an object as they are now, None where there is none; nothing of it is read."""
+
     async def delete(self, key: str) -> None:
         """Remove an object; one that does not exist is passed over."""
 
@@ -73,12 +80,12 @@ def open_backend(settings: RemoteSettings) -> Backend:
     if settings.kind == "file":
         return _Directory(unquote(urlsplit(settings.url).path))
     if settings.kind == "redis":
-        return _Redis(settings.url)
+        return _Redis(settings)
     return _ObjectStore(settings)
 
 
-def _missing(library: str, url: str) -> BackendMissingError:
-    scheme = urlsplit(url).scheme
+def _missing(library: str, settings: RemoteSettings) -> BackendMissingError:
+    scheme = urlsplit(settings.url).scheme
     return BackendMissingError(f"{scheme}:// stores need {library}: pip install 'compcache[remote]'")
 
 
@@ -138,6 +145,20 @@ class _Directory:
                 self._files.unlink(new)
         return True
 
+    async def look(self, key: str) -> Listed | None:
+        return await asyncio.to_thread(self._look, key)
+
+    def _look(self, key: str) -> Listed | None:
+        try:
+            status = self._files.stat(self._path(key))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in _NO_OBJECT:
+                return None
+            raise
+        return Listed(key, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+
     async def delete(self, key: str) -> None:
         with suppress(FileNotFoundError):
             await asyncio.to_thread(self._files.unlink, self._path(key))
@@ -171,12 +192,17 @@ class _ObjectStore:
             self._obstore: Any = import_module("obstore")
             from_url: Any = import_module("obstore.store").from_url
         except ImportError as error:
-            raise _missing("obstore", settings.url) from error
+            raise _missing("obstore", settings) from error
         plain = settings.url.startswith("http:") or any(
             value.startswith("http:") for name, value in os.environ.items() if "ENDPOINT" in name.upper()
         )
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _LONGEST, "allow_http": plain}
-        self._store = from_url(settings.url, client_options=options, retry_config={"max_retries": 0})
+        if settings.kind == "http" and settings.credentials is not None:  # the client knows passwords of object stores alone
+            token = base64.b64encode(":".join(settings.credentials).encode()).decode()
+            options["default_headers"] = {"authorization": f"Basic {token}"}
+        self._store = from_url(
+            settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0}
+        )
         self._creates = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
 
     async def get(self, key: str, largest: int) -> bytes | None:
@@ -190,7 +216,7 @@ class _ObjectStore:
 
     async def create(self, key: str, data: bytes) -> bool:
         if not self._creates:
-            if await self._exists(key):
+            if await self.look(key) is not None:
                 return False
             await self.replace(key, data)
             return True
@@ -200,12 +226,12 @@ class _ObjectStore:
             return False
         return True
 
-    async def _exists(self, key: str) -> bool:
+    async def look(self, key: str) -> Listed | None:
         try:
-            await self._obstore.get_async(self._store, key)  # and nothing is read of it; HEAD is not forwarded everywhere
+            found = await self._obstore.get_async(self._store, key)  # and nothing is read of it; HEAD is not forwarded everywhere
         except FileNotFoundError:
-            return False
-        return True
+            return None
+        return Listed(key, found.meta["size"], found.meta["last_modified"].timestamp())
 
     async def replace(self, key: str, data: bytes) -> None:
         await self._obstore.put_async(self._store, key, data, mode="overwrite", use_multipart=False)
@@ -223,38 +249,144 @@ class _ObjectStore:
 
 
 class _Redis:
-    """A Redis (or Valkey) server. Objects are strings; how long they stay is the server's policy."""
+    """A Redis (or Valkey) server. Objects are strings; how long they stay is the server's policy. When each was written, by the server's
+    clock, is in a sorted set beside them; one that is not there was written when that is noticed.
+    """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, settings: RemoteSettings) -> None:
         try:
             client: Any = import_module("redis.asyncio").Redis
         except ImportError as error:
-            raise _missing("redis", url) from error
-        plain, _, prefix = url.partition("#")
+            raise _missing("redis", settings) from error
+        plain, _, prefix = settings.url.partition("#")
         path = urlsplit(plain).path.strip("/")
         if path and not path.partition("/")[0].isdecimal():
-            raise ValueError(f"{plain}: the path of a redis URL is the number of a database, like redis://host/0")
+            raise ValueError(f"{settings.shown}: the path of a redis URL is the number of a database, like redis://host/0")
         _, _, rest = path.partition("/")
         if rest:
             plain, prefix = plain[: -len(rest) - 1], rest
         self._prefix = f"{prefix}/" if prefix else ""
+        self._times = f"{self._prefix}{_TIMES}"
         self._redis = client.from_url(plain, socket_connect_timeout=0.25, socket_timeout=60.0, single_connection_client=False)
+        pool = self._redis.connection_pool
+        pool.connection_class = _bounded(pool.connection_class)
 
     async def get(self, key: str, largest: int) -> bytes | None:
-        found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
+        with _allowing(largest):
+            found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
         if len(found) > largest:
             raise TooLargeError(key)
         return found or None  # nothing that is stored is empty
 
     async def create(self, key: str, data: bytes) -> bool:
-        return bool(await self._redis.set(self._prefix + key, data, nx=True))
+        is_new = bool(await self._redis.set(self._prefix + key, data, nx=True))
+        if is_new:
+            await self._note_time(key)
+        return is_new
 
     async def replace(self, key: str, data: bytes) -> None:
         await self._redis.set(self._prefix + key, data)
+        await self._note_time(key)
+
+    async def _note_time(self, key: str, *, nx: bool = False) -> None:
+        seconds, microseconds = await self._redis.time()
+        await self._redis.zadd(self._times, {key: seconds + microseconds / 1e6}, nx=nx)
+
+    async def look(self, key: str) -> Listed | None:
+        size = int(await self._redis.strlen(self._prefix + key))
+        if not size:
+            return None
+        when = await self._redis.zscore(self._times, key)
+        if when is None:
+            await self._note_time(key, nx=True)
+            when = await self._redis.zscore(self._times, key)
+        return Listed(key, size, float(when or 0.0))
 
     async def delete(self, key: str) -> None:
         await self._redis.delete(self._prefix + key)
+        await self._redis.zrem(self._times, key)
 
     async def list(self, prefix: str) -> AsyncIterator[Listed]:
-        async for name in self._redis.scan_iter(match=f"{self._prefix}{prefix}*", count=1000):
-            yield Listed(name.decode()[len(self._prefix) :], int(await self._redis.strlen(name)), 0.0)
+        names: set[str] = set()
+        with _allowing(_LARGEST_ANSWER):
+            async for name in self._redis.scan_iter(match=f"{_literal(self._prefix + prefix)}*", count=100):
+                names.add(name.decode("utf-8", "replace")[len(self._prefix) :])
+                if len(names) > _MOST_NAMES:
+                    raise TooLargeError("the server lists without end")
+        for key in sorted(names):
+            found = await self.look(key)
+            if found is not None:
+                yield found
+
+
+#: The largest answer to anything that does not get an object: errors, numbers, names of objects, of which a server sends some at a time.
+_LARGEST_ANSWER = 512 << 10
+#: What a line counts for: the client makes objects of it.
+_LINE = 512
+_MOST_NAMES = 1 << 23
+_TIMES = f"{LAYOUT}-times"
+_allowed: ContextVar[int] = ContextVar("allowed", default=_LARGEST_ANSWER)
+
+
+@contextmanager
+def _allowing(size: int) -> Iterator[None]:
+    """Within it answers have so many bytes at most, and what frames them."""
+    token = _allowed.set(size + _LARGEST_ANSWER)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def _literal(prefix: str) -> str:
+    """A pattern of Redis that this prefix alone matches."""
+    return re.sub(r"([\\*?\[\]^-])", r"\\\1", prefix)
+
+
+def _bounded(kind: Any) -> Any:
+    """A class of connections that hold no more of an answer than was allowed: the client believes the lengths that a server sends."""
+
+    class Bounded(kind):  # type: ignore[misc]
+        _reader: Any
+
+        async def _connect(self) -> None:
+            await super()._connect()
+            self._reader = _BoundedReader(self._reader)
+
+        async def read_response(self, *arguments: Any, **named: Any) -> Any:
+            if isinstance(self._reader, _BoundedReader):
+                self._reader.left = _allowed.get()
+            return await super().read_response(*arguments, **named)
+
+    return Bounded
+
+
+class _BoundedReader:
+    """An `asyncio.StreamReader` that gives `left` bytes."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.left = _LARGEST_ANSWER
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def _take(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise TooLargeError("an answer of the server is larger than what was asked for can be")
+
+    async def readexactly(self, size: int) -> bytes:
+        self._take(size)
+        found: bytes = await self._reader.readexactly(size)
+        return found
+
+    async def readline(self) -> bytes:
+        found: bytes = await self._reader.readline()
+        self._take(max(len(found), _LINE))
+        return found
+
+    async def read(self, size: int) -> bytes:
+        found: bytes = await self._reader.read(size)
+        self._take(len(found))
+        return found

@@ -25,22 +25,37 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["LOOKUP_SECONDS", "Reads", "is_intact", "words"]
+__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "Reads", "Room", "is_intact", "words"]
 
 LOOKUP_SECONDS = 1.0
 _CONCURRENT = 32
 _SECONDS_PER_BYTE = 1.0 / (1 << 20)
 _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
 #: What is larger is not a card, or not a module, whatever it says: nothing of it is read.
-_LARGEST_CARD, _LARGEST_MODULE = 1 << 20, 1 << 29
+_LARGEST_CARD, LARGEST_MODULE = 1 << 20, 1 << 29
 #: What stands before the host in a URL: messages are logged, and shown to others.
-_PASSWORD = re.compile(r"//[^/@\s]*@")
+_PASSWORD = re.compile(r"//[^\s\"]*@")
+#: What stands behind a question mark: tokens of shared access, signatures.
+_QUERY = re.compile(r"(\w://[^\s?\"]*)\?[^\s\")]*")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\W*(\w+)")
 _CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
 class _LeftAloneError(Exception):
     """The store is left alone after failures."""
+
+
+class Room:
+    """How many bytes of modules the answer to one question may have: what a store says of sizes is reserved before it is read."""
+
+    def __init__(self) -> None:
+        self._left = LARGEST_MODULE
+
+    def reserve(self, size: int) -> bool:
+        """Whether there is room for so many more."""
+        has_room = size <= self._left
+        self._left -= size if has_room else 0
+        return has_room
 
 
 class Reads:
@@ -63,15 +78,18 @@ class Reads:
 
     # ---------------------------------------------------------------- look-ups
 
-    async def find(self, name: str, platform: str, shelves: list[str], seconds: float) -> list[Any]:
-        """FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and why."""
+    async def find(self, name: str, platform: str, shelves: list[str], seconds: float, room: Room | None = None) -> list[Any]:
+        """FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and why, also where there is no `room` for the module."""
         if not self.breaker.allows():
             return [UNAVAILABLE, "it is left alone after failures"]
         found = await self._cards(name, platform, shelves, seconds)
         if all(isinstance(answer, Exception) for answer in found):
             return [UNAVAILABLE, self.error]
         for shelf, data in zip(shelves, found, strict=True):
-            held = await self.held(data, name) if isinstance(data, bytes) else None
+            try:
+                held = await self.held(data, name, room) if isinstance(data, bytes) else None
+            except TooLargeError as error:
+                return [UNAVAILABLE, str(error)]
             if held is not None:
                 card, module = held
                 return [FOUND, module, card, shelf]
@@ -95,12 +113,18 @@ class Reads:
             self.breaker.succeeded()
         return found
 
-    async def held(self, data: bytes, name: str) -> tuple[Card, bytes] | None:
-        """The card, and the intact module that it leads to; None where it leads nowhere."""
+    async def held(self, data: bytes, name: str, room: Room | None = None) -> tuple[Card, bytes] | None:
+        """The card, and the intact module that it leads to; None where it leads nowhere.
+
+        Raises:
+            TooLargeError: there is no room for the module.
+        """
         try:
             card = decode_card(data)
             if card.name != name:
                 raise FormatError("the card is that of another function")
+            if room is not None and not room.reserve(card.size):
+                raise TooLargeError("the answer has no room for one more module of that size: ask for fewer functions at a time")
             module = card.module or await self._module(card)
             if not isinstance(module, bytes):
                 self.count("cards_without_module")
@@ -113,7 +137,7 @@ class Reads:
 
     async def _module(self, card: Card) -> bytes | Exception | None:
         """The module of a card that does not hold it."""
-        if card.size > _LARGEST_MODULE:
+        if card.size > LARGEST_MODULE:
             raise FormatError("the card names a module of a size that no module has")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         started = time.monotonic()
@@ -166,7 +190,7 @@ class Reads:
         while True:
             key, seconds = self._unanswered
             try:
-                await asyncio.wait_for(self.backend.get(key, _LARGEST_MODULE), seconds)
+                await asyncio.wait_for(self.backend.get(key, LARGEST_MODULE), seconds)
             except Exception as error:  # noqa: BLE001 - whatever the client raises
                 self.note_error(error)
                 self.breaker.failed(probe=True)
@@ -221,4 +245,4 @@ def words(error: Exception) -> str:
         text += f": the certificate is refused ({certificate[1]})"
     elif innermost:
         text += f": {innermost[0]}"
-    return _PASSWORD.sub("//", text)[:500]
+    return _QUERY.sub(r"\1", _PASSWORD.sub("//", text))[:500]

@@ -20,15 +20,16 @@ from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import FOUND, UNAVAILABLE
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, decode, encode, owner_of
-from compcache.remote.helper.backends import BackendMissingError, open_backend
+from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
+from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
-from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, is_intact, words
+from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, Room, is_intact, words
 from compcache.remote.helper.uploads import UPLOAD_SECONDS, Uploads
 from compcache.remote.outbox import Outbox
 
 if TYPE_CHECKING:
     from compcache.remote.helper.backends import Backend
-    from compcache.remote.helper.packs import StartUp
+from compcache.remote.helper.packs import StartUp
 
 __all__ = ["main"]
 
@@ -119,8 +120,8 @@ class Helper:
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for all the others
-        places = platform, shelves
-        return await asyncio.gather(*[self._find(name, places, start_up, wait, seconds) for name in names])
+        places, room = (platform, shelves), Room()
+        return await asyncio.gather(*[self._find(name, places, start_up, wait, seconds, room) for name in names])
 
     async def _do_probe(self) -> bool:
         """Whether the store answers again after it was left alone."""
@@ -166,29 +167,40 @@ class Helper:
             return words(error)
 
     async def _do_get(self, key: str) -> bytes | str | None:
-        """An object; None where there is none, text where the store does not answer."""
+        """An object, empty where it is too large; None where there is none, text where the store does not answer."""
         try:
             return await self._backend.get(key, LARGEST_PACK)
+        except TooLargeError:
+            return b""
         except Exception as error:  # noqa: BLE001
             return words(error)
 
-    async def _do_delete(self, keys: list[str]) -> str:
-        """Remove objects; what went wrong."""
+    async def _do_has_object(self, key: str) -> bool | str:
+        """Whether there is an object; text where the store does not answer."""
         try:
-            await asyncio.gather(*[self._reads.within(UPLOAD_SECONDS, self._backend.delete(key)) for key in keys])
+            return await self._backend.look(key) is not None
         except Exception as error:  # noqa: BLE001
             return words(error)
-        return ""
+
+    async def _do_collect(self, grace: float, older_than: float | None, dry_run: bool) -> list[list[list[Any]]] | str:
+        """What a collection of garbage removed, and what it left for a later one; text where it ended before."""
+        try:
+            found = await GarbageCollector(self._backend).collect(grace=grace, older_than=older_than, dry_run=dry_run)
+        except Exception as error:  # noqa: BLE001
+            return words(error)
+        return [[list(item) for item in items] for items in found]
 
     # ---------------------------------------------------------------- look-ups
 
-    async def _find(self, name: str, places: tuple[str, list[str]], start_up: StartUp | None, wait: float, seconds: float) -> list[Any]:
+    async def _find(
+        self, name: str, places: tuple[str, list[str]], start_up: StartUp | None, wait: float, seconds: float, room: Room
+    ) -> list[Any]:
         platform, shelves = places
         packed = await start_up.find(name, wait) if start_up is not None else None
         if packed is not None and is_intact(packed.card, packed.module):
             self._reads.count("found_in_packs")
             return [FOUND, packed.module, packed.card.signatures, True]
-        outcome, *found = await self._reads.find(name, platform, shelves, seconds)
+        outcome, *found = await self._reads.find(name, platform, shelves, seconds, room)
         if outcome != FOUND:
             return [outcome, *found]
         module, card, shelf = found
@@ -214,8 +226,10 @@ def _code_on_disk() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the store that the arguments name: its URL, its mode, the directory of the socket."""
-    url, mode, directory = arguments
+    """Serve a store. The argument is the directory of the socket; the store's URL and mode come by standard input, as a message."""
+    (directory,) = arguments
+    with open(0, "rb", closefd=False) as told:
+        url, mode = decode(told.read()[LENGTH.size :])
     os.umask(0o077)
     os.chdir(directory)  # paths of sockets have 107 bytes at most
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -227,7 +241,7 @@ def main(arguments: list[str]) -> int:
         backend = open_backend(RemoteSettings(url, mode))
     except (BackendMissingError, ValueError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
-            json.dump(str(error), file)
+            json.dump(words(error), file)
         return 1
     with suppress(FileNotFoundError):
         os.unlink(REFUSED)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
 from compcache.remote.card import decode_card
+from compcache.remote.helper.garbage import SETTLE_SECONDS
 
 if TYPE_CHECKING:
     from compcache.remote.helper.packs import Packs
@@ -38,6 +38,7 @@ class Uploads:
         self._pause = 0.0
         self._until = 0.0
         self._refusals: dict[str, int] = {}  # by name in the outbox
+        self._stored: dict[str, float] = {}  # by name in the outbox: since when it is known to have been stored
 
     async def go_on(self) -> None:
         """Upload what comes, for ever."""
@@ -66,11 +67,11 @@ class Uploads:
 
     def rest_seconds(self) -> float:
         """For how long nothing is uploaded, after failures."""
-        return max(0.0, self._until - time.monotonic())
+        return max(0.0, self._until - _now())
 
     def are_wanted(self) -> bool:
-        """Whether something waits that could be uploaded now."""
-        return not self._rest() and bool(self._outbox.names())
+        """Whether something waits that could be uploaded now, or was and is to be looked at once more."""
+        return not self._rest() and bool(self._outbox.names() or self._outbox.stored())
 
     def _rest(self) -> bool:
         return not self._reads.breaker.allows() or self.rest_seconds() > 0
@@ -93,6 +94,7 @@ class Uploads:
                 self._let_rest()
             if not self._rest():
                 try:
+                    await self._look_again()
                     await self._packs.store_packs(now=packs_now)
                 except Exception as error:  # noqa: BLE001 - whatever the client raises
                     self._let_rest()
@@ -100,7 +102,7 @@ class Uploads:
 
     def _let_rest(self) -> None:
         self._pause = min(2 * self._pause, _LONGEST_REST) if self._pause else _FIRST_REST
-        self._until = time.monotonic() + self._pause
+        self._until = _now() + self._pause
 
     def _count_refusals(self, names: list[str]) -> None:
         """These failed before another one was taken: it is they that the store does not take. They are dropped in the end."""
@@ -121,10 +123,35 @@ class Uploads:
         self._remember(upload)
         if not self._is_worth_it(upload):
             self._reads.count("not_worth_uploading")
-        elif not await self._upload(upload):
+        elif await self._upload(upload):
+            self._stored[self._outbox.keep(name)] = _now()
+            return True
+        else:
             return False
         self._outbox.remove(name)
         return True
+
+    async def _look_again(self) -> None:
+        """Whether what was stored a while ago is there. What a collection of garbage (`garbage.py`) has removed waits again.
+
+        Raises:
+            Exception: what the store raises.
+        """
+        kept = self._outbox.stored()
+        self._stored = {name: self._stored.get(name, _now()) for name in kept}
+        for name in kept:
+            if _now() - self._stored[name] < SETTLE_SECONDS:
+                continue
+            with suppress(OSError, FormatError):
+                upload = self._outbox.read(name)
+                keys = [*([upload.key] if upload.module else []), *[key for key, _ in upload.cards]]
+                backend = self._reads.backend
+                if any([await self._reads.within(UPLOAD_SECONDS, backend.look(key)) is None for key in keys]):
+                    self._outbox.put_back(name)
+                    self._reads.count("uploads_repeated")
+                    self.news.set()
+                    continue
+            self._outbox.remove(name)
 
     def _remember(self, upload: Upload) -> None:
         """Keep what is uploaded for packs, and what is not worth a request of its own."""
@@ -165,3 +192,8 @@ class Uploads:
         present = None if replaces else await backend.get(key, _LARGEST_CARD)
         if present is None or await self._reads.held(present, decode_card(card).name) is None:
             await backend.replace(key, card)
+
+
+def _now() -> float:
+    """The time of the loop, which no clock changes."""
+    return asyncio.get_running_loop().time()

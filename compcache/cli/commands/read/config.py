@@ -10,6 +10,7 @@ from compcache.cli.environment import VARIABLES, Variable
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, print_rows
 from compcache.cli.session import Session, pass_session
+from compcache.remote.address import shown_url
 
 __all__ = ["command"]
 
@@ -37,5 +38,5 @@ def _row(variable: Variable, session: Session) -> tuple[str, str, str, str]:
         value = session.directory
         source = "--dir" if session.chosen_by == "--dir" else source
     elif variable.secret and value:
-        value = "(set)"
+        value = shown_url(value) if variable.name == "COMPCACHE_REMOTE" and value[0] not in "$@" else "(set)"
     return variable.name, value or variable.default, source, variable.purpose

@@ -113,20 +113,33 @@ def verify(session: Session, url: str | None, as_json: bool) -> int:
 
 
 @command.command("gc", epilog="Example: compcache remote gc --older-than 30d --dry-run")
-@click.option("--older-than", type=DURATION, help="Also remove objects written longer ago than this, like 30d.")
+@click.option("--older-than", type=DURATION, help="Also remove cards and packs written longer ago than this, like 30d.")
+@click.option(
+    "--grace",
+    type=DURATION,
+    default="1d",
+    show_default=True,
+    help="Remove what was of no use so long ago, too: longer than any upload takes.",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @_url_option
 @json_option
 @pass_session
-def gc(session: Session, older_than: float | None, dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Remove cards that are damaged or lead nowhere, modules without a card, and with --older-than old objects."""
+def gc(session: Session, older_than: float | None, grace: float, dry_run: bool, url: str | None, as_json: bool) -> None:
+    """Remove cards that are damaged or lead nowhere, modules without a card, and with --older-than old cards.
+
+    What is of no use is noted in the store, and removed by a later run that finds the same. A question that the store does not
+    answer ends the command, with status 1.
+    """
     with session.remote(url, "write") as cache:
-        removed = _of(cache.remote).collect_garbage(older_than=older_than, dry_run=dry_run)
+        found = _of(cache.remote).collect_garbage(older_than=older_than, grace=grace, dry_run=dry_run)
     if as_json:
-        print_json({"dry_run": dry_run, "removed": [item._asdict() for item in removed]})
+        rows = {name: [item._asdict() for item in items] for name, items in found._asdict().items()}
+        print_json({"dry_run": dry_run, **rows})
         return
-    size = size_text(sum(item.size for item in removed))
-    print_text(f"{'would remove' if dry_run else 'removed'} {plural(len(removed), 'object')}, {size}")
+    size = size_text(sum(item.size for item in found.removed))
+    left = f"; {plural(len(found.left), 'object')} of no use left for a later run" if found.left else ""
+    print_text(f"{'would remove' if dry_run else 'removed'} {plural(len(found.removed), 'object')}, {size}{left}")
 
 
 def _of(remote: RemoteStore | None) -> RemoteStore:

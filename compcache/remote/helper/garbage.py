@@ -1,0 +1,247 @@
+"""Collects what is of no use in a store, and nothing else: whatever happens meanwhile, no function that can be fetched is lost.
+
+A *mark* is an object that names what a collection found to be of no use: cards that do not decode or lead nowhere, modules that no card
+leads to, packs that do not decode. Its own time, by the store's clock, tells its age. A collection removes what it finds to be of no
+use, if a mark that is older than the grace names the same object, unchanged since.
+
+* Listings only propose. What is removed was asked for by its key immediately before: the object itself, and what would make it useful. That
+  a question failed is not an answer: it ends the collection.
+* Between that question and the removal lie `DECISION_SECONDS` at most. Who uploads looks again `SETTLE_SECONDS` later whether all is
+  there that was stored, and stores it anew otherwise (`uploads.py`): so an upload that crosses a collection is complete in the end.
+
+A mark: magic, a msgpack list of rows ``[key, size, time]``, and the check of all that. Marks: ``ccr2/g/<random name>``.
+
+Limitations: a store that answers and denies what it has is believed. A request that was given up may be carried out a minute later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+
+from compcache.digest import CHECK_SIZE, check
+from compcache.errors import FormatError
+from compcache.formats.footer import intact_footer, sections_of
+from compcache.formats.manifest_writer import WholeManifest
+from compcache.remote.card import MAX_CARD, decode_card, decode_pack
+from compcache.remote.helper.backends import TooLargeError
+from compcache.remote.helper.packs import LARGEST_PACK
+from compcache.remote.helper.reads import LARGEST_MODULE
+from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf, shelf_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from compcache.remote.helper.backends import Backend, Listed
+
+__all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "Collected", "GarbageCollector", "UncertainError"]
+
+MARKS = f"{LAYOUT}/g/"
+DECISION_SECONDS = 20.0
+#: More than two decisions, and a request that was given up.
+SETTLE_SECONDS = 120.0
+_MAGIC = b"CCMARK1\0"
+_LARGEST_MARK = 64 << 20
+_AT_ONCE = 32
+#: Marks that lie closer together than this part of the grace are not kept.
+_SPACING = 0.125
+
+
+class UncertainError(Exception):
+    """Raised where a store says things that cannot be."""
+
+
+class Collected(NamedTuple):
+    """What a collection removed, and what it found to be of no use and left for a later one."""
+
+    removed: list[Listed]
+    left: list[Listed]
+
+
+class _Mark(NamedTuple):
+    """A mark: its object in the store, and the rows by key."""
+
+    place: Listed
+    rows: dict[str, tuple[int, int]]
+
+
+class GarbageCollector:
+    """Collects the garbage of one store. Its methods raise what the client of the store raises, `TimeoutError` and `UncertainError`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def collect(self, *, grace: float, older_than: float | None, dry_run: bool) -> Collected:
+        """Remove what two generations found to be of no use, and with `older_than` (seconds) cards and packs that are older.
+
+        Args:
+            grace: how many seconds lie between the generations at least.
+            older_than: also remove cards and packs that were written longer ago than so many seconds.
+            dry_run: remove nothing, and leave no mark.
+        """
+        cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in "fpm"]
+        useless = await self._useless(cards, packs, modules)
+        marks = [mark for item in (await self._list(MARKS)).values() if (mark := await self._read_mark(item)) is not None]
+        if dry_run:
+            now = max(
+                [item.modified for item in (*cards.values(), *packs.values(), *modules.values(), *[m.place for m in marks])], default=0.0
+            )
+        else:
+            now = await self._write_mark(useless)
+        old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
+        doomed = [item for item in useless if old is not None and old.rows.get(item.key) == _state(item)]
+        aged = [item for item in (*cards.values(), *packs.values()) if older_than is not None and 0 < item.modified < now - older_than]
+        removed = [
+            item
+            for item in dict.fromkeys([*doomed, *aged])
+            if dry_run or await self._remove(item, self._is_useless if item in doomed else self._is_there)
+        ]
+        if not dry_run:
+            for mark in _superfluous(marks, old, grace):
+                await self._backend.delete(mark.place.key)
+        return Collected(removed, [item for item in useless if item not in removed])
+
+    # ---------------------------------------------------------------- surveying
+
+    async def _list(self, prefix: str) -> dict[str, Listed]:
+        """The objects below a prefix by key, the newest time of each."""
+        found: dict[str, Listed] = {}
+        async for item in self._backend.list(prefix):
+            if not item.key.rpartition("/")[2].startswith("."):
+                known = found.get(item.key)
+                found[item.key] = item if known is None else max(known, item, key=lambda listed: listed.modified)
+        return found
+
+    async def _useless(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
+        """What looks useless, as far as the listings tell."""
+        named: set[str] = set()
+
+        async def leads_nowhere(item: Listed) -> bool:
+            data = await self._get(item.key, MAX_CARD)
+            try:
+                card = decode_card(data) if data is not None else None
+            except FormatError:
+                return True
+            if card is None or card.module:
+                return False
+            key = module_key(card.module_id)
+            named.add(key)
+            return key not in modules and await self._backend.look(key) is None
+
+        useless = await _chosen(cards.values(), leads_nowhere)
+        useless += await _chosen(packs.values(), lambda item: self._is_useless(item.key))
+        return [*useless, *[item for key, item in modules.items() if key not in named]]
+
+    async def _get(self, key: str, largest: int) -> bytes | None:
+        """An object; one that is too large is damaged, and no bytes."""
+        try:
+            return await self._backend.get(key, largest)
+        except TooLargeError:
+            return b""
+
+    # ----------------------------------------------------------------- deciding
+
+    async def _remove(self, item: Listed, may_go: Callable[[str], Awaitable[bool]]) -> bool:
+        """Remove an object that is still the one that was marked, and still of no use; whether it was removed."""
+        async with asyncio.timeout(DECISION_SECONDS):
+            present = await self._backend.look(item.key)
+            if present is None or _state(present) != _state(item) or not await may_go(item.key):
+                return False
+            await self._backend.delete(item.key)
+        return True
+
+    async def _is_there(self, _: str) -> bool:
+        return True
+
+    async def _is_useless(self, key: str) -> bool:
+        """Whether an object is of no use now, as far as questions for single keys tell."""
+        kind = key.removeprefix(f"{LAYOUT}/")[:1]
+        largest = {"f": MAX_CARD, "p": LARGEST_PACK, "m": LARGEST_MODULE}[kind]
+        data = await self._get(key, largest)
+        if data is None:
+            return False
+        try:
+            if kind == "p":
+                decode_pack(data)
+                return False
+            if kind == "f":
+                card = decode_card(data)
+                return not card.module and await self._backend.look(module_key(card.module_id)) is None
+            places = list(_cards_of(data))
+        except FormatError:
+            return True
+        except (ValueError, LookupError):  # for a platform that this version does not know
+            return False
+        return not any([await self._leads_to(place, key) for place in places])
+
+    async def _leads_to(self, place: str, key: str) -> bool:
+        data = await self._get(place, MAX_CARD)
+        try:
+            return data is not None and module_key(decode_card(data).module_id) == key
+        except FormatError:
+            return False
+
+    # -------------------------------------------------------------------- marks
+
+    async def _write_mark(self, useless: list[Listed]) -> float:
+        """Leave a mark for later collections; when the store says that it was written."""
+        key = MARKS + os.urandom(12).hex()
+        data: bytes = _MAGIC + msgpack.packb([[item.key, *_state(item)] for item in useless])
+        await self._backend.replace(key, data + check(data))
+        place = await self._backend.look(key)
+        if place is None or not place.modified:
+            raise UncertainError("it does not have what was just stored, or does not tell when that was")
+        return place.modified
+
+    async def _read_mark(self, item: Listed) -> _Mark | None:
+        data = await self._get(item.key, _LARGEST_MARK)
+        place = await self._backend.look(item.key)
+        if data is None or place is None:
+            return None
+        rows = {}
+        if data[: len(_MAGIC)] == _MAGIC and check(data[:-CHECK_SIZE]) == data[-CHECK_SIZE:]:
+            with suppress(ValueError, TypeError):
+                rows = {key: (size, time) for key, size, time in msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE])}
+        return _Mark(place, rows)
+
+
+def _state(item: Listed) -> tuple[int, int]:
+    """What tells an object from a later one of the same key: stores tell the fraction of a second in listings alone."""
+    return item.size, int(item.modified)
+
+
+def _superfluous(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterator[_Mark]:
+    """Marks that no later collection needs: those before the one that was used, and those that lie close to the one before."""
+    kept = old.place.modified if old is not None else float("-inf")
+    for mark in sorted(marks, key=lambda mark: mark.place.modified):
+        if mark is not old and mark.place.modified < kept + _SPACING * grace:
+            yield mark
+        else:
+            kept = mark.place.modified
+
+
+async def _chosen(items: Iterable[Listed], choose: Callable[[Listed], Awaitable[bool]]) -> list[Listed]:
+    """The items for which the answer is yes."""
+    items = list(items)
+    found: list[Listed] = []
+    for at in range(0, len(items), _AT_ONCE):
+        some = items[at : at + _AT_ONCE]
+        answers = await asyncio.gather(*[choose(item) for item in some])
+        found += [item for item, answer in zip(some, answers, strict=True) if answer]
+    return found
+
+
+def _cards_of(data: bytes) -> Iterator[str]:
+    """The keys of all cards that lead to a module, if they are where its publisher puts them.
+
+    Raises:
+        FormatError: the bytes are not an intact module.
+    """
+    manifest: Any = WholeManifest(sections_of(data, intact_footer(data))[1])
+    platform = platform_shelf(manifest.header.triple, manifest.header.abi)
+    for name, _, needs in manifest.indexed():
+        yield card_key(platform, shelf_of(needs), name)

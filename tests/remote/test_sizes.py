@@ -1,0 +1,82 @@
+"""What a store says of sizes, and what it sends: no more is held than one answer may have."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socketserver
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from compcache.remote.address import RemoteSettings
+from compcache.remote.breaker import Breaker
+from compcache.remote.card import Card, encode_card
+from compcache.remote.helper.backends import open_backend
+from compcache.remote.helper.reads import LARGEST_MODULE, Reads, Room
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Claiming:
+    """A store whose cards claim modules of a third of what an answer may have."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def get(self, key: str, largest: int) -> bytes:
+        if "/f/" in key:
+            return encode_card(Card("f", b"m" * 16, LARGEST_MODULE // 3, 1.0, b""))
+        self.asked.append(largest)
+        return b"not that large"
+
+
+def test_one_question_reads_no_more_than_an_answer_may_have(tmp_path: Path) -> None:
+    store: Any = Claiming()
+
+    async def run() -> list[str]:
+        reads, room = Reads(store, Breaker(str(tmp_path / "breaker"))), Room()
+        answers = await asyncio.gather(*[reads.find("f", "platform", ["shelf"], 10.0, room) for _ in range(16)])
+        return sorted({answer[0] for answer in answers})
+
+    assert asyncio.run(run()) == ["missing", "unavailable"]
+    assert sum(store.asked) <= LARGEST_MODULE
+
+
+class Headers(socketserver.StreamRequestHandler):
+    """Answers with headers without end."""
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n")
+            end = time.monotonic() + 5
+            while time.monotonic() < end:
+                self.wfile.write(b"x-header: " + b"a" * 4000 + b"\r\n")
+
+
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+
+def test_headers_without_end_are_refused() -> None:
+    pytest.importorskip("obstore")
+    with Server(("127.0.0.1", 0), Headers) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+
+        async def run() -> list[Any]:
+            backend = open_backend(RemoteSettings(f"http://127.0.0.1:{server.server_address[1]}/x", "read"))
+            return await asyncio.gather(*[backend.get(f"k{n}", 1 << 20) for n in range(32)], return_exceptions=True)
+
+        before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+        assert all(isinstance(answer, Exception) for answer in asyncio.run(run()))
+        assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 64 << 20
+        assert time.monotonic() - started < 4
+        server.shutdown()
