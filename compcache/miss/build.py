@@ -12,8 +12,6 @@ from compcache.miss.staleness import warn_of_hidden, warn_of_shadowed
 from compcache.publish.host_file import linker_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
     from compcache.session import Session
@@ -34,7 +32,7 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
         CompileError, LinkError, ...: what `Cache.add_module` raises.
     """
     if not alone:
-        share_run_times(session, source, _add)
+        share_run_times(session, source, add)
     store = session.store
     built = build_module(
         source,
@@ -50,16 +48,14 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
     return built
 
 
-def add(session: Session, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
-    """Compile a module and publish it; the module_ids of all its targets, that of the one for this host first."""
-    return _add(session, source, alone=alone, tell=warn_of_hidden)
+def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False) -> tuple[str, ...]:
+    """Compile a module and publish it; the module_ids of all its targets, that of the one for this host first.
 
-
-def _add(
-    session: Session, source: ModuleSource, *, alone: bool = False, tell: Callable[[BuiltModule], None] = lambda _: None
-) -> tuple[str, ...]:
+    One that is there `for_others` needs nothing that can be called.
+    """
     built = build_source(session, source, alone=alone)
     if not alone:
         warn_of_shadowed(session.store, built)
-        tell(built)
+    if not alone and not for_others:
+        warn_of_hidden(built)
     return publish_built(session, [built])[0]

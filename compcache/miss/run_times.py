@@ -30,7 +30,7 @@ __all__ = ["share_run_times"]
 _lock = threading.Lock()
 
 
-def share_run_times(session: Session, source: ModuleSource, add: Callable[[Session, ModuleSource], object]) -> None:
+def share_run_times(session: Session, source: ModuleSource, add: Callable[..., object]) -> None:
     """Add (by `add`) the modules of the run times that the code uses, unless the cache has them. Where one cannot be made, a warning says
     so.
     """
@@ -45,9 +45,9 @@ def share_run_times(session: Session, source: ModuleSource, add: Callable[[Sessi
                 _add(session, functions, archive, add)
 
 
-def _add(session: Session, functions: list[str], archive: Archive, add: Callable[[Session, ModuleSource], object]) -> None:
+def _add(session: Session, functions: list[str], archive: Archive, add: Callable[..., object]) -> None:
     try:
-        add(session, _source(functions, archive))
+        add(session, _source(functions, archive), for_others=True)
     except LinkError as error:
         warnings.warn(
             f"{archive.name} cannot be shared by modules, so that each has its own state of it: {error}", CacheWarning, stacklevel=2

@@ -115,7 +115,8 @@ def test_an_archive_is_read_once_for_all_modules_until_it_changes(
     assert reads == [str(copy)] * 2
 
 
-def test_state_of_a_run_time_is_one_for_all_modules(cache: Cache, archive: Path) -> None:
+@pytest.mark.parametrize("together_first", [False, True])
+def test_state_of_a_run_time_is_one_for_all_modules(cache: Cache, archive: Path, *, together_first: bool) -> None:
     """Files that one source file of Fortran opens and another one writes."""
     text = """
 declare i32 @add_two(i32)
@@ -128,9 +129,16 @@ define i64 @{0}(i64 %x) {{
   ret i64 %r
 }}
 """
-    cache.add_module(ModuleSource(text.format("one"), archives=[str(archive)]))
+
+    def add_one() -> None:
+        cache.add_module(ModuleSource(text.format("one"), archives=[str(archive)]))
+
+    def add_two() -> None:
+        cache.add_modules([ModuleSource(text.format(name), archives=[str(archive)]) for name in ("three", "four")])
+
+    for add in (add_two, add_one) if together_first else (add_one, add_two):
+        add()
     cache.get_or_compile("two", lambda: ModuleSource(text.format("two"), archives=[str(archive)]))
-    cache.add_modules([ModuleSource(text.format(name), archives=[str(archive)]) for name in ("three", "four")])
     script = """
 from compcache import Cache
 with Cache(directory) as cache:
