@@ -9,7 +9,7 @@ import pytest
 from helpers import constant
 from hosts import host_like, on_host
 
-from compcache import Cache, ModuleSource, NotCachedError
+from compcache import Cache, Identity, ModuleSource, NotCachedError
 from compcache.formats.host import platform_name
 from compcache.publish.index_merge import merge
 from compcache.publish.index_rebuild import rebuild_index
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
 
+#: A name of content: all realizations are taken to do the same, whenever they were added.
+NAME = Identity("f", version=1).func_name
 #: The CPUs that there is code for, with what the code of each returns.
 CODE = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "haswell": 4, "x86-64-v4": 5}
 
@@ -28,7 +30,7 @@ CODE = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "haswell": 4, "x86-64-v4": 
 def mixed(directory: Path) -> Path:
     with Cache(directory) as cache:
         for cpu, value in CODE.items():
-            cache.add_module(ModuleSource(constant("f", value), cpu=cpu))
+            cache.add_module(ModuleSource(constant(NAME, value), cpu=cpu))
     return directory
 
 
@@ -44,8 +46,8 @@ def test_a_host_takes_the_richest_that_it_can_run(mixed: Path, cpu: str, expecte
         elif index == "rebuilt":
             rebuild_index(cache._store)
     with on_host(Cache(mixed, retarget=False), host_like(cpu)) as cache:
-        assert cache.get_target("f")() == expected
-        assert len(cache.realizations("f")) == len(CODE)
+        assert cache.get_target(NAME)() == expected
+        assert len(cache.realizations(NAME)) == len(CODE)
 
 
 def test_of_equal_requirements_the_same_tuning_is_taken(directory: Path) -> None:
@@ -53,12 +55,12 @@ def test_of_equal_requirements_the_same_tuning_is_taken(directory: Path) -> None
         for value, features in enumerate(("+prefer-256-bit", "+prefer-128-bit")):
             cpu = ("skylake", "broadwell")[value]
             changes = f"{features},-clflushopt,-xsavec,-prfchw,-rdseed,-adx,-aes"
-            cache.add_module(ModuleSource(constant("f", value), cpu=cpu, features=changes))
-        skylake, broadwell = sorted(cache.realizations("f"), key=lambda r: r.cpu, reverse=True)
+            cache.add_module(ModuleSource(constant(NAME, value), cpu=cpu, features=changes))
+        skylake, broadwell = sorted(cache.realizations(NAME), key=lambda r: r.cpu, reverse=True)
         assert required(skylake.features) == required(broadwell.features)
     for cpu, value in (("skylake", 0), ("broadwell", 1)):
         with on_host(Cache(directory, retarget=False), host_like(cpu)) as cache:
-            assert cache.get_target("f")() == value
+            assert cache.get_target(NAME)() == value
 
 
 def test_choosing_opens_one_module(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,15 +73,15 @@ def test_choosing_opens_one_module(mixed: Path, monkeypatch: pytest.MonkeyPatch)
             return real(store, module_id, **options)  # type: ignore[arg-type]
 
         monkeypatch.setattr(type(cache._store), "open_module", counted)
-        assert cache.get_target("f")() == 2
+        assert cache.get_target(NAME)() == 2
         assert len(opened) == 1
 
 
 def test_what_is_pruned_leaves_the_next_best(mixed: Path) -> None:
     with on_host(Cache(mixed, retarget=False), host_like("haswell")) as cache:
-        best = next(r.module_id for r in cache.realizations("f") if r.cpu == "haswell")
+        best = next(r.module_id for r in cache.realizations(NAME) if r.cpu == "haswell")
         cache._store.remove_module(bytes.fromhex(best))
-        assert cache.get_target("f")() == 3
+        assert cache.get_target(NAME)() == 3
 
 
 # ------------------------------------------------------------------ the C library
