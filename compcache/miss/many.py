@@ -272,10 +272,11 @@ class _Addition:
 def not_added(
     failures: Mapping[int, Exception], module_ids: tuple[str | None, ...], sources: Sequence[object] | Mapping[int, object]
 ) -> ModulesNotAddedError:
-    """The error of sources that could not be added; the first of `failures` is its cause."""
-    messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in failures.items()]
+    """The error of sources that could not be added. What is wrong with one stands before what others lack for that, and is the cause."""
+    ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
+    messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]
     more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
     head = f"{len(failures)} of {len(module_ids)} sources could not be added:"
     error = ModulesNotAddedError("\n  ".join([head, *messages[:_SHOWN], *more]), failures=failures, module_ids=module_ids)
-    error.__cause__ = next(iter(failures.values()))
+    error.__cause__ = ordered[0][1]
     return error

@@ -222,6 +222,14 @@ def test_a_source_that_fails_costs_the_others_nothing(cache: Cache) -> None:
     assert copy.module_ids == error.module_ids
 
 
+def test_causes_stand_before_what_others_lack_for_them(cache: Cache) -> None:
+    with pytest.raises(many.ModulesNotAddedError) as caught:
+        cache.add_modules([ModuleSource(caller("a", "lacking")), ModuleSource(adder("b", 1).replace("add", "nonsense"))])
+    assert str(caught.value).index("source 1") < str(caught.value).index("source 0")
+    assert isinstance(caught.value.__cause__, CompileError)
+    assert list(caught.value.failures) == [0, 1]
+
+
 def test_a_long_list_of_failures_is_cut(cache: Cache) -> None:
     with pytest.raises(compcache.ModulesNotAddedError, match="and 15 more") as caught:
         cache.add_modules([ModuleSource("no")] * 25)
