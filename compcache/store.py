@@ -698,28 +698,6 @@ class Store:
 
     # ---------------------------------------------------------------- removal
 
-    def remove_module(self, module_id: bytes) -> bool:
-        """Remove a module; whether it existed. Mapped code stays mapped; look-ups miss it from now on.
-
-        Raises:
-            StorageError: it could not be removed.
-        """
-        path = self.module_path(module_id)
-        self.tell_gone(module_id)
-        try:
-            self.files.unlink(path)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            reraise_interrupt(error)
-            raise StorageError(f"cannot remove {path}: {error.strerror or error}", path=path, errno=error.errno) from error
-        try:
-            self.files.unlink(self.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
-        except OSError as error:
-            # Nobody has signed it.
-            reraise_interrupt(error)
-        return True
-
     def tell_gone(self, module_id: bytes) -> None:
         """Have no look-up find a module in memory any more."""
         loader = self.listener() if self.listener is not None else None

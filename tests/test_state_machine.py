@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from processes import in_fork
 
 from compcache import Cache, CompcacheError, ModuleSource, NotCachedError, TargetUnloadedError, UndefinedSymbolError
+from compcache.publish.removal import remove_file
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -124,7 +125,7 @@ class CacheLife(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def remove(self, name: str) -> None:
         for module_id in self.modules[name]:
-            self.cache._store.remove_module(bytes.fromhex(module_id))
+            remove_file(self.cache._store, bytes.fromhex(module_id))
         self.modules[name].clear()
 
     @rule()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.publish.packs import stored_packs
+from compcache.publish.removal import remove_file
 from compcache.store import MODULES, PLACES
 from compcache.usage.whole_directories import remove_directory
 
@@ -29,7 +30,7 @@ def clear(store: Store) -> int:
     places = [place for place in PLACES if place.cleared and place is not MODULES]
     others = [store.path(place, name) for place in places for name in store.names(place)]
     packs = stored_packs(store)
-    removed = sum([store.remove_module(module_id) and module_id not in packs for module_id in store.module_ids()])
+    removed = sum([remove_file(store, module_id) and module_id not in packs for module_id in store.module_ids()])
     for module_id in list(store._in_memory):  # which could not be published
         store.tell_gone(module_id)
     store._in_memory.clear()

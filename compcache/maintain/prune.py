@@ -24,6 +24,7 @@ from compcache.maintain.unindexed import find_unindexed, index_modules
 from compcache.publish.index_merge import function_entries, keep_newest, readable, replace_segments, segment_level, unrepeated
 from compcache.publish.locks import wait_lock
 from compcache.publish.packs import clean_packs, stored_packs
+from compcache.publish.removal import remove_file
 from compcache.store import QUARANTINE, STATISTICS
 from compcache.usage.ledger import fold, last_uses_since, read_ledger, settle
 from compcache.usage.module_files import list_modules
@@ -269,7 +270,7 @@ def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus], ledge
         if removal.entry.module_id in spared:
             continue
         try:
-            store.remove_module(removal.entry.module_id)
+            remove_file(store, removal.entry.module_id)
         except OSError as error:
             reraise_interrupt(error)
             path = store.module_path(removal.entry.module_id)

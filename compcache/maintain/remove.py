@@ -13,6 +13,7 @@ from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
 from compcache.publish.packs import encode_pack
+from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
 from compcache.usage.ledger import read_ledger
 from compcache.usage.listings import module_key
@@ -103,7 +104,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     """
     removed: list[bytes] = []
     try:
-        removed.extend(module_id for module_id in module_ids if store.remove_module(module_id))
+        removed.extend(module_id for module_id in module_ids if remove_file(store, module_id))
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot remove a module of {store.root}: {error.strerror or error}"

@@ -21,6 +21,7 @@ from compcache.formats.index import MODULE
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
 from compcache.formats.records import ModuleRecord, decode_module
 from compcache.publish.index_merge import readable
+from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
 from compcache.store import SIGNATURES
 
@@ -123,7 +124,7 @@ def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], b
         new = publish_modules(store, [encode_pack(live)], signs=signed) if live else []
         for pack in contents.keys() - new:
             try:
-                store.remove_module(pack)
+                remove_file(store, pack)
             except CompcacheError:
                 continue  # another user's: it stays, and holds nothing new
             gone.add(pack)

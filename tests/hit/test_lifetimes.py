@@ -18,6 +18,7 @@ from helpers import adder, caller, constant, frees_callers, run_fresh
 
 from compcache import Cache, CompcacheError, ModuleSource, NotCachedError, TargetUnloadedError, TypedCallTarget, frontend
 from compcache.globals import PythonObject
+from compcache.publish.removal import remove_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -355,7 +356,7 @@ def test_a_pickled_target_is_found_in_another_process(cache: Cache, directory: P
 def test_a_target_that_cannot_be_found_again_says_which_and_where(cache: Cache, directory: Path) -> None:
     module_id = cache.add_module(ModuleSource(constant("f", 1)))
     data = pickle.dumps(cache.get_target("f"))
-    cache._store.remove_module(bytes.fromhex(module_id))
+    remove_file(cache._store, bytes.fromhex(module_id))
     with pytest.raises(NotCachedError, match="f") as caught:
         pickle.loads(data)
     assert (caught.value.func_name, caught.value.cache_dir) == ("f", str(directory))

@@ -10,6 +10,7 @@ from helpers import PACKAGE_ROOT, adder, caller, flip_byte, module_file, run_fre
 
 from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
 from compcache.globals import ObjectIdentity
+from compcache.publish.removal import remove_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ def test_another_cpu(cache: Cache) -> None:
 def test_a_missing_dependency(cache: Cache) -> None:
     leaf = cache.add_module(ModuleSource(adder("leaf", 1)))
     cache.add_module(ModuleSource(caller("top", "leaf")))
-    cache._store.remove_module(bytes.fromhex(leaf))
+    remove_file(cache._store, bytes.fromhex(leaf))
     explanation = cache.explain("top")
     assert explanation.reason == "dependency"
     assert "'leaf'" in explanation.verdicts[0].message
@@ -57,7 +58,7 @@ def test_one_realization_may_be_passed_over_while_another_serves(cache: Cache) -
     leaf = cache.add_module(ModuleSource(adder("leaf", 1)))
     cache.add_module(ModuleSource(caller("f", "leaf")))
     cache.add_module(ModuleSource(adder("f", 5)))
-    cache._store.remove_module(bytes.fromhex(leaf))
+    remove_file(cache._store, bytes.fromhex(leaf))
     explanation = cache.explain("f")
     assert explanation.hit
     assert sorted(v.reason for v in explanation.verdicts) == ["", "dependency"]

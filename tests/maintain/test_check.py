@@ -14,6 +14,7 @@ from compcache import Cache, CheckReport, Finding, ModuleSource, PrunePolicy, St
 from compcache.maintain.check import check
 from compcache.miss.build import build_source
 from compcache.miss.publication import publish_built
+from compcache.publish.removal import remove_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +116,7 @@ def test_an_image_that_is_not_the_one_of_its_records_is_found(cache: Cache, dire
 def test_a_dangling_import_names_both_ends(cache: Cache) -> None:
     leaf = cache.add_module(ModuleSource(adder("leaf", 1)))
     top = cache.add_module(ModuleSource(caller("top", "leaf")))
-    cache._store.remove_module(bytes.fromhex(leaf))
+    remove_file(cache._store, bytes.fromhex(leaf))
     report = cache.check()
     dangling = [f for f in report.findings if f.kind == "dangling"]
     assert [f.subject for f in dangling] == ["leaf"]

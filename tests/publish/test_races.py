@@ -216,10 +216,11 @@ def test_a_thousand_duplicates(build: Build, tmp_path: Path) -> None:
     assert call(place, ("f", 1), ("h", 1)) == [2, 102]
     script = """
     from compcache import Cache
+    from compcache.publish.removal import remove_file
     with Cache(directory) as cache:
         modules = sorted({realization.module_id for realization in cache.realizations("f")})
         for module_id in modules[1:]:
-            cache._store.remove_module(bytes.fromhex(module_id))
+            remove_file(cache._store, bytes.fromhex(module_id))
         result = [len(modules), len(cache.realizations("f")), cache.get_target("h")(1)]
     """
     assert run_fresh(place, script) == [1000, 1, 102]

@@ -39,9 +39,10 @@ def remove_elsewhere(directory: Path, name: str) -> None:
     """Remove every module that holds a function, in another process."""
     script = f"""
     from compcache import Cache
+    from compcache.publish.removal import remove_file
     with Cache(directory) as cache:
         modules = {{realization.module_id for realization in cache.realizations({name!r})}}
-        result = [cache._store.remove_module(bytes.fromhex(module_id)) for module_id in modules]
+        result = [remove_file(cache._store, bytes.fromhex(module_id)) for module_id in modules]
     """
     assert all(run_fresh(directory, script))
 
@@ -249,7 +250,7 @@ while time.monotonic() < end:
     else:
         modules = list(cache._store.module_ids())
         for module_id in chance.sample(modules, len(modules) // 10):
-            counts["removed"] += cache._store.remove_module(module_id)
+            counts["removed"] += remove_file(cache._store, module_id)
 result = dict(counts)
 """
 )

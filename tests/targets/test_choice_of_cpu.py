@@ -13,6 +13,7 @@ from compcache import Cache, Identity, ModuleSource, NotCachedError
 from compcache.formats.host import platform_name
 from compcache.publish.index_merge import merge
 from compcache.publish.index_rebuild import rebuild_index
+from compcache.publish.removal import remove_file
 from compcache.targets.processor_words import required
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def test_choosing_opens_one_module(mixed: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_is_pruned_leaves_the_next_best(mixed: Path) -> None:
     with on_host(Cache(mixed, retarget=False), host_like("haswell")) as cache:
         best = next(r.module_id for r in cache.realizations(NAME) if r.cpu == "haswell")
-        cache._store.remove_module(bytes.fromhex(best))
+        remove_file(cache._store, bytes.fromhex(best))
         assert cache.get_target(NAME)() == 3
 
 

@@ -1,0 +1,37 @@
+"""Removes the files of modules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import StorageError
+from compcache.files import reraise_interrupt
+from compcache.store import SIGNATURES
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["remove_file"]
+
+
+def remove_file(store: Store, module_id: bytes) -> bool:
+    """Remove the file of a module, and its signatures; whether it existed. Mapped code stays mapped; look-ups miss it from now on.
+
+    Raises:
+        StorageError: it could not be removed.
+    """
+    path = store.module_path(module_id)
+    store.tell_gone(module_id)
+    try:
+        store.files.unlink(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        reraise_interrupt(error)
+        raise StorageError(f"cannot remove {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+    try:
+        store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
+    except OSError as error:
+        # Nobody has signed it.
+        reraise_interrupt(error)
+    return True
