@@ -274,8 +274,7 @@ class Loader:
             except CompcacheError:
                 if not any(self.store.find_here(func_name)):
                     raise  # the look-up has looked at the disk just now
-                index.refresh()
-                if index.segments is known:
+                if not self.store.renew_index() and index.segments is known:
                     raise
                 again, known = False, index.segments  # it has changed meanwhile
 
