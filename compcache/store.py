@@ -534,9 +534,9 @@ class Store:
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
-    def renew_index(self) -> None:
-        """Look at the index on disk again, and at those of layers."""
-        self._renew_index()
+    def renew_index(self) -> bool:
+        """Look at the index on disk again, and at those of layers; whether one has changed."""
+        return self._renew_index()
 
     def _renew_index(self, *, look: bool = True) -> bool:
         """Read the index again, rebuilding it where it is damaged or missing; return whether it has changed."""

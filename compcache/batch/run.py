@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["compile_many"]
 
-#: Worth a retry: a later job of the same batch may provide the symbol.
-_WORTH_WAITING = "UndefinedSymbolError"
+#: Worth a retry: another job of the same batch may provide the symbol, or code of it that fits.
+_WORTH_WAITING = ("UndefinedSymbolError", "SignatureMismatchError")
 
 
 def compile_many(
@@ -185,7 +185,7 @@ class _Batch:
             for job, outcome in self._events(pool.run(jobs)):
                 if outcome.kind in ("died", "timeout"):
                     died.append(job)
-                elif outcome.error == _WORTH_WAITING:
+                elif outcome.error in _WORTH_WAITING:
                     unsatisfied.append((job, outcome))
                 else:
                     self.record(job, outcome)
@@ -211,7 +211,7 @@ class _Batch:
         for job, outcome in self._events(events):
             if outcome.kind == "died" and not record_lost:
                 lost.append((job, outcome))
-            elif outcome.error == _WORTH_WAITING:
+            elif outcome.error in _WORTH_WAITING:
                 unsatisfied.append((job, outcome))
             else:
                 self.record(job, outcome)

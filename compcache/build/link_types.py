@@ -14,7 +14,7 @@ from compcache.arch.known import architecture
 from compcache.build.ir_text import parse_head, quote, unquote
 from compcache.build.llvm_types import Types, split_at, split_words
 from compcache.formats.host import platform_name
-from compcache.hit.link_types import ADDRESS, IGNORED, VARIABLE, VARIADIC, WRITTEN
+from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -188,7 +188,8 @@ class _Reader:
         aligned = _ALIGN.findall(line, max(len(line) - _LAST_CHARACTERS, 0))
         size = "?" if read.size <= 0 else str(read.size)
         words = [VARIABLE, size, "align", aligned[-1] if aligned else str(read.align)]
-        return " ".join([*words, *(["constant"] if match[1] == "constant" else []), *marks])
+        kinds = [word for word, is_one in (("constant", match[1] == "constant"), (THREAD_LOCAL, THREAD_LOCAL in match[0])) if is_one]
+        return " ".join([*words, *kinds, *marks])
 
 
 def _convention(words: list[str]) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "IGNORED",
     "LINK_TYPE_SIZE",
     "OR",
+    "THREAD_LOCAL",
     "VARIABLE",
     "VARIADIC",
     "WRITTEN",
@@ -37,6 +38,8 @@ IGNORED, ADDRESS = "ignored", "address"
 VARIABLE, _UNKNOWN = "variable", "?"
 #: What a variable is that cannot change, and a use that changes it.
 CONSTANT, WRITTEN = "constant", "written"
+#: What a variable is that each thread has one of.
+THREAD_LOCAL = "thread_local"
 #: What stands between types of one use, and in place of parameters that a definition does not name.
 OR, VARIADIC = " | ", "..."
 #: How many bytes records have of a link type: its digest, and the offset of its record.
@@ -114,6 +117,9 @@ def _variable_fits(definition: list[str], use: list[str]) -> tuple[bool, str]:
     size, expected = definition[1], use[1]
     if _UNKNOWN not in (size, expected) and int(expected) > int(size):
         return False, f"it has {size} bytes, and {expected} are expected"
+    if (THREAD_LOCAL in definition) != (THREAD_LOCAL in use):
+        kind, other = ("", " not") if THREAD_LOCAL in definition else (" not", "")
+        return False, f"it is{kind} thread-local, and used as one that is{other}"
     if CONSTANT in definition and WRITTEN in use:
         return False, "it is constant, and is written to"
     if int(use[3]) > int(definition[3]):

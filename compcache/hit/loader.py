@@ -27,7 +27,7 @@ from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
 from compcache.digest import DIGEST_SIZE
-from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, ReentrantLoadError, StorageError
+from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
@@ -267,17 +267,16 @@ class Loader:
 
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         index = self.store.index
-        again = index.is_listed  # by a former look-up
-        known = index.segments
-        try:
-            return self._load(func_name, owner, accept, again=again)
-        except CompcacheError as error:
-            if isinstance(error, NotCachedError) and error.__cause__ is None:
-                raise  # the look-up has looked at the disk just now
-            index.refresh()
-            if index.segments is known:
-                raise
-        return self._load(func_name, owner, accept, again=False)  # the index has changed meanwhile
+        again, known = index.is_listed, index.segments  # by a former look-up
+        while True:
+            try:
+                return self._load(func_name, owner, accept, again=again)
+            except CompcacheError:
+                if not any(self.store.find_here(func_name)):
+                    raise  # the look-up has looked at the disk just now
+                if not self.store.renew_index() and index.segments is known:
+                    raise
+                again, known = False, index.segments  # it has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
         target = None

@@ -232,10 +232,10 @@ class LayeredStore(Store):
 
                 warn_of_layer(layer, layer.index.problem)
 
-    def renew_index(self) -> None:
+    def renew_index(self) -> bool:
         """See `Store`."""
         self.merged = None
-        self._renew_all([True] * (1 + len(self.layers)))
+        return self._renew_all([True] * (1 + len(self.layers)))
 
     def _renew_all(self, look: list[bool]) -> bool:
         return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), look, strict=True)])  # noqa: C419 - of each

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["add_group", "modules_of_group"]
 
 #: Of what members are and how they are made: another number makes all of them again.
-_VERSION = "1"
+_VERSION = "2"
 _PERSON = b"compcache-member"
 
 

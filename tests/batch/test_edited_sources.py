@@ -106,3 +106,11 @@ def test_an_edited_source_is_told_of_where_that_is_asked_for(cache: Cache, monke
     with pytest.warns(CacheWarning, match="'f' was compiled from different code than there is now; it is compiled again"):
         assert counts(batch(cache, ModuleSource(constant("f", 2)))) == (1, 0, 0)
     assert not issubclass(ConflictingJobsError, CompcacheError)
+
+
+def test_a_job_that_needs_what_another_one_edits_is_tried_again(cache: Cache) -> None:
+    """Where the cache has the function with another type only, the source with the fitting one may be in the same batch."""
+    cache.add_module(ModuleSource(constant("f", 1)))
+    user = "declare double @f()\ndefine double @g() {\n  %x = call double @f()\n  ret double %x\n}\n"
+    assert counts(batch(cache, ModuleSource(user), ModuleSource(constant("f", 2.5, "double")))) == (2, 0, 0)
+    assert cache.get_target("g")() == 2.5

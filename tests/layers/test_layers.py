@@ -310,3 +310,16 @@ def test_a_read_only_mount_of_the_superuser_serves_another_user(readonly: bool) 
         if done.returncode == 77 or "unshare failed" in done.stderr:
             pytest.skip(f"no mounts here: {done.stderr}")
         assert done.stdout.splitlines() == ["Read-only file system", "2", "2"], done.stderr
+
+
+def test_what_is_replaced_in_a_layer_is_found_by_who_has_it_open(directory: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    with Cache(layer) as below:
+        below.add_module(ModuleSource(adder("f", 1)))
+        below.add_module(ModuleSource(caller("g", "f")))
+        with Cache(directory, layers=[layer]) as cache:
+            assert cache.get_target("f")(1) == 2
+            below.replace(ModuleSource(adder("f", 2)))
+            assert cache.get_target("f")(1) == 3
+            below.replace(ModuleSource(adder("f", 3)))
+            assert cache.get_target("g")(1) == 4

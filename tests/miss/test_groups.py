@@ -14,7 +14,16 @@ import pytest
 from helpers import adder, caller, run_fresh
 
 import compcache
-from compcache import Cache, CacheWarning, CompileError, Function, LinkError, ModuleSource, UndefinedSymbolError
+from compcache import (
+    Cache,
+    CacheWarning,
+    CompileError,
+    Function,
+    LinkError,
+    ModuleSource,
+    SignatureMismatchError,
+    UndefinedSymbolError,
+)  # fmt: skip
 from compcache.build import codegen
 from compcache.frontend import list_groups
 from compcache.images.linkers.find import find_linker
@@ -166,6 +175,14 @@ def test_thread_locals_sections_and_weak_references_are_those_of_all(cache: Cach
         cache.add_modules([ModuleSource(code) for code in codes], group="lib")
     targets = [cache.get_target(name) for name in ("bump_1", "bump_2", "bytes", "there", "not_there")]
     assert [target() for target in targets] == [6, 7, 16, True, False]
+
+
+@pytest.mark.parametrize("defined", ["thread_local global", "global"])
+def test_a_variable_is_thread_local_in_all_members_or_in_none(cache: Cache, defined: str) -> None:
+    used = "external global" if defined.startswith("thread_local") else "external thread_local global"
+    user = f"@v = {used} i64\ndefine i64 @get() {{\n  %x = load i64, ptr @v\n  ret i64 %x\n}}\n"
+    with pytest.raises(SignatureMismatchError, match=r"'v' is variable .* thread-local, and used as one that is"):
+        cache.add_modules([named("a.c", user), named("b.c", f"@v = {defined} i64 5\n")], group="g")
 
 
 @pytest.mark.skipif(not HAS_LINKER, reason="thread-local variables need a linker")

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import adder, constant, module_file, run_fresh, sum_of
@@ -23,6 +24,7 @@ from compcache.formats.table import Table, encode_table
 from compcache.miss.retarget import tune
 from compcache.publish import numbering
 from compcache.publish.index_merge import publish_segment
+from compcache.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore::compcache.ShadowWarning")
 NEEDS_X86 = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
@@ -303,6 +305,26 @@ def test_replace_keeps_what_was_added_together(cache: Cache) -> None:
     cache.add_module(version(1))
     cache.replace(ModuleSource(constant("f", 2), targets=["x86-64", "x86-64-v2"]))
     assert {copy.cpu for copy in cache.realizations("f")} == {"x86-64", "x86-64-v2"}
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_look_up_that_a_replacement_overtakes_finds_the_new_one(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch, *, asked_before: bool
+) -> None:
+    cache.add_module(version(1))
+    with Cache(directory) as reader:
+        assert not asked_before or reader.get_target("f")() == 1
+        left = [version(3), version(2)]
+        open_module = Store.open_module
+
+        def replace_and_open(store: Store, *arguments: Any, **keywords: Any) -> Any:
+            """What is to be opened has been looked up in the index."""
+            if left and store is reader._store:
+                cache.replace(left.pop())
+            return open_module(store, *arguments, **keywords)
+
+        monkeypatch.setattr(Store, "open_module", replace_and_open)
+        assert reader.get_target("f")() == 3
 
 
 # ------------------------------------------------------------------------------------------------------------ a long life
