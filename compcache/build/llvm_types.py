@@ -91,7 +91,8 @@ class Types:
             while align * _BYTE < bits and align < _WIDE:
                 align *= 2
             align = min(align, self._wide)
-            return Type(-(-bits // _BYTE // align) * align if bits > _BYTE * align else align, align, (word,))
+            pieces = ("i64", "i64") if bits == _BYTE * _WIDE else (word,)  # C front ends write the halves, others the whole
+            return Type(-(-bits // _BYTE // align) * align if bits > _BYTE * align else align, align, pieces)
         if word in _FLOATS:
             name, size = _FLOATS[word]
             return Type(size, size, (name,))
@@ -133,7 +134,7 @@ class Types:
             pieces = part.pieces * count if count * len(part.pieces) <= _MOST_PIECES else (f"memory{size}",)
             return Type(size, part.align, pieces, is_aggregate=True), end + 1
         kind = part.pieces[0]
-        bits = count * (int(kind[1:]) if kind[0] == "i" else part.size * _BYTE)
+        bits = count * (int(kind[1:]) if kind[0] == "i" and len(part.pieces) == 1 else part.size * _BYTE)
         size = 1
         while size * _BYTE < bits:
             size *= 2

@@ -48,6 +48,8 @@ DIGEST_SIZE = 8
 _EXTENSIONS = frozenset(("zeroext", "signext"))
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f128": 128}
 _REGISTER_BITS = 64
+#: What C passes as an ``int`` where a function has no prototype.
+_PROMOTED = frozenset(("i1", "i8", "i16"))
 
 
 def united(types: Iterable[str]) -> str:
@@ -167,7 +169,8 @@ def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
         return False, "its calling convention is {}, and it is called by {}".format(*conventions)
     if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
         return False, f"it takes {len(definition.parameters)} arguments, and {len(use.parameters)} are passed"
-    binds, doubts = _parameters_fit(definition.parameters, use.parameters)
+    is_promoted = use.variadic and not definition.variadic  # C passes so what it has no prototype for
+    binds, doubts = _parameters_fit(definition.parameters, use.parameters, is_promoted=is_promoted)
     if not binds:
         return False, doubts
     if use.result and IGNORED not in use.marks:
@@ -182,10 +185,12 @@ def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
     return True, doubts
 
 
-def _parameters_fit(taken: list[Piece], given: list[Piece]) -> tuple[bool, str]:
+def _parameters_fit(taken: list[Piece], given: list[Piece], *, is_promoted: bool) -> tuple[bool, str]:
     doubts = ""
     for number, (expected, passed) in enumerate(zip(taken, given, strict=False), 1):
         fit, lacks = _passes(expected, passed)
+        if is_promoted and passed[0] == "i32" and expected[0].partition(" ")[0] in _PROMOTED:
+            fit = lacks = True
         why = f"its parameter {number} is {expected[0]}, and {passed[0]} is passed"
         if not fit:
             return False, why

@@ -68,11 +68,11 @@ class _Linking(NamedTuple):
     weak: frozenset[str]
 
 
-def add_modules(session: Session, sources: Iterable[ModuleSource]) -> tuple[str, ...]:
-    """See `Cache.add_modules`."""
+def add_modules(session: Session, sources: Iterable[ModuleSource], *, replace: bool = False) -> tuple[str, ...]:
+    """See `Cache.add_modules`, and `Cache.replace`, which needs no word on what is removed then."""
     session.store.require_writable()
     with ThreadPoolExecutor(min(_LINKERS, 1 + (os.cpu_count() or 1)), "compcache-link") as linkers:
-        addition = _Addition(session, linkers)
+        addition = _Addition(session, linkers, replace=replace)
         try:
             for number, source in enumerate(sources):
                 addition.add(number, source)
@@ -86,8 +86,9 @@ def add_modules(session: Session, sources: Iterable[ModuleSource]) -> tuple[str,
 class _Addition:
     """What has become of the sources so far."""
 
-    def __init__(self, session: Session, linkers: ThreadPoolExecutor) -> None:
+    def __init__(self, session: Session, linkers: ThreadPoolExecutor, *, replace: bool) -> None:
         self._session = session
+        self._replace = replace
         self._executor = linkers
         self._waiting: list[_Linking] = []
         self._defined: set[str] = set()  # by all that was compiled
@@ -196,7 +197,8 @@ class _Addition:
         for _, built in linked:
             for module in (built, *built.others):
                 store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
-            warn_of_shadowed(store, built)
+            if not self._replace:
+                warn_of_shadowed(store, built)
         warn_of_repeated([built for _, built in linked])
         try:
             self._publish(linked)

@@ -26,7 +26,7 @@ def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], grou
     sources = given if hasattr(given, "__iter__") else [given]
     if group is not None:
         return add_group(session, sources, group, replace=True)
-    module_ids = add_modules(session, sources)
+    module_ids = add_modules(session, sources, replace=True)
     _remove_superseded(session.store, module_ids)
     return module_ids
 

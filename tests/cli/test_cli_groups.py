@@ -64,7 +64,8 @@ def test_the_newest_group_answers_as_a_whole_also_where_it_was_there_before(dire
 def test_one_file_replaces_its_older_module(directory: Path, files: list[Path]) -> None:
     for number in (1, 2):
         files[0].write_text(adder("value", number), encoding="utf-8")
-        assert compcache("--dir", directory, "add", files[0], "--replace").status == 0
+        done = compcache("--dir", directory, "add", files[0], "--replace")
+        assert (done.status, done.err) == (0, "")
     assert compcache("--dir", directory, "call", "value", "5").out == "7\n"
     assert len(Cache(directory).modules()) == 1
 

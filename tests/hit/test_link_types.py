@@ -63,10 +63,15 @@ WARNS = [
     ("i64(i8 signext)", "i64(i8 zeroext)"),
     ("i8()", "i8 zeroext()"),
     ("i64(ptr, ...)", "i64(ptr)"),
+    ("i64(i8 signext, i16 zeroext, i1 zeroext)", "i64(i32, i32, i32, ...)"),
     ("variable 8 align 4", "variable 8 align 8"),
 ]
 SILENT = [("i64(i8)", "i64(i8 signext)"), ("i8 zeroext()", "i8()")]
 REFUSED = [
+    ("i64(i8 signext)", "i64(i32)"),
+    ("i64(i8 signext, ...)", "i64(i32, ...)"),
+    ("i64(i8 signext)", "i64(i64, ...)"),
+    ("i64(i64)", "i64(i32, ...)"),
     ("f64(f64)", "i64(i64)"),
     ("f64(f64)", "f64(f32)"),
     ("i32(i64)", "i64(i64)"),

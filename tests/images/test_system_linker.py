@@ -407,6 +407,7 @@ def test_bytes_that_are_no_object_are_refused(linker: Linker) -> None:
     [
         ("echo '  out'; echo err >&2; exit 3", "failed with exit status 3: out", "out\nerr"),
         ("exit 7", "failed with exit status 7$", ""),
+        ("printf 'in f:\\nwrong\\n'; exit 7", "failed with exit status 7: wrong$", "in f:\nwrong"),
         ("echo dying; kill -SEGV $$", "was killed by SIGSEGV: dying", "dying"),
         ("echo done", "reported success but wrote no file", "done"),
         ("echo text > image.so", "did not write an ELF file", ""),

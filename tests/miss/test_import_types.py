@@ -86,6 +86,20 @@ def test_a_result_that_nobody_looks_at_does_not_matter(cache: Cache) -> None:
     assert cache.get_target("g")() == 3
 
 
+def test_an_integer_of_128_bits_is_its_halves(cache: Cache) -> None:
+    """C front ends write two integers for it, Rust's writes one."""
+    cache.add_module(ModuleSource("define i128 @f(i128 %x) {\n  %y = shl i128 %x, 1\n  ret i128 %y\n}\n"))
+    cache.add_module(ModuleSource("""
+declare { i64, i64 } @f(i64, i64)
+define i64 @g() {
+  %y = call { i64, i64 } @f(i64 0, i64 21)
+  %high = extractvalue { i64, i64 } %y, 1
+  ret i64 %high
+}
+"""))  # fmt: skip
+    assert cache.get_target("g")() == 42
+
+
 def test_extensions_that_differ_are_a_warning(cache: Cache) -> None:
     cache.add_module(ModuleSource("define i64 @f(i8 signext %x) {\n  %y = sext i8 %x to i64\n  ret i64 %y\n}\n"))
     code = "declare i64 @f(i8)\ndefine i64 @g(i64 %x) {\n  %s = trunc i64 %x to i8\n  %y = call i64 @f(i8 %s)\n  ret i64 %y\n}\n"

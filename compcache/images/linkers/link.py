@@ -203,7 +203,7 @@ def _link_in_directory(link: _Link) -> bytes:
         if ended is None:
             raise LinkerError(f"{linker} cannot work in a temporary directory: {directory} is gone")
         if ended.status:
-            message = f"{linker} {_describe(ended.status)}{_first_line(ended.output)}"
+            message = f"{linker} {_describe(ended.status)}{_cause(ended.output)}"
             raise LinkerError(message, output=ended.output)
         return _read_image(linker, directory, ended.output)
 
@@ -337,5 +337,7 @@ def _trim(printed: bytes) -> str:
     return f"{text[:_MAX_OUTPUT]}\n[{len(text) - _MAX_OUTPUT} characters more]"
 
 
-def _first_line(output: str) -> str:
-    return f": {output.splitlines()[0]}" if output else ""
+def _cause(output: str) -> str:
+    """The first line that says what is wrong: GNU ld names the function ahead of it."""
+    lines = output.splitlines()
+    return f": {next((line for line in lines if not line.endswith(':')), lines[0])}" if lines else ""
