@@ -69,7 +69,10 @@ class RecordBuilder:
         self._resolution = resolution
         self._slots = slots
         self._payloads = payloads
-        self._places = places
+        by_name: dict[str, bytes] = {}  # a load fills all that stands for a function or variable at once
+        for symbol, name in resolution.imports.items():
+            by_name[name] = by_name.get(name, b"") + places.get(symbol, b"")
+        self._places = {symbol: by_name[name] for symbol, name in resolution.imports.items()}
         self._types = types
         self._written_types: dict[str, bytes] = {}
         self._imports = resolution.imported()

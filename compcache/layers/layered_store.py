@@ -314,9 +314,13 @@ class LayeredStore(Store):
                     return super().open_module(module_id, leave_stamp=leave_stamp)
                 return store.open_module(module_id, leave_stamp=leave_stamp)
             except (FileNotFoundError, IntegrityError, StorageError) as error:
-                failure = error if failure is None or isinstance(failure, FileNotFoundError) else failure
-        assert failure is not None
-        raise failure
+                if failure is None or isinstance(failure, FileNotFoundError):
+                    failure = error.with_traceback(None)
+        try:
+            assert failure is not None
+            raise failure
+        finally:
+            failure = None  # it and this frame would keep each other, and what the callers have loaded, until garbage is collected
 
     def remember_layer(self, entry: ModuleEntry) -> None:
         """Keep that a file of a layer was verified, where something can be kept."""

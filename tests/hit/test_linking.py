@@ -422,3 +422,18 @@ def test_names_given_to_the_dynamic_linker_mean_the_same_in_other_processes(cach
     given = [(int(process), os.path.normpath(name)) for process, name in names if "/fd/" in name]
     assert [process for process, _ in given] == list(both)
     assert all(re.fullmatch(rf"/+proc/{process}/fd/\d+", name) for process, name in given)
+
+
+@pytest.mark.parametrize("kind", ["function", "variable"])
+def test_two_symbols_can_stand_for_one_thing(cache: Cache, directory: Path, kind: str) -> None:
+    if kind == "function":
+        cache.add_module(ModuleSource("define i64 @f() {\n  ret i64 5\n}\n"))
+        head, value = "declare i64 @{0}()\n", "call i64 @{0}()"
+    else:
+        cache.add_module(ModuleSource("@f = global i64 5\n"))
+        head, value = "@{0} = external global i64\n", "load i64, ptr @{0}"
+    text = head.format("a") + head.format("b") + "define i64 @only() {\n  %b = " + value.format("b") + "\n  ret i64 %b\n}\n"
+    text += f"define i64 @both() {{\n  %a = {value.format('a')}\n  %b = {value.format('b')}\n  %c = add i64 %a, %b\n  ret i64 %c\n}}\n"
+    cache.add_module(ModuleSource(text, imports={"a": "f", "b": "f"}))
+    script = "from compcache import Cache\ncache = Cache(directory)\nresult = [cache.get_target(name)() for name in ('only', 'both')]"
+    assert run_fresh(directory, script) == [5, 10]
