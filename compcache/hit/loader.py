@@ -266,17 +266,16 @@ class Loader:
             raise named(error, func_name) from error.__cause__
 
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        index = self.store.index
-        again, known = index.is_listed, index.segments  # by a former look-up
+        store = self.store
+        again, known = store.index.is_listed, store.index.segments  # by a former look-up
         while True:
             try:
                 return self._load(func_name, owner, accept, again=again)
             except CompcacheError:
-                if not any(self.store.find_here(func_name)):
-                    raise  # the look-up has looked at the disk just now
-                if not self.store.renew_index() and index.segments is known:
+                # Where nothing is known the look-up has looked at the disk just now.
+                if not any(store.find_here(func_name)) or not (store.renew_index() or store.index.segments is not known):
                     raise
-                again, known = False, index.segments  # it has changed meanwhile
+                again, known = False, store.index.segments  # it has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
         target = None
