@@ -378,10 +378,8 @@ class Loader:
         remember_closure(self.store, root, offset, chosen)
 
     def candidates(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
-
-        All that have a name of content have the same. `again` is that of `Store.find`.
-        """
+        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near."""
+        # All that have a name of content have the same. `again` is that of `Store.find`.
         if is_ordered(func_name):
             yield from self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again)
             return
@@ -467,10 +465,8 @@ class Loader:
         return self.store.condemn(source.file, error)
 
     def holds(self, name: str, *, to_import: bool = False) -> bool:
-        """Whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well.
-
-        It reads the index and one record at most.
-        """
+        """Whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well."""
+        # It reads the index and one record at most.
         for module_id, offset in self.store.find(name):
             try:
                 with self.store.open_module(module_id) as module:
