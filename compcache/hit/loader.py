@@ -266,17 +266,16 @@ class Loader:
             raise named(error, func_name) from error.__cause__
 
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        index = self.store.index
-        again, known = index.is_listed, index.segments  # by a former look-up
+        store = self.store
+        again, known = store.index.is_listed, store.index.segments  # by a former look-up
         while True:
             try:
                 return self._load(func_name, owner, accept, again=again)
             except CompcacheError:
-                if not any(self.store.find_here(func_name)):
-                    raise  # the look-up has looked at the disk just now
-                if not self.store.renew_index() and index.segments is known:
+                # Where nothing is known the look-up has looked at the disk just now.
+                if not any(store.find_here(func_name)) or not (store.renew_index() or store.index.segments is not known):
                     raise
-                again, known = False, index.segments  # it has changed meanwhile
+                again, known = False, store.index.segments  # it has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
         target = None
@@ -379,10 +378,8 @@ class Loader:
         remember_closure(self.store, root, offset, chosen)
 
     def candidates(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
-
-        All that have a name of content have the same. `again` is that of `Store.find`.
-        """
+        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near."""
+        # All that have a name of content have the same. `again` is that of `Store.find`.
         if is_ordered(func_name):
             yield from self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again)
             return
@@ -468,10 +465,8 @@ class Loader:
         return self.store.condemn(source.file, error)
 
     def holds(self, name: str, *, to_import: bool = False) -> bool:
-        """Whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well.
-
-        It reads the index and one record at most.
-        """
+        """Whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well."""
+        # It reads the index and one record at most.
         for module_id, offset in self.store.find(name):
             try:
                 with self.store.open_module(module_id) as module:
