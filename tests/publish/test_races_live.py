@@ -248,6 +248,7 @@ while time.monotonic() < end:
         cache.prune(PrunePolicy(max_modules=NAMES))
         counts["prunes"] += 1
     else:
+        from compcache.publish.removal import remove_file
         modules = list(cache._store.module_ids())
         for module_id in chance.sample(modules, len(modules) // 10):
             counts["removed"] += remove_file(cache._store, module_id)
