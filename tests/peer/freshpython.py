@@ -22,11 +22,16 @@ globals().update(ast.literal_eval(sys.stdin.read()))
 before = set(sys.modules)
 from compcache import Cache
 cache = Cache(cache_dir)
-targets = {}
+targets, kept = {}, []
+def given(argument):
+    if isinstance(argument, bytes):
+        kept.append(bytearray(argument))
+        return kept[-1]
+    return argument
 def call(name, *arguments):
     if name not in targets:
         targets[name] = cache.get_target(name)
-    return targets[name](*arguments)
+    return targets[name](*map(given, arguments))
 """
 _LAST = """
 imported = [name for name in unwanted if name in sys.modules and name not in before]
@@ -42,7 +47,8 @@ def run_fresh(cache_dir: Path, script: str, *, unwanted: tuple[str, ...] = UNWAN
     """What `script` left in `result`, after a run with `cache` open and `inputs` as variables.
 
     `call(name, ...)` calls a target and keeps it: what C code has in static data lives as long as its module
-    is loaded, and that is as long as anybody holds a target of it.
+    is loaded, and that is as long as anybody holds a target of it. `given(bytes)` is a writable copy, which lives on: that is what `call`
+    passes, since LLVM does not know of each function that is declared with `const void *` that it does not write.
 
     Inputs and result are Python literals. Fails when the process fails or warns, and when it imported
     one of the `unwanted` modules.

@@ -105,7 +105,7 @@ def test_a_state_lives_between_calls(whole: Path, texts: list[bytes]) -> None:
         state = create()
         reset(state)
         for text in texts:
-            assert update(state, text, len(text)) == 0
+            assert update(state, given(text), len(text)) == 0
         result = digest(state) % 2**64
         free(state)
     """
@@ -132,7 +132,7 @@ def test_functions_for_several_cpus_live_in_one_module(
     add_modules(tmp_path / "cache", libraries.XXHASH_DISPATCH.modules(sdist, compiler_named(compiler_name)))
     script = """
         dispatched = cache.get_target("XXH3_64bits_withSeed_dispatch")
-        result = [dispatched(text, len(text), 11) % 2**64 for text in texts]
+        result = [dispatched(given(text), len(text), 11) % 2**64 for text in texts]
     """
     digests = run_fresh(tmp_path / "cache", script, texts=texts)
     assert digests == [xxhash.xxh3_64_intdigest(text, 11) for text in texts]
