@@ -40,6 +40,7 @@ __all__ = [
     "read_values",
     "references",
     "section_bounds",
+    "split_at",
     "split_parameters",
     "symbol_counts",
     "unquote",
@@ -472,10 +473,12 @@ def split_parameters(text: str) -> tuple[str, ...]:
     """The texts between the commas of the outermost level."""
     if not _NESTED.search(text):
         return tuple(text.split(", ")) if text else ()
-    parts: list[str] = []
-    depth = 0
-    quoted = False
-    start = 0
+    return tuple([part for part in map(str.strip, split_at(text, ",")) if part])
+
+
+def split_at(text: str, at: str) -> list[str]:
+    """The parts of a text between these characters; what is in brackets or quotes is part of one."""
+    found, depth, quoted, start = [], 0, False, 0
     for index, character in enumerate(text):
         if character == '"':
             quoted = not quoted
@@ -485,8 +488,7 @@ def split_parameters(text: str) -> tuple[str, ...]:
             depth += 1
         elif character in ")]}>":
             depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(text[start:index].strip())
+        elif character == at and depth == 0:
+            found.append(text[start:index])
             start = index + 1
-    last = text[start:].strip()
-    return (*parts, last) if last else tuple(parts)
+    return [part for part in (*found, text[start:]) if part]

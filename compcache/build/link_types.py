@@ -11,8 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.build.ir_text import parse_head, quote, unquote
-from compcache.build.llvm_types import Types, split_at, split_words
+from compcache.build.ir_text import parse_head, quote, split_at, unquote
+from compcache.build.llvm_types import Types, split_words
 from compcache.formats.host import platform_name
 from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
 

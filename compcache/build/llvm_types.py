@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["Type", "Types", "split_at", "split_words"]
+from compcache.build.ir_text import split_at
+
+__all__ = ["Type", "Types", "split_words"]
 
 _NAME = r'(?:"[^"]*"|[-$._A-Za-z0-9]+)'
 _NAMED_TYPE = re.compile(rf"^(%{_NAME}) = type ([^\n]*)$", re.MULTILINE)
@@ -155,21 +157,3 @@ def split_words(text: str) -> list[str]:
     if not _BRACKETS.search(text):
         return text.split()
     return split_at(text, " ")
-
-
-def split_at(text: str, at: str) -> list[str]:
-    """The parts of a text between these characters; what is in brackets or quotes is part of one."""
-    found, depth, quoted, start = [], 0, False, 0
-    for index, character in enumerate(text):
-        if character == '"':
-            quoted = not quoted
-        elif quoted:
-            continue
-        elif character in "([{<":
-            depth += 1
-        elif character in ")]}>":
-            depth -= 1
-        elif character == at and depth == 0:
-            found.append(text[start:index])
-            start = index + 1
-    return [part for part in (*found, text[start:]) if part]
