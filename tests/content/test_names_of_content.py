@@ -14,7 +14,7 @@ from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 from llvmlite import ir
 
 from compcache import Cache, CompileError, Function, Identity, ModuleSource, ShadowWarning
-from compcache.content.names import seal
+from compcache.content.names import content_digest, seal
 from compcache.images.native_target import initialize
 from compcache.miss.name_source import name_source
 
@@ -112,6 +112,13 @@ def test_the_name_covers_globals_and_imports() -> None:
     names = {names_of(ModuleSource(code, imports={"callee": name}))["f"] for name in ("a", "b")}
     names |= {names_of(ModuleSource(code))["f"]}
     assert len(names) == 3
+
+
+def test_the_digest_of_a_source_covers_globals_and_imports() -> None:
+    """Names are kept under it: two sources of one digest would have the same."""
+    sources = [ModuleSource("code", globals={"g": value}) for value in (1, 2)]
+    sources += [ModuleSource("code", imports={"g": name}) for name in ("a", "b")]
+    assert len({content_digest(source) for source in sources}) == 4
 
 
 LISTS: list[dict[str, Any]] = [

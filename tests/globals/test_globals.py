@@ -64,6 +64,7 @@ READERS = {
     ),
     "span": ("{ptr, i64}", "%r = load ptr, ptr @g\nret ptr %r", "ptr()"),
     "inline": ("[12 x i8]", "ret ptr @g", "ptr()"),
+    "structure": ("{ i64, i32 }", "ret ptr @g", "ptr()"),
 }
 
 
@@ -233,6 +234,7 @@ def test_decoded_values_live_as_long_as_the_code(cache: Cache) -> None:
         (b"x", "i64"),
         (b"x", "double"),
         (b"a" * 13, "inline"),
+        (b"a" * 17, "structure"),
         ("text", "i8"),
         (array.array("i", [1]), "i32"),
         pytest.param(10**400, "double", id="huge-double"),

@@ -71,31 +71,33 @@ def test_a_fresh_process_takes_layers_from_the_environment(directory: Path, tmp_
     assert run_fresh(directory, script, COMPCACHE_LAYERS=setting) == (7, False, (str(tmp_path / "absent"), str(layer)))
 
 
-def test_the_directory_is_asked_first_and_then_the_layers_in_order(directory: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["f", f"f-{0:032x}"], ids=["plain", "content"])
+def test_the_directory_is_asked_first_and_then_the_layers_in_order(directory: Path, tmp_path: Path, name: str) -> None:
     layers = [tmp_path / "one", tmp_path / "two"]
     for number, place in enumerate([directory, *layers]):
         with Cache(place) as cache:
-            cache.add_module(ModuleSource(constant("f", number)))
+            cache.add_module(ModuleSource(constant(name, number)))
     with Cache(directory, layers=layers) as cache:
-        assert cache.get_target("f")() == 0
-        assert len(cache.realizations("f")) == 3
+        assert cache.get_target(name)() == 0
+        assert len(cache.realizations(name)) == 3
     with Cache(tmp_path / "empty", layers=layers) as cache:
-        assert cache.get_target("f")() == 1
+        assert cache.get_target(name)() == 1
     with Cache(tmp_path / "empty", layers=layers[::-1]) as cache:
-        assert cache.get_target("f")() == 2
+        assert cache.get_target(name)() == 2
 
 
 @pytest.mark.usefixtures("undecoded")
 @NEEDS_X86
-def test_the_best_cpu_wins_wherever_it_is(directory: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["f", f"f-{0:032x}"], ids=["plain", "content"])
+def test_the_best_cpu_wins_wherever_it_is(directory: Path, tmp_path: Path, name: str) -> None:
     layers = [tmp_path / "one", tmp_path / "two"]
     for place, target in zip([directory, *layers], ["x86-64", "x86-64-v3", "x86-64-v2"], strict=True):
         with Cache(place) as cache:
-            cache.add_module(ModuleSource(constant("f", 1), targets=[target]))
+            cache.add_module(ModuleSource(constant(name, 1), targets=[target]))
     for cpu, expected in [("nehalem", "x86-64-v2"), ("haswell", "x86-64-v3"), ("core2", "x86-64")]:
         with on_host(Cache(directory, layers=layers), host_like(cpu)) as cache:
-            chosen = cache.get_target("f").module_id
-            assert {r.module_id: r.cpu for r in cache.realizations("f")}[chosen] == expected
+            chosen = cache.get_target(name).module_id
+            assert {r.module_id: r.cpu for r in cache.realizations(name)}[chosen] == expected
 
 
 def test_functions_of_all_layers_depend_on_one_another(directory: Path, tmp_path: Path) -> None:
