@@ -306,7 +306,7 @@ class Cache:
         Args:
             sources: what `add_module` takes; an iterator is read as far as there is work to do.
             group: a name: the sources are one module then, as files are that are linked into one shared object, with hidden names of its
-                own. A source that did not change since a group of this name was added is not compiled again.
+                own. A source that did not change since a group of this name was added is not optimized again.
 
         Returns:
             The module_ids, in the order of the sources: of a group the same for each.

@@ -6,8 +6,8 @@ from errno import ELOOP, ENOENT, ENOTDIR
 from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
-from compcache.errors import StorageError
 from compcache.files import read_file, reraise_interrupt
+from compcache.publish.removal import unlink
 from compcache.publish.writer import publish_file
 from compcache.store import PINS
 
@@ -36,14 +36,7 @@ def unpin(store: Store, func_name: str) -> bool:
     """Remove a pin; return whether there was one."""
     path = store.path(PINS, _file_name(func_name))
     store.require_writable(path)
-    try:
-        store.files.unlink(path)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        reraise_interrupt(error)
-        raise StorageError(f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno) from error
-    return True
+    return unlink(store, path)
 
 
 def pinned(store: Store) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Removes the files of modules."""
+"""Removes files: of modules, and others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compcache.store import SIGNATURES
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["remove_file"]
+__all__ = ["remove_file", "unlink"]
 
 
 def remove_file(store: Store, module_id: bytes) -> bool:
@@ -20,8 +20,23 @@ def remove_file(store: Store, module_id: bytes) -> bool:
     Raises:
         StorageError: it could not be removed.
     """
-    path = store.module_path(module_id)
     store.tell_gone(module_id)
+    if not unlink(store, store.module_path(module_id)):
+        return False
+    try:
+        store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
+    except OSError as error:
+        # Nobody has signed it.
+        reraise_interrupt(error)
+    return True
+
+
+def unlink(store: Store, path: str) -> bool:
+    """Remove a file; whether it existed.
+
+    Raises:
+        StorageError: it could not be removed.
+    """
     try:
         store.files.unlink(path)
     except FileNotFoundError:
@@ -29,9 +44,4 @@ def remove_file(store: Store, module_id: bytes) -> bool:
     except OSError as error:
         reraise_interrupt(error)
         raise StorageError(f"cannot remove {path}: {error.strerror or error}", path=path, errno=error.errno) from error
-    try:
-        store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
-    except OSError as error:
-        # Nobody has signed it.
-        reraise_interrupt(error)
     return True

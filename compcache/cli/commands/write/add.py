@@ -145,7 +145,7 @@ def command(
     follows "--" are flags for it, and level 2 unless there are any.
     Objects (.o) and archives (.a) work if they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). One FILE becomes a
     module ("-" is standard input), several become a group: one module, as a linker makes one shared library of files, with hidden names of
-    its own. Added again, only what was edited is compiled, and the newer group answers; --replace removes the older one. A file
+    its own. Added again, only what was edited is optimized, and the newer group answers; --replace removes the older one. A file
     that fails is reported with those that need it, and the others are still added, but for --replace. What files define that
     are added another time, name with --import.
     """
