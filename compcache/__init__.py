@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from compcache.maintain.report_types import CheckReport, CheckStep, Finding, PrunedFile, PrunedModule, PruneReport
     from compcache.miss.many import ModulesNotAddedError
     from compcache.remote.answer import RemoteAnswer
+    from compcache.settings import SettingError
     from compcache.signature import Signature
     from compcache.usage.summaries import (
         CacheStats,
@@ -113,6 +114,7 @@ __all__ = [
     "ReentrantLoadError",
     "RemoteAnswer",
     "RemoteStats",
+    "SettingError",
     "ShadowWarning",
     "Signature",
     "SignatureError",
@@ -152,6 +154,7 @@ _HOMES = {
     "PruneReport": "maintain.report_types",
     "PrunedFile": "maintain.report_types",
     "PrunedModule": "maintain.report_types",
+    "SettingError": "settings",
     "Realization": "inspect.descriptions",
     "RemoteAnswer": "remote.answer",
     "RemoteStats": "usage.summaries",

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "default_directory", "find_again", "func_names_of"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
-KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
+#: Which code is used and what is signed: a hit where none of them is set and none is given reads nothing about it.
+RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
+    "COMPCACHE_SIGNING_KEY", "COMPCACHE_TRUSTED_KEYS", "COMPCACHE_PUBLISH_KEY", "COMPCACHE_MIN_LLVM"
+)  # fmt: skip
 #: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
 CHECK_VARIABLE = "COMPCACHE_CHECK"
-LLVM_VARIABLE = "COMPCACHE_MIN_LLVM"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
-TRUSTED_VARIABLE = "COMPCACHE_TRUSTED_KEYS"
-PUBLISH_VARIABLE = "COMPCACHE_PUBLISH_KEY"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
@@ -1108,27 +1108,12 @@ def _open_store(
     options: dict[str, Any],
 ) -> Store:
     """The store of a directory, with what is not given as the environment has it."""
-    if signing_key is not None and not signing_key:
-        raise ValueError("signing_key is empty: pass None for a cache without signatures")
-    key = signing_key if signing_key is not None else os.environ.get(KEY_VARIABLE)
-    if isinstance(key, str) and key[:1] in ("@", "$"):
-        from compcache.processes.secret_references import read_secret
-
-        key = read_secret(key, "signing_key")
-    options["signing_key"] = key.encode() if isinstance(key, str) else key
     options["open_beneath"] = path_opener()
-    trusted = trusted_keys if trusted_keys is not None else os.environ.get(TRUSTED_VARIABLE)
-    publishing = publish_key if publish_key is not None else os.environ.get(PUBLISH_VARIABLE)
-    if trusted or publishing:
-        from compcache.signing.keys import chosen_keys
+    rules = signing_key, trusted_keys, publish_key, min_llvm
+    if rules != (None,) * 4 or any(map(os.environ.get, RULES)):
+        from compcache.signing.rules import read_rules
 
-        options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
-    oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
-    if oldest:
-        from compcache.formats.records import version_numbers
-
-        version_numbers(oldest)
-        options["min_llvm"] = oldest
+        options.update(read_rules(*rules, RULES))
     options["recorder"] = recorder_for
     if os.environ.get(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
         from compcache.hit.log import logging_recorder_for

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from compcache.settings import from_environment
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.hit.loader import Loader
@@ -57,14 +59,10 @@ class Session:
 
         Raises:
             ValueError: a variable or a file is named that does not tell a URL.
+            SettingError: the environment names what is not one.
         """
         given = self._remote_given[0]
-        url = given if given is not None else os.environ.get(REMOTE_VARIABLE)
-        if url and url[0] in "$@":
-            from compcache.processes.secret_references import read_secret
-
-            url = read_secret(url, "the remote store")
-        return url
+        return from_environment(REMOTE_VARIABLE, _told) if given is None else _told(given)
 
     def remote_mode(self) -> str | None:
         """What may be done with it: what was given, or what the environment says."""
@@ -75,14 +73,18 @@ class Session:
 
         Raises:
             ValueError: its URL or mode is of no known kind.
+            SettingError: that of the environment is not.
         """
         if not self._remotes:
             url, opened = self.remote_url(), None
             if not self.store.readonly and (url or self._remote_given[1] is not None):
-                from compcache.remote.address import read_settings
+                from compcache.remote.address import read_mode, read_settings, read_url
                 from compcache.remote.client import RemoteStore
 
-                settings = read_settings(url, self.remote_mode())
+                given, mode = self._remote_given
+                if given is None:
+                    from_environment(REMOTE_VARIABLE, read_url)
+                settings = read_settings(url, mode or from_environment(REMOTE_MODE_VARIABLE, read_mode))
                 opened = RemoteStore(self.store, settings) if settings is not None else None
             self._remotes.append(opened)
         return self._remotes[0]
@@ -133,3 +135,12 @@ class Session:
         from compcache.publish.restore import ensure_stored
 
         return ensure_stored(self.store, self.loader, target) and self.loader.holds(name, to_import=True)
+
+
+def _told(url: str) -> str:
+    """The URL that a setting contains, or that the variable or the file has which it names."""
+    if url[:1] not in ("$", "@"):
+        return url
+    from compcache.processes.secret_references import read_secret
+
+    return read_secret(url, "the remote store")

@@ -28,7 +28,7 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: From the bottom up: folders, and the files at the top of the package. What stands on one floor does not import one
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "digest", "record", "signature", "identity", "depgraph", "llvm"),
+    ("errors", "files", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings"),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),
@@ -234,9 +234,7 @@ def used_types(name: str) -> set[str]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            asked = {
-                inner.value.id for inner in ast.walk(node) if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name)
-            }
+            asked = {inner.value.id for inner in ast.walk(node) if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name)}
             for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
                 if argument.annotation is not None and argument.arg in asked:
                     named = {inner.id for inner in ast.walk(argument.annotation) if isinstance(inner, ast.Name)}
@@ -304,9 +302,7 @@ def test_imports_make_no_circle() -> None:
 
 def _offers(name: str, other: str) -> bool:
     """Whether the import is lazy, and one by which a package hands out a module of its own."""
-    return other == "__init__" or (
-        other.startswith(f"{name}.") and other not in own_imports(name, eager=True)
-    )
+    return other == "__init__" or (other.startswith(f"{name}.") and other not in own_imports(name, eager=True))
 
 
 FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")})

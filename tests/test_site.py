@@ -8,7 +8,7 @@ import tomllib
 from helpers import PACKAGE_ROOT
 
 import compcache
-from compcache.cli.environment import VARIABLES
+from compcache.cli.environment import SETTINGS
 
 _READ = re.compile(r"[\"'](COMPCACHE_[A-Z_]+)[\"']")
 #: Set by the project's own builds and tests, or among processes of the package.
@@ -18,11 +18,11 @@ _INTERNAL = {"COMPCACHE_LIMITED_API", "COMPCACHE_SOURCES", "COMPCACHE_SOURCE_DIG
 def test_the_table_of_variables_is_that_of_the_code() -> None:
     page = (PACKAGE_ROOT / "docs/environment.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(COMPCACHE_\w+)` \| (.*) \| (.*) \|$", page, re.MULTILINE)
-    assert rows == [(variable.name, variable.purpose, variable.default) for variable in VARIABLES]
+    assert rows == [(variable.name, variable.purpose, variable.default) for variable in SETTINGS]
 
 
 def test_the_code_reads_no_other_variable() -> None:
-    known = {variable.name for variable in VARIABLES} | _INTERNAL
+    known = {variable.name for variable in SETTINGS} | _INTERNAL
     for path in (PACKAGE_ROOT / "compcache").rglob("*.py"):
         assert set(_READ.findall(path.read_text(encoding="utf-8"))) <= known, path
 

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from compcache.bundles.layout import LISTING, content_only, module_member, signature_member, write_bundle
-from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError
+from compcache.errors import CompcacheError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import encode_container
@@ -89,8 +89,6 @@ def _processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, 
         else:
             machine = machine_for(cpu, changes, store.host(), host.platform_name())
             found[name] = processor_with(machine.requires, host.platform_name(), machine.cpu)
-    if targets is not None and not found:
-        raise CompileError(f"targets={targets!r} names no CPU")
     return found
 
 

@@ -31,6 +31,8 @@ __all__ = ["COMMANDS", "group", "main"]
 
 BAD_INPUT = 2
 _INTERRUPTED = 130
+#: Commands that show settings which are not valid, or need none.
+_SHOWING_SETTINGS = ("config", "doctor", "dir", "completion", "key")
 _CHOICES = re.compile(r"'([^']*)' is not one of (.*)")
 #: What stands for the signs of tables and trees where a terminal's encoding lacks them.
 _PLAIN = {"\u2026": "~", "\u251c": "|", "\u2502": "|", "\u2514": "`", "\u2500": "-", "\u2501": "-", "\u2578": "-", "\u257a": "-"}
@@ -49,6 +51,7 @@ COMMANDS = {
     "explain": ("commands.read.explain", "Explain why a function is a hit or a miss."),
     "dir": ("commands.read.dir", "Print the cache directory."),
     "config": ("commands.read.config", "Show every setting and where it comes from."),
+    "doctor": ("commands.read.doctor", "Look for what is wrong: directory, settings, keys, store, tools."),
     "stats": ("commands.read.stats", "Show statistics: hits, misses, time saved."),
     "top": ("commands.read.top", "Show the most expensive functions: compile time, space, misses."),
     "report": ("report.command", "Write a page about the cache: content, savings, hits over time."),
@@ -196,14 +199,20 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
         return
     if directory is not None:
         _require_directory(directory)
-    if os.environ.get("COMPCACHE_MAX_SIZE"):
-        from compcache.usage.limits import effective_limit
-
-        try:
-            effective_limit(None)
-        except ValueError as error:
-            raise click.ClickException(str(error)) from error
+    if ctx.invoked_subcommand not in _SHOWING_SETTINGS and any(name.startswith("COMPCACHE_") for name in os.environ):
+        _look_at_settings()
     ctx.obj = Session(directory, trust=trust)
+
+
+def _look_at_settings() -> None:
+    """Refuse what is not valid before a command meets it half-way, and name what was misspelt."""
+    from compcache.cli.environment import invalid_settings, misspelt_settings
+
+    for _, message in invalid_settings():
+        raise click.ClickException(message)
+    for name, near in misspelt_settings(os.environ):
+        if not is_quiet():
+            say("warning", f"{name} is not a setting of compcache, and is ignored: {near} is one")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

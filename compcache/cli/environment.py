@@ -1,47 +1,161 @@
-"""The environment variables that compcache reads, in one table: for ``compcache config`` and for the documents."""
+"""The environment variables that compcache reads, in one table: the purpose of each, its default, and which values are valid.
+
+For ``compcache config``, ``compcache doctor`` and the documents; a command that opens the cache looks at all of them first.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-__all__ = ["VARIABLES", "Variable"]
+from compcache.errors import CompcacheError
+from compcache.settings import from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["SETTINGS", "Setting", "invalid_settings", "misspelt_settings"]
+
+_PREFIX = "COMPCACHE_"
+_SWITCH = ("1", "on", "yes", "true", "0", "off", "no", "false")
 
 
-class Variable(NamedTuple):
-    """One variable: its purpose and its default. Values of secret ones are not shown."""
+class Setting(NamedTuple):
+    """One variable: its purpose and its default, and what raises for a value that is not valid. Values of secret ones are not shown."""
 
     name: str
     purpose: str
     default: str
+    check: Callable[[str], Any]
     secret: bool = False
 
 
-VARIABLES = (
-    Variable("COMPCACHE_DIR", "the cache directory", "compcache in the user's cache directory"),
-    Variable("COMPCACHE_MAX_SIZE", "the size limit of the cache; 0: no limit", "5G"),
-    Variable("COMPCACHE_LOCK_TIMEOUT", "seconds to wait for another process that compiles the same function", "60"),
-    Variable("COMPCACHE_LOCKS", "0: work without lock files", "1"),
-    Variable("COMPCACHE_STATS", "0: record no statistics", "1"),
-    Variable("COMPCACHE_CHECK", "1: hits call build() too, and warn if it returns different code (for CI)", "hits are not checked"),
-    Variable("COMPCACHE_MIN_LLVM", "ignore code compiled by an LLVM older than this version, like 22", "code of every LLVM is used"),
-    Variable("COMPCACHE_DEBUG", "1: log hits, misses, compilations, waits and refusals on standard error", "no log"),
-    Variable("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none"),
-    Variable("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the one that starts fastest"),
-    Variable(
+def invalid_settings() -> Iterator[tuple[str, str]]:
+    """The variables that are set to something that is not valid, each with a message that names it and says what is allowed."""
+    for setting in SETTINGS:
+        try:
+            from_environment(setting.name, setting.check)
+        except CompcacheError as error:
+            yield setting.name, str(error)
+
+
+def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables that nothing reads and whose names are nearly those of others, each with that name."""
+    known = [setting.name.removeprefix(_PREFIX) for setting in SETTINGS]
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in known:
+            near = get_close_matches(name.removeprefix(_PREFIX), known, 1, 0.7)
+            if near:
+                yield name, _PREFIX + near[0]
+
+
+# ------------------------------------------------------------------- values
+
+
+def _any(_: str) -> None:
+    """Every value is valid."""
+
+
+def _switch(text: str) -> None:
+    if text.strip().lower() not in _SWITCH:
+        raise ValueError(f"{text!r} is neither on nor off: use 1 or 0")
+
+
+def _size(text: str) -> None:
+    from compcache.usage.limits import parse_size
+
+    parse_size(text)
+
+
+def _seconds(text: str) -> None:
+    from compcache.usage.limits import read_seconds
+
+    read_seconds(text)
+
+
+def _llvm_version(text: str) -> None:
+    from compcache.formats.records import version_numbers
+
+    version_numbers(text)
+
+
+def _linker(_: str) -> None:
+    from compcache.images.linkers.find import find_linkers
+
+    find_linkers()
+
+
+def _signing_key(text: str) -> None:
+    from compcache.processes.secret_references import read_secret
+
+    read_secret(text, "signing_key")
+
+
+def _publish_key(text: str) -> None:
+    from compcache.signing.keys import read_own
+
+    read_own(text)
+
+
+def _trusted_keys(text: str) -> None:
+    from compcache.signing.keys import read_publics
+
+    read_publics(text)
+
+
+def _remote(text: str) -> None:
+    from compcache.remote.address import read_url
+
+    read_url(text)
+
+
+def _remote_mode(text: str) -> None:
+    from compcache.remote.address import read_mode
+
+    read_mode(text)
+
+
+def _targets(text: str) -> None:
+    from compcache.targets.machine import parse_targets
+
+    parse_targets(text)
+
+
+SETTINGS = (
+    Setting("COMPCACHE_DIR", "the cache directory", "compcache in the user's cache directory", _any),
+    Setting("COMPCACHE_MAX_SIZE", "the size limit of the cache; 0: no limit", "5G", _size),
+    Setting("COMPCACHE_LOCK_TIMEOUT", "seconds to wait for another process that compiles the same function", "60", _seconds),
+    Setting("COMPCACHE_LOCKS", "0: work without lock files", "1", _switch),
+    Setting("COMPCACHE_STATS", "0: record no statistics", "1", _switch),
+    Setting("COMPCACHE_CHECK", "1: hits call build() too, and warn if it returns different code (for CI)", "0", _switch),
+    Setting(
+        "COMPCACHE_MIN_LLVM",
+        "ignore code compiled by an LLVM older than this version, like 22",
+        "code of every LLVM is used",
+        _llvm_version,
+    ),
+    Setting("COMPCACHE_DEBUG", "1: log hits, misses, compilations, waits and refusals on standard error", "0", _switch),
+    Setting("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none", _any),
+    Setting("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the one that starts fastest", _linker),
+    Setting(
         "COMPCACHE_SIGNING_KEY",
         "the key that signs added modules, or @ and its file; unsigned ones are misses",
         "no signatures",
+        _signing_key,
         secret=True,
     ),
-    Variable(
+    Setting(
         "COMPCACHE_REMOTE",
         "the URL of a remote store for misses, like s3://bucket/prefix, or @ and its file",
         "no remote store",
+        _remote,
         secret=True,
     ),
-    Variable("COMPCACHE_REMOTE_MODE", "read, write (upload compiled modules too) or off", "read"),
-    Variable("COMPCACHE_TRUSTED_KEYS", "public keys; code that none of them signed is a miss, unless compiled here", "none"),
-    Variable("COMPCACHE_PUBLISH_KEY", "the secret key that signs added modules for others, or @ and its file", "none", secret=True),
-    Variable("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native"),
-    Variable("COMPCACHE_NUMBA", "1: cache functions that Numba compiles with cache=True", "0"),
+    Setting("COMPCACHE_REMOTE_MODE", "read, write (upload compiled modules too) or off", "read", _remote_mode),
+    Setting("COMPCACHE_TRUSTED_KEYS", "public keys; code that none of them signed is a miss, unless compiled here", "none", _trusted_keys),
+    Setting(
+        "COMPCACHE_PUBLISH_KEY", "the secret key that signs added modules for others, or @ and its file", "none", _publish_key, secret=True
+    ),
+    Setting("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native", _targets),
+    Setting("COMPCACHE_NUMBA", "1: cache functions that Numba compiles with cache=True", "0", _switch),
 )

@@ -19,6 +19,7 @@ EXAMPLES = {
     "explain": ("compcache explain norm", "compcache explain norm --json"),
     "dir": ("compcache dir", 'du -sh "$(compcache dir)"'),
     "config": ("compcache config", "compcache config --json"),
+    "doctor": ("compcache doctor", "compcache doctor --json"),
     "stats": ("compcache stats --since 7d", "compcache stats --zero"),
     "top": ("compcache top", "compcache top --by size --limit 5", "compcache top --by misses --jsonl"),
     "report": ("compcache report -o report.html", "compcache report --since 30d --json"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from compcache.errors import ReentrantCompileError, StorageError
 from compcache.hit.memory import begin_build, end_build
 from compcache.miss.builders import enter, leave, take_over
 from compcache.publish.locks import claim
+from compcache.settings import from_environment
+from compcache.usage.limits import read_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["is_building", "note_use", "single_flight", "uses_of_builds"]
 
-TIMEOUT_VARIABLE = "COMPCACHE_LOCK_TIMEOUT"
 _DEFAULT_TIMEOUT = 60.0
 #: Nested builds wait only this long: two threads or processes that build A-needs-B and B-needs-A at once would
 #: otherwise wait for each other.
@@ -147,8 +147,5 @@ def _forget_interrupted() -> None:
 def _timeout(session: Session) -> float:
     if session.lock_timeout is not None:
         return session.lock_timeout
-    text = os.environ.get(TIMEOUT_VARIABLE, "")
-    try:
-        return float(text) if text else _DEFAULT_TIMEOUT
-    except ValueError:
-        return _DEFAULT_TIMEOUT
+    seconds = from_environment("COMPCACHE_LOCK_TIMEOUT", read_seconds)
+    return _DEFAULT_TIMEOUT if seconds is None else seconds

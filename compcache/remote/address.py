@@ -6,7 +6,21 @@ import re
 from typing import NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["LONGEST_URL", "MODES", "OFF", "READ", "WRITE", "RemoteSettings", "has_secret", "read_settings", "shown_url"]
+from compcache.processes.secret_references import read_secret
+
+__all__ = [
+    "LONGEST_URL",
+    "MODES",
+    "OFF",
+    "READ",
+    "WRITE",
+    "RemoteSettings",
+    "has_secret",
+    "read_mode",
+    "read_settings",
+    "read_url",
+    "shown_url",
+]
 
 LONGEST_URL = 3000
 
@@ -72,15 +86,36 @@ def has_secret(url: str) -> bool:
     return shown_url(url) != url
 
 
+def read_url(text: str) -> str:
+    """The URL of a store that a setting contains, or that the variable or the file has which it names.
+
+    Raises:
+        ValueError: it is not the URL of a store, or what is named is not there.
+        OSError: the file cannot be read.
+    """
+    url = read_secret(text, "the remote store")
+    read_settings(url, None)
+    return url
+
+
+def read_mode(text: str) -> str:
+    """What may be done with a store, as a setting has it.
+
+    Raises:
+        ValueError: it is not one of `MODES`.
+    """
+    if text not in MODES:
+        raise ValueError(f"remote_mode is {text!r}: use 'read', 'write' or 'off'")
+    return text
+
+
 def read_settings(url: str | None, mode: str | None) -> RemoteSettings | None:
     """The remote store that a URL and a mode name; None where none is named or it is switched off.
 
     Raises:
         ValueError: the URL or the mode is not valid.
     """
-    chosen, chosen_mode = url or "", mode or READ
-    if chosen_mode not in MODES:
-        raise ValueError(f"remote_mode is {chosen_mode!r}: use 'read', 'write' or 'off'")
+    chosen, chosen_mode = url or "", read_mode(mode or READ)
     if not chosen or chosen_mode == OFF:
         return None
     shown = shown_url(chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.remote.card import decode_card, decode_pack
@@ -53,13 +54,14 @@ class RemoteReport(NamedTuple):
 
 
 def status(settings: RemoteSettings) -> dict[str, Any]:
-    """What the helper process of this store counted, and how the store answers.
+    """What the helper process of this store counted, and in `last_error` why the store does not answer now, if it does not.
 
     Raises:
         StorageError: the helper does not answer.
     """
+    said = _asked(settings, "has_object", module_key(bytes(DIGEST_SIZE)))
     answer: dict[str, Any] = _asked(settings, "status")
-    return answer
+    return {**answer, "last_error": said if isinstance(said, str) else ""}
 
 
 def verify(settings: RemoteSettings) -> RemoteReport:

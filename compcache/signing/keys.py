@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from compcache.errors import MissingPackageError
 from compcache.processes.secret_references import read_secret
 
-__all__ = ["PublicKey", "SecretKey", "chosen_keys", "new_key", "parse_public", "parse_publics", "parse_secret"]
+__all__ = ["PublicKey", "SecretKey", "new_key", "parse_public", "parse_publics", "parse_secret", "read_own", "read_publics"]
 
 _SIZE = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
@@ -83,20 +83,27 @@ def parse_secret(text: str) -> SecretKey:
     return SecretKey(*_parse(text, "publish_key", shown=False))
 
 
-def chosen_keys(trusted: Any, publish_key: str | None) -> tuple[tuple[PublicKey, ...], SecretKey | None]:
-    """The keys of a cache, from its arguments. Where some are trusted, what its own key signs is.
+def read_own(publish_key: str) -> SecretKey:
+    """The secret key that a setting contains or names.
 
     Raises:
-        ValueError: one of them is not a key.
+        ValueError: it is not a key, or what is named is not there.
+        OSError: the file cannot be read.
+    """
+    return parse_secret(read_secret(publish_key, "publish_key"))
+
+
+def read_publics(trusted: Any) -> tuple[PublicKey, ...]:
+    """The public keys of a setting: at least one, unless it is empty.
+
+    Raises:
+        TypeError, ValueError: they are not keys.
         OSError: a file cannot be read.
     """
-    own = None
-    if publish_key:
-        own = parse_secret(read_secret(publish_key, "publish_key"))
     keys = parse_publics(trusted) if trusted else ()
     if trusted and not keys:
         raise ValueError("trusted_keys names no key")
-    return (*keys, own.public()) if keys and own is not None else keys, own
+    return keys
 
 
 def _content(path: str) -> str:

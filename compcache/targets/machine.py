@@ -80,7 +80,11 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
 
 
 def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | None]]:
-    """Targets as (CPU, changes to it), each once: ``"x86-64-v2,haswell,-avx2,native"`` are three."""
+    """Targets as (CPU, changes to it), each once: ``"x86-64-v2,haswell,-avx2,native"`` are three.
+
+    Raises:
+        CompileError: they are not names of CPUs, or there is none.
+    """
     found: list[tuple[str, list[str]]] = []
     items = [targets] if isinstance(targets, str) or not hasattr(targets, "__iter__") else list(targets)
     for item in items:
@@ -93,6 +97,8 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
                 found[-1][1].append(part)
             else:
                 raise CompileError(f"{part!r} stands before every CPU: write the CPU's name first, then changes to it")
+    if not found:
+        raise CompileError(f"targets={targets!r} names no CPU: write x86-64-v3 or native, for example")
     return list(dict.fromkeys([(cpu, ",".join(changes) or None) for cpu, changes in found]))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from compcache.formats import host
 from compcache.formats.entry import PART_OF
 from compcache.images.linkers.find import find_linker
 from compcache.images.llvm_thread import in_llvm_thread
+from compcache.settings import from_environment
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE, machine_for, parse_targets
 
 if TYPE_CHECKING:
@@ -119,8 +119,5 @@ def _requested_targets(source: ModuleSource) -> list[tuple[str | None, str | Non
             raise CompileError("targets= names the CPUs to compile for: leave cpu= and features= out, or targets=")
         return [(source.cpu, source.features)]
     if chosen is None:
-        chosen = os.environ.get(TARGETS_VARIABLE) or [NATIVE]
-    found = parse_targets(chosen)
-    if not found:
-        raise CompileError(f"targets={chosen!r} names no CPU")
-    return found
+        return from_environment(TARGETS_VARIABLE, parse_targets) or parse_targets(NATIVE)
+    return parse_targets(chosen)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 
-__all__ = ["DEFAULT_MAX_SIZE", "LIMIT_VARIABLE", "effective_limit", "parse_duration", "parse_size", "read_size"]
+from compcache.settings import from_environment
 
-LIMIT_VARIABLE = "COMPCACHE_MAX_SIZE"
+__all__ = ["DEFAULT_MAX_SIZE", "effective_limit", "parse_duration", "parse_size", "read_seconds", "read_size"]
+
 #: Half a million modules of ten kilobytes, more than most projects ever compile, and yet a size that fits a home
 #: directory; ccache has the same default.
 DEFAULT_MAX_SIZE = 5 << 30
@@ -42,6 +42,21 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2].lower()]
 
 
+def read_seconds(text: str) -> float:
+    """A number of seconds as a setting has it, like ``60`` or ``0.5``.
+
+    Raises:
+        ValueError: it is not one, or negative or infinite.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"{text!r} is not a number of seconds, like 60 or 0.5")
+    return seconds
+
+
 def read_size(size: object, what: str = "max_size") -> int:
     """The bytes of a size argument: a number of bytes, or text for `parse_size`.
 
@@ -64,16 +79,13 @@ def effective_limit(given: int | None) -> int | None:
     """The limit in bytes: `given`, else $COMPCACHE_MAX_SIZE, else the default; None (no limit) if that is 0.
 
     Raises:
-        ValueError: it is negative, or the variable is not a valid size.
+        ValueError: it is negative.
+        SettingError: the variable is not a valid size.
     """
     if given is None:
-        text = os.environ.get(LIMIT_VARIABLE, "").strip()
-        if not text:
+        given = from_environment("COMPCACHE_MAX_SIZE", parse_size)
+        if given is None:
             return DEFAULT_MAX_SIZE
-        try:
-            given = parse_size(text)
-        except ValueError as error:
-            raise ValueError(f"{LIMIT_VARIABLE}: {error}") from None
     if given < 0:
         raise ValueError(f"max_size must not be negative: {given}")
     return given or None

@@ -10,7 +10,7 @@ import pytest
 from cli_process import SIGNATURES, compcache, fill, on_terminal
 from helpers import PACKAGE_ROOT
 
-from compcache.cli.environment import VARIABLES
+from compcache.cli.environment import SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ def test_every_variable_that_the_code_reads_is_in_the_table() -> None:
         for path in (PACKAGE_ROOT / "compcache").rglob("*.py")
         for name in re.findall(r'"(COMPCACHE_[A-Z_]+)"', path.read_text(encoding="utf-8"))
     }
-    assert read == {variable.name for variable in VARIABLES}
+    assert read == {variable.name for variable in SETTINGS}
 
 
 def test_bare_compcache_prints_its_help() -> None:

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from compcache.cli.environment import VARIABLES, Variable
+from compcache.cli.environment import SETTINGS, Setting
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, print_rows
 from compcache.cli.session import Session, pass_session
@@ -23,7 +23,7 @@ def command(session: Session, as_json: bool) -> None:
 
     In a pipe each line is one setting: name, value, source and purpose, with tabs between them.
     """
-    rows = [_row(variable, session) for variable in VARIABLES]
+    rows = [_row(setting, session) for setting in SETTINGS]
     if as_json:
         print_json([dict(zip(("name", "value", "source", "purpose"), row, strict=True)) for row in rows])
     else:
@@ -31,12 +31,12 @@ def command(session: Session, as_json: bool) -> None:
         print_rows(columns, rows)
 
 
-def _row(variable: Variable, session: Session) -> tuple[str, str, str, str]:
-    value = os.environ.get(variable.name, "")
+def _row(setting: Setting, session: Session) -> tuple[str, str, str, str]:
+    value = os.environ.get(setting.name, "")
     source = "environment" if value else "default"
-    if variable.name == "COMPCACHE_DIR":
+    if setting.name == "COMPCACHE_DIR":
         value = session.directory
         source = "--dir" if session.chosen_by == "--dir" else source
-    elif variable.secret and value:
-        value = shown_url(value) if variable.name == "COMPCACHE_REMOTE" and value[0] not in "$@" else "(set)"
-    return variable.name, value or variable.default, source, variable.purpose
+    elif setting.secret and value:
+        value = shown_url(value) if setting.name == "COMPCACHE_REMOTE" and value[0] not in "$@" else "(set)"
+    return setting.name, value or setting.default, source, setting.purpose

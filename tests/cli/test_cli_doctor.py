@@ -1,0 +1,147 @@
+"""`compcache doctor`, and settings that are not valid: one line each, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_process import compcache, fill
+from helpers import PACKAGE_ROOT, adder, run_fresh
+
+from compcache import Cache, ModuleSource
+from compcache.cli.environment import SETTINGS, misspelt_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: A value that is not valid for each setting that has such values, and what the message says of it.
+INVALID = {
+    "COMPCACHE_MAX_SIZE": ("many", "not a valid size"),
+    "COMPCACHE_LOCK_TIMEOUT": ("soon", "not a number of seconds"),
+    "COMPCACHE_LOCKS": ("maybe", "use 1 or 0"),
+    "COMPCACHE_STATS": ("maybe", "use 1 or 0"),
+    "COMPCACHE_CHECK": ("maybe", "use 1 or 0"),
+    "COMPCACHE_DEBUG": ("maybe", "use 1 or 0"),
+    "COMPCACHE_NUMBA": ("maybe", "use 1 or 0"),
+    "COMPCACHE_MIN_LLVM": ("newest", "expected numbers"),
+    "COMPCACHE_LINKER": ("/nowhere/ld", "not an executable file"),
+    "COMPCACHE_SIGNING_KEY": ("@/nowhere/key", "/nowhere/key"),
+    "COMPCACHE_REMOTE": ("s4://bucket", "not a URL of a known kind"),
+    "COMPCACHE_REMOTE_MODE": ("rw", "'write'"),
+    "COMPCACHE_TRUSTED_KEYS": ("me", "name:base64"),
+    "COMPCACHE_PUBLISH_KEY": ("me", "name:base64"),
+    "COMPCACHE_TARGETS": ("+avx2", "write the CPU's name first"),
+}
+#: What raises in a program: `Cache` when it is opened, a miss when it needs it.
+LIBRARY = f"""\
+import os, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, {str(PACKAGE_ROOT / "tests")!r})
+from compcache import Cache, CompcacheError, ModuleSource
+from helpers import adder
+os.environ[variable] = text
+try:
+    with Cache(directory) as cache:
+        cache.get_or_compile("one", lambda: ModuleSource(adder("one", 1)))(1)
+        raised = None
+except CompcacheError as error:
+    raised = str(error)
+result = raised
+"""
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    directory = tmp_path / "kernels"
+    fill(directory)
+    return directory
+
+
+def findings(directory: Path, **environment: str) -> list[dict[str, str]]:
+    done = compcache("--dir", directory, "doctor", "--json", **environment)
+    assert done.status in (0, 1), done.err
+    found: list[dict[str, str]] = json.loads(done.out)
+    assert any(row["severity"] == "error" for row in found) == bool(done.status)
+    return found
+
+
+def errors(directory: Path, **environment: str) -> dict[str, str]:
+    return {row["subject"]: row["message"] for row in findings(directory, **environment) if row["severity"] == "error"}
+
+
+def test_every_setting_that_can_be_wrong_is_tried() -> None:
+    assert {setting.name for setting in SETTINGS} - set(INVALID) == {"COMPCACHE_DIR", "COMPCACHE_LAYERS"}
+
+
+@pytest.mark.parametrize("variable", INVALID)
+def test_a_value_that_is_not_valid_is_one_line(filled: Path, variable: str) -> None:
+    text, says = INVALID[variable]
+    done = compcache("--dir", filled, "ls", **{variable: text})
+    assert (done.status, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert variable in done.err
+    assert says in done.err
+    assert says in errors(filled, **{variable: text})[variable]
+
+
+@pytest.mark.parametrize("variable", sorted(set(INVALID) - {"COMPCACHE_LINKER", "COMPCACHE_NUMBA"}))
+def test_a_program_gets_an_error_that_names_the_variable_or_goes_on(tmp_path: Path, variable: str) -> None:
+    text, says = INVALID[variable]
+    script = f"variable, text = {variable!r}, {text!r}\n" + LIBRARY
+    raised = run_fresh(tmp_path / "kernels", script)
+    if "use 1 or 0" not in says and variable not in ("COMPCACHE_MAX_SIZE", "COMPCACHE_REMOTE_MODE"):  # warned of; of no store
+        assert raised.startswith(f"{variable}: ")
+        assert says in raised
+    else:
+        assert raised is None
+
+
+def test_a_misspelt_name_is_told_with_the_right_one(filled: Path) -> None:
+    done = compcache("--dir", filled, "ls", COMPCACHE_LAYER="/opt/cache")
+    assert done.status == 0
+    assert done.err == "compcache: warning: COMPCACHE_LAYER is not a setting of compcache, and is ignored: COMPCACHE_LAYERS is one\n"
+    assert "COMPCACHE_LAYERS" in errors(filled, COMPCACHE_LAYER="/opt/cache")["COMPCACHE_LAYER"]
+    assert list(misspelt_settings({"COMPCACHE_TEST_SECONDS": "5", "COMPCACHE_DIR": "x", "HOME": "/"})) == []
+
+
+def test_what_is_in_order_is_told(filled: Path) -> None:
+    found = {row["subject"]: row for row in findings(filled)}
+    assert not errors(filled)
+    assert {"settings", "directory", "content", "processor", "llvm", "linker", "loader", "numba"} <= set(found)
+    assert str(filled) in found["directory"]["message"]
+    assert "by this user alone" in found["directory"]["message"]
+
+
+def test_nothing_is_created(tmp_path: Path) -> None:
+    assert not errors(tmp_path / "absent")
+    assert os.listdir(tmp_path) == []
+
+
+def test_layers_are_looked_at(filled: Path, tmp_path: Path) -> None:
+    layer, empty, absent = tmp_path / "layer", tmp_path / "empty", tmp_path / "absent"
+    with Cache(layer) as cache:
+        cache.add_module(ModuleSource(adder("one", 1)))
+    empty.mkdir(mode=0o700)
+    rows = findings(filled, COMPCACHE_LAYERS=f"{layer}:{empty}:{absent}")
+    told = [(row["severity"], row["message"]) for row in rows if row["subject"] == "layer"]
+    assert told == [
+        ("ok", f"{layer}: 1 function"),
+        ("error", f"{empty}: no cache is there"),
+        ("error", f"{absent} does not exist: nothing of it is used"),
+    ]
+
+
+def test_who_else_can_write_is_a_problem(filled: Path) -> None:
+    filled.chmod(0o777)
+    assert "can be written by other users" in errors(filled)["directory"]
+
+
+def test_the_remote_store_is_asked(filled: Path, tmp_path: Path) -> None:
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    store = tmp_path / "store"
+    store.mkdir()
+    rows = findings(filled, COMPCACHE_REMOTE=f"file://{store}", **runtime)
+    assert [row["severity"] for row in rows if row["subject"] == "remote"] == ["ok"]
+    assert errors(filled, COMPCACHE_REMOTE="redis://127.0.0.1:1/0", **runtime)["remote"]
