@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Pages with programs: every other page must have none.
 WITH_PROGRAMS = {
-    "README.md", "batch.md", "c.md", "ci.md", "dsl.md", "frontend.md", "numba.md", "platforms.md", "remote.md", "signatures.md",
+    "batch.md", "c.md", "ci.md", "dsl.md", "frontend.md", "numba.md", "platforms.md", "remote.md", "signatures.md", "start.md",
     "tutorial.md", "wheels.md"
 }  # fmt: skip
 _NEEDS = {"numba.md": [pytest.mark.peer], "c.md": [pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")]}

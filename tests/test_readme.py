@@ -1,4 +1,4 @@
-"""The README does what it says."""
+"""The README and the first steps do what they say."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 README = (PACKAGE_ROOT / "README.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+START = (PACKAGE_ROOT / "docs/start.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", START, re.MULTILINE | re.DOTALL)
 
 
 def session() -> list[tuple[str, str]]:
-    """The commands of the README's terminal session, each with what it is shown to print."""
-    lines = [line.removeprefix("    ") for line in README.splitlines() if line.startswith("    ")]
+    """The commands of the page's terminal session, each with what it is shown to print."""
+    lines = [line.removeprefix("    ") for line in START.splitlines() if line.startswith("    ")]
     text = "\n".join(lines)
-    block = text[text.index("$ compcache add") : text.index("pip install compcache")]
+    block = text[text.index("$ compcache add") :]
     parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
     return [
         (command.split("  #")[0].strip(), shown.strip("\n"))
@@ -77,5 +78,12 @@ def _comparable(text: str) -> list[str]:
 def test_links_lead_somewhere() -> None:
     targets = [target for target in re.findall(r"\]\(([^)]+)\)", README) if "://" not in target]
     assert len(targets) > 5
-    missing = [target for target in targets if not (PACKAGE_ROOT / target).exists()]
+    missing = [target for target in targets if not (PACKAGE_ROOT / target.partition("#")[0]).exists()]
     assert missing == []
+
+
+def test_it_is_one_screen() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 65
+    assert max(map(len, lines)) <= 150
+    assert not re.search(r"^\|", README, re.MULTILINE)  # tables have pages of their own
