@@ -48,6 +48,8 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
         for module_id, data in mine.items():
             entry = ModuleEntry.decode(data)
             fields = [getattr(entry, field) for field in ModuleEntry.__slots__]
+            if store.known_faults and layer._entry_mac(*fields[:-1]) != entry.mac:  # verified by another table of faults
+                fields[ModuleEntry.__slots__.index("stamp")] = Stamp(0, 0, 0, 0)
             fields[ModuleEntry.__slots__.index("flags")] |= number << LAYER_SHIFT
             modules.setdefault(module_id, ModuleEntry(*fields).encode())
     if name != store.merged_name() or len(store.layers) > _MOST_LAYERS:
