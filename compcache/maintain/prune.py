@@ -119,7 +119,7 @@ def propose(
     unknown, makers = _unknown_makers(policy, entries)
     indexed = tuple([module_id.hex() for module_id in unindexed.sound if module_id not in gone])
     seconds = time.perf_counter() - started
-    report = dataclasses.replace(report, indexed=indexed, seconds=seconds, unknown_makers=unknown, makers=makers)
+    report = dataclasses.replace(report, indexed=indexed, seconds=seconds, unknown_makers=unknown, known_makers=makers)
     return PruneProposal(policy, present, plan, packs, unindexed, ledger, report)
 
 
@@ -148,7 +148,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
         indexed=tuple([module_id.hex() for module_id in indexed]),
         seconds=seconds,
         unknown_makers=planned.unknown_makers,
-        makers=planned.makers,
+        known_makers=planned.known_makers,
     )
 
 

@@ -40,7 +40,7 @@ class PruneReport:
     of modules that an interrupted addition had left without an index entry, and that have one now.
     `within_limits` is False if pins and `keep` leave more than the limits of the policy allow. `removed_packs` are files of entries of
     data, which are no modules; sizes are those of both. `unknown_makers` are names in the policy's `made_by` that no module has among its
-    makers; then `makers` are those that there are.
+    makers; then `known_makers` are those that there are.
     """
 
     dry_run: bool
@@ -54,7 +54,7 @@ class PruneReport:
     indexed: tuple[str, ...] = ()
     removed_packs: tuple[PrunedModule, ...] = ()
     unknown_makers: tuple[str, ...] = ()
-    makers: tuple[str, ...] = ()
+    known_makers: tuple[str, ...] = ()
 
     @property
     def freed_size(self) -> int:

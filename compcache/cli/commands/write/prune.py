@@ -105,7 +105,7 @@ def _print(report: PruneReport) -> None:
     if report.needed:
         note(f"{plural(len(report.needed), 'module')} kept because others need them")
     if report.unknown_makers:
-        there = f"those that there are: {', '.join(report.makers)}" if report.makers else "no module names a maker"
+        there = f"those that there are: {', '.join(report.known_makers)}" if report.known_makers else "no module names a maker"
         note(f"no module was made by {' or '.join(report.unknown_makers)}; {there}")
     if not report.within_limits:
         note("still over the limits: every remaining module is pinned, kept or required")
