@@ -114,7 +114,8 @@ def _show_provenance(reports: list[FunctionReport], *, as_json: bool) -> None:
 def _fields_of(row: Provenance) -> list[tuple[str, str]]:
     fields = [("realization", short_id(row.module_id)), ("made by", ", ".join(map(str, row.makers)))]
     fields += [(f"digest of the {_DIGESTS[name]}", value) for name, value in row.digests.items()]
-    fields += [("compiled", time_text(row.compiled)), ("came by", _ORIGINS.get(row.origin, row.origin))]
+    fields += [("compiled", time_text(row.compiled))] if row.compiled else []
+    fields += [("came by", _ORIGINS.get(row.origin, row.origin))]
     fields += [("in the layer", row.layer)] if row.layer else []
     fields += [("added", time_text(row.added) + (f", by user {row.owner}" if row.owner else ""))]
     fields += [("number of the addition", str(row.order))] if row.order else []
