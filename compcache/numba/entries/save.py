@@ -11,6 +11,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import numba
 from llvmlite import binding
 from numba.core import serialize
 from numba.core.dispatcher import ObjModeLiftedWith
@@ -25,7 +26,6 @@ from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import why_copied
 from compcache.numba.entries.named_addresses import with_names
 from compcache.numba.entries.names import shown_signature, without_addresses
-from compcache.numba.hooks.versions import numba_version
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.settings import chosen_cpu, compiled_for
 from compcache.numba.lazy.c_helpers import THREADING
@@ -163,7 +163,7 @@ def publish(
         targets=targets if portable else None,
         identity=identity.components,
         part_of=part_of,
-        makers={"numba": numba_version()},
+        makers={"numba": numba.__version__},
     ), alone=True)  # fmt: skip  # it calls what Numba, Python and the platform have
 
 
