@@ -124,7 +124,7 @@ def measure(root: str, modules: int, repeat: int, only: list[str]) -> None:
     chosen = {line: words for line, words in commands(modules).items() if not only or line in only}
     print(f"{'command':<52} {'CPU s':>8} {'elapsed':>8}")
     if not only:
-        for path in (Path(root) / "module-lists-v3").glob("*"):
+        for path in (Path(root) / "module-lists-v4").glob("*"):
             path.unlink()
         _show("ls, cold", [run(root, ["ls"])])
     for line, words in chosen.items():

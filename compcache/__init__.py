@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         IncompatibleTargetError,
         IntegrityError,
         InvalidNameError,
+        KnownFaultError,
         LibraryError,
         LinkerError,
         LinkError,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from compcache.hit.compiled import CompiledFunctions
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
-    from compcache.inspect.descriptions import CacheInfo, FunctionGraph, FunctionReport, LoadedState, Realization
+    from compcache.inspect.descriptions import CacheInfo, FunctionGraph, FunctionReport, LoadedState, Provenance, Realization, Signer
     from compcache.inspect.explain import Explanation, Variant, Verdict
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.report_types import CheckReport, CheckStep, Finding, PrunedFile, PrunedModule, PruneReport
@@ -95,6 +96,7 @@ __all__ = [
     "IncompatibleTargetError",
     "IntegrityError",
     "InvalidNameError",
+    "KnownFaultError",
     "LibraryError",
     "LinkError",
     "LinkerError",
@@ -105,6 +107,7 @@ __all__ = [
     "ModulesNotAddedError",
     "NotCachedError",
     "PickleNotAllowedError",
+    "Provenance",
     "PrunePolicy",
     "PruneReport",
     "PrunedFile",
@@ -119,6 +122,7 @@ __all__ = [
     "Signature",
     "SignatureError",
     "SignatureMismatchError",
+    "Signer",
     "StatsPeriod",
     "StorageError",
     "TargetUnloadedError",
@@ -150,6 +154,7 @@ _HOMES = {
     "Identity": "identity",
     "LoadedState": "inspect.descriptions",
     "ModuleSource": "build.source",
+    "Provenance": "inspect.descriptions",
     "PrunePolicy": "maintain.policy",
     "PruneReport": "maintain.report_types",
     "PrunedFile": "maintain.report_types",
@@ -159,6 +164,7 @@ _HOMES = {
     "RemoteAnswer": "remote.answer",
     "RemoteStats": "usage.summaries",
     "Signature": "signature",
+    "Signer": "inspect.descriptions",
     "StatsPeriod": "usage.summaries",
     "TypedCallTarget": "hit.target",
     "Variant": "inspect.explain",

@@ -22,6 +22,7 @@ __all__ = [
     "IncompatibleTargetError",
     "IntegrityError",
     "InvalidNameError",
+    "KnownFaultError",
     "LibraryError",
     "LinkError",
     "LinkerError",
@@ -185,6 +186,10 @@ class SignatureMismatchError(LinkError, TypeError):
 
 class IncompatibleTargetError(LinkError):
     """Raised when code is for another architecture, operating system, CPU or interpreter than this one."""
+
+
+class KnownFaultError(IncompatibleTargetError):
+    """Raised when code was made by a version of a tool that is known to make wrong code."""
 
 
 class LibraryError(LinkError):

@@ -26,6 +26,7 @@ from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
 from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
+from compcache.formats.makers import PACKAGE, Maker, encode_makers, makers_text
 from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
@@ -33,6 +34,8 @@ from compcache.formats.order import inherited
 from compcache.formats.records import ModuleRecord
 from compcache.images.kinds import make_side
 from compcache.images.linkers.find import find_linker
+from compcache.images.linkers.version import NAMES as LINKERS
+from compcache.images.linkers.version import version_of
 from compcache.images.making import first_linker, make_image
 from compcache.targets.cpu_table import basic_features
 from compcache.targets.machine import machine_for
@@ -46,7 +49,8 @@ if TYPE_CHECKING:
 
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
-    from compcache.images.making import LinkerFor
+    from compcache.images.linkers.find import Linker
+    from compcache.images.making import LinkerFor, Made
     from compcache.targets.host_probe import Host
     from compcache.translation.emission import Translated
     from compcache.translation.members import Member
@@ -145,8 +149,9 @@ def link_module(translation: Translation, linker_for: LinkerFor = first_linker) 
 
 
 def rebuild_module(
-    recipe: Recipe, notes: Mapping[str, Any], entries: Mapping[tuple[str, str], bytes], machine: Host, linker_for: LinkerFor = first_linker
-) -> BuiltModule:
+    recipe: Recipe, notes: Mapping[str, Any], entries: Mapping[tuple[str, str], bytes], machine: Host, linker_for: LinkerFor = first_linker,
+    *, makers: Iterable[Maker] = (),
+) -> BuiltModule:  # fmt: skip
     """Make the image of a stored module again, for this host.
 
     Args:
@@ -155,6 +160,7 @@ def rebuild_module(
         entries: those of the stored module, by kind and name.
         machine: this host.
         linker_for: gives the linker for an object, or None.
+        makers: those of the stored module: all but its linker have made the code that this one is made of, too.
 
     Raises:
         CompileError: the code cannot be translated for it, or might use what it does not have.
@@ -163,10 +169,12 @@ def rebuild_module(
     target = machine_for(None, None, machine, host.platform_name())
     digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
 
+    before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
+
     def rebuild(*, by_linker: bool) -> BuiltModule:
         started = time.perf_counter()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, by_linker=by_linker))
-        translated = translated._replace(digests=digests, seconds=time.perf_counter() - started)
+        translated = translated._replace(digests=digests, seconds=time.perf_counter() - started, makers=before)
         built = _finish(translated, notes.get("identity"), entries, linker_for)
         own = decode_notes(built.sections[4])
         return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
@@ -223,7 +231,7 @@ def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, s
     """Link the object, and write the sections of the module's file."""
     started = time.perf_counter()
     resolution = translated.prepared.resolution
-    image, kind, places = make_image(
+    made = make_image(
         translated.object,
         entries=translated.entry_objects,
         export=TABLE_SYMBOL,
@@ -233,7 +241,7 @@ def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, s
         libraries=resolution.libraries,
         linker_for=linker_for,
     )
-    return _assemble(translated, identity, entries, image, kind, places, started - translated.seconds)
+    return _assemble(translated, identity, entries, made, started - translated.seconds)
 
 
 def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
@@ -261,10 +269,10 @@ def _needs_linker(translated: Translated) -> list[str]:
 
 
 def _assemble(
-    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], image: bytes, kind: str,
-    places: Mapping[str, bytes], started: float,
+    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], made: Made, started: float,
 ) -> BuiltModule:  # fmt: skip
     """The sections of the module's file."""
+    image, kind, places, _ = made
     prepared, entries, key = translated.prepared, translated.entries, translated.key
     platform = codegen.host_platform()
     machine, libc = translated.machine, make_side(kind).requires(image)
@@ -284,6 +292,8 @@ def _assemble(
         header, translated.definitions, prepared.resolution, numbers, translated.startup,
         {name: payload for name, _, payload in prepared.globals}, places, translated.types,
     )  # fmt: skip
+    makers = _makers(translated, made.linker)
+    writer.records.add(encode_makers(makers))
     functions = []
     for number, export in enumerate(prepared.exports):
         entry = entries.numbers[number]
@@ -322,8 +332,14 @@ def _assemble(
         sections, (*functions, *indexed), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
         tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
         translated.digests.get("code", ""), entries=tuple(records), defined=_defined_types(translated), used=_used_types(translated),
-        null=resolution.null,
+        null=resolution.null, makers=makers,
     )  # fmt: skip
+
+
+def _makers(translated: Translated, linker: Linker | None) -> str:
+    """The text of the record: what has made the code that was given, what has made code here, and what has linked it."""
+    given = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
+    return makers_text([*given, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])])
 
 
 def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:

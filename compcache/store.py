@@ -18,7 +18,7 @@ from compcache.errors import CompcacheError, FormatError, IntegrityError, Storag
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for, in_order
-from compcache.formats.manifest import read_frame
+from compcache.formats.manifest import SUSPECT, read_frame
 from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
@@ -115,8 +115,8 @@ MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
 BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
 CLOSURES = Place("closures-v1/<key of the function>.closure", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
-MODULE_ROWS = Place("module-lists-v3/modules", derived=True, cleared=True)
-MODULE_FILES = Place("module-lists-v3/files", derived=True, cleared=True)
+MODULE_ROWS = Place("module-lists-v4/modules", derived=True, cleared=True)
+MODULE_FILES = Place("module-lists-v4/files", derived=True, cleared=True)
 JOURNALS = Place("stats/<host>.journal1")
 STATISTICS = Place("stats/<unique>.stats1")
 SIZE = Place("stats/size-v2", derived=True, cleared=True)
@@ -301,6 +301,7 @@ class Store:
         "files",
         "index",
         "listener",
+        "mac_key",
         "min_llvm",
         "readonly",
         "publish_key",
@@ -314,6 +315,8 @@ class Store:
     )
     #: Read-only caches below it; see `compcache.layers`.
     layers: tuple[Store, ...] = ()
+    #: The state of the table `compcache.formats.known_faults`, by which stamps are made.
+    known_faults = b""
 
     def __init__(
         self,
@@ -343,6 +346,7 @@ class Store:
         # With trusted keys, stamps are those of who checked for the same keys. These are public: they tell stamps apart, and prove nothing.
         keys = "\n".join(sorted(map(str, trusted_keys)))
         self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
+        self.mac_key = mac(self.known_faults, self.stamp_key or b"") if self.known_faults else self.stamp_key
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
         self._host: Host | None = None
         self._processor: Processor | None = None
@@ -604,7 +608,7 @@ class Store:
     ) -> bool:
         """Describe a module as the first of its entries does that nobody else has written; False where there is none."""
         for image, records, target, flags, functions, key, entry_mac in entries:
-            if self.stamp_key:
+            if self.mac_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
                 if self._entry_mac(*fields) != entry_mac:
                     continue
@@ -613,9 +617,9 @@ class Store:
         return False
 
     def _entry_mac(self, *fields: object) -> bytes:
-        if not self.stamp_key:
+        if not self.mac_key:
             return bytes(16)
-        return mac(ModuleEntry(*fields, bytes(16)).encode()[:-16], self.stamp_key)[:16]
+        return mac(ModuleEntry(*fields, bytes(16)).encode()[:-16], self.mac_key)[:16]
 
     def entry_of(self, module: ModuleFile, status: os.stat_result | Stamp, functions: int = 0) -> ModuleEntry:
         """The index entry that vouches for a verified module file."""
@@ -681,7 +685,8 @@ class Store:
             file = self.open_module(module_id)
             self._pack = file if file.flags == PACK_FLAG and not file.copied else None
         try:
-            return decode_entry(file.read_record(offset)) if may_be_read(kind, elsewhere=file.elsewhere) else None
+            usable = may_be_read(kind, elsewhere=file.elsewhere) and file.flags != SUSPECT
+            return decode_entry(file.read_record(offset)) if usable else None
         except FormatError as error:
             self._pack = None
             raise self.condemn(file, error) from error

@@ -69,6 +69,7 @@ DOORS = {
     ("hit.closures.remember", "publish.atomic_file"): "a load that has planned a closure keeps it for the next process",
     ("cache", "frontend"): "members that are functions of front ends now answer for one release, with a warning",
     ("inspect.functions", "__init__"): "the version of the package stands in one place",
+    ("build.codegen", "__init__"): "modules name the version of the package among their makers",
 }
 
 #: What a hit of a function without dependencies and globals runs, all of it and no more.

@@ -163,7 +163,7 @@ def test_clear_leaves_what_is_of_no_kind(cache: Cache) -> None:
 def test_check_names_what_is_of_no_kind(cache: Cache) -> None:
     cache.add_module(ModuleSource(constant("one", 1)))
     expected = set()
-    for name in ("modules-v1/zz", "index-v1", "pins-v1", "module-lists-v3", "stats", "locks"):
+    for name in ("modules-v1/zz", "index-v1", "pins-v1", "module-lists-v4", "stats", "locks"):
         path = f"{cache.path}/{name}/a stranger"
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from compcache.arch.known import architecture
 from compcache.errors import CompileError, FormatError, IncompatibleTargetError
 from compcache.formats import host
+from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import check_abandoned, in_caller, in_llvm_thread
 from compcache.images.native_target import borrowed_machine, initialize, target_machine
@@ -33,6 +34,7 @@ __all__ = [
     "llvm_version",
     "new_context",
     "optimize",
+    "own_makers",
     "parse",
     "plain_source",
     "platform_of",
@@ -49,6 +51,15 @@ _NO_TRIPLE = ("", "unknown-unknown-unknown")  # the latter is what `llvmlite.ir.
 def llvm_version() -> str:
     """The version of the LLVM in use."""
     return ".".join(map(str, llvm.llvm_version_info))
+
+
+def own_makers() -> tuple[Maker, ...]:
+    """What makes code here beside LLVM: this package and llvmlite, with their versions."""
+    import llvmlite
+
+    from compcache import __version__
+
+    return Maker(PACKAGE, __version__), Maker("llvmlite", llvmlite.__version__)
 
 
 def host_platform() -> str:

@@ -31,6 +31,7 @@ _LIKE = {
     "cpu": "the name of a CPU, like 'x86-64-v3', or None",
     "features": "text, like '+avx2,-fma', or None",
     "part_of": "the name of a function, an Identity, or None",
+    "makers": "a mapping of names to versions, like {'numba': '0.66.1'}, or None",
 }
 
 
@@ -87,11 +88,14 @@ class ModuleSource:
         entries: bytes that belong to each of its functions, by kind: stored with them, and read by `compcache.frontend.get_entry`.
         part_of: the func_name, the label or the `Identity` of the function that these are made for, as a wrapper or a loop of it is.
             Listings show them with it, and they are removed with it.
+        makers: what has made the code, beside this package, llvmlite and LLVM, with its version: ``{"numba": "0.66.1"}``. Modules name
+            their makers, so that what a version with a bug made can be found (``prune --made-by``).
         untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
             keeps it busy costs no more than an error. It takes about twice the time.
 
     Raises:
         TypeError: a parameter is of another type; the message names it, and the form that it has.
+        ValueError: a maker has no such name or version.
 
     The source is read when it is added; changing any of these objects afterwards changes nothing stored.
     """
@@ -113,9 +117,16 @@ class ModuleSource:
         identity: Any = None,
         entries: Mapping[str, bytes] | None = None,
         part_of: str | Identity | None = None,
+        makers: Mapping[str, str] | None = None,
         untrusted: bool = False,
     ) -> None:
-        for name, value in (("functions", functions), ("globals", globals), ("entries", entries), ("identity", identity)):
+        for name, value in (
+            ("functions", functions),
+            ("globals", globals),
+            ("entries", entries),
+            ("identity", identity),
+            ("makers", makers),
+        ):
             if value is not None and not hasattr(value, "items") and not hasattr(value, "components"):
                 raise _wrong_type(name, value)
         for name, value in (("cpu", cpu), ("features", features)):
@@ -142,12 +153,19 @@ class ModuleSource:
             None if entries is None else {check_name(kind, "kind of entries"): check_entry(kind, data) for kind, data in entries.items()}
         )
         self.part_of = part_of
+        self.makers = _lines_of(makers) if makers else ""
         self.named_entries: dict[tuple[str, str], bytes] = {}  # of the source itself, by kind and name (compcache.content.names)
         self.untrusted = untrusted
 
     def __repr__(self) -> str:
         names = "every function" if self.functions is None else ", ".join(map(repr, self.functions))
         return f"<ModuleSource of {type(self.ir).__name__} exporting {names}>"
+
+
+def _lines_of(makers: Mapping[str, str]) -> str:
+    from compcache.formats.makers import Maker, makers_text
+
+    return makers_text([Maker(str(name), str(version)) for name, version in makers.items()])
 
 
 def _several(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:

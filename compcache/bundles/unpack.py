@@ -9,7 +9,7 @@ from compcache.errors import CompcacheError, FormatError, IntegrityError, Storag
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, sections_of
-from compcache.formats.graph import decode_notes
+from compcache.formats.graph import ORIGIN, decode_notes, pack_notes
 from compcache.formats.index import Stamp
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import order_of
@@ -42,8 +42,9 @@ class _Module:
         self.functions = manifest.functions()
         self.indexed = manifest.indexed()
         self.is_pickled = manifest.is_pickled()
-        self.order = order_of(decode_notes(bytes(sections[4])))
-        _, self.parts = encode_container(*sections, store.signing_key)
+        notes = decode_notes(bytes(sections[4]))
+        self.order = order_of(notes)
+        _, self.parts = encode_container(*sections[:4], pack_notes({**notes, ORIGIN: "bundle"}), store.signing_key)
 
     @property
     def requirement(self) -> str:

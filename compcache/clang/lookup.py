@@ -103,7 +103,7 @@ def source_of_unit(
     """
     from compcache.build.source import Function, ModuleSource
     from compcache.clang.bitcode import symbols_of, with_text
-    from compcache.clang.run import optimization_level, translate
+    from compcache.clang.run import makers_of_unit, optimization_level, translate
     from compcache.clang.runtimes import with_runtime
 
     code = translate(unit, translation)
@@ -118,7 +118,9 @@ def source_of_unit(
     named[identity.func_name] = Function("cstr()", _LIST)
     text = "\n".join(f"{plain} {func_name}" for plain, func_name in names.items())
     code = with_text(code, _constant(_LIST, text))
-    return ModuleSource(code, named, **{"optimize": optimization_level(unit), "identity": identity, **options})
+    return ModuleSource(
+        code, named, **{"optimize": optimization_level(unit), "identity": identity, "makers": makers_of_unit(translation), **options}
+    )
 
 
 def _text_source(name: str, text: str) -> ModuleSource:

@@ -15,10 +15,12 @@ from compcache.identity import Identity
 if TYPE_CHECKING:
     from compcache.clang.units import Unit
 
-__all__ = ["Translation", "identity_of_unit", "optimization_level", "preprocess", "translate"]
+__all__ = ["Translation", "identity_of_unit", "makers_of_unit", "optimization_level", "preprocess", "translate"]
 
 _SECONDS = 600.0
 _LEVEL = re.compile(r"-O(\w*)$")
+#: A compiler and its version, in what it says of itself.
+_COMPILER = re.compile(r"\b(clang|flang|rustc)\b(?:-new)?(?: version)? (\d\S*)")
 _MAX_OUTPUT = 8_000
 _NO_BITCODE = "{} gives no LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
 _VERSIONS: dict[str, str] = {}
@@ -133,6 +135,12 @@ def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
         flags=unit.flags,
         **({"flag_files": unit.flag_files()} if unit.flag_files() else {}),
     )
+
+
+def makers_of_unit(translation: Translation) -> dict[str, str]:
+    """The compiler and its version, as `ModuleSource.makers` names them; nothing where it does not say them."""
+    match = _COMPILER.search(translation.version)
+    return {match[1]: match[2]} if match else {}
 
 
 def translate(unit: Unit, translation: Translation) -> bytes:

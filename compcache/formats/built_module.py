@@ -22,7 +22,7 @@ class BuiltModule(NamedTuple):
     repeat what the records say, for who lists modules. `code` is the digest of what it was made of (compcache.content.names).
     `others` are the same code for the other targets of the source. `defined` are the link types of its functions, `used` those that it
     expects of its imports, each with the symbol of a function that does (`compcache.hit.link_types`).
-    `null` are its weak references that nothing provides.
+    `null` are its weak references that nothing provides, `makers` the text of its record of these (`compcache.formats.makers`).
     """
 
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
@@ -40,6 +40,7 @@ class BuiltModule(NamedTuple):
     defined: Mapping[str, str] = MappingProxyType({})
     used: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     null: tuple[str, ...] = ()
+    makers: str = ""
 
     @property
     def functions(self) -> tuple[tuple[str, int, str], ...]:

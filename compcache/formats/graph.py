@@ -21,10 +21,22 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["SOURCE_DIGESTS", "ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes", "pack_notes"]
+__all__ = [
+    "ORIGIN",
+    "SOURCE_DIGESTS",
+    "ModuleGraph",
+    "SymbolNode",
+    "decode_graph",
+    "decode_notes",
+    "encode_graph",
+    "encode_notes",
+    "pack_notes",
+]
 
 #: The digests in the notes: of the code that was given, of that and its options, of the function that returned them.
 SOURCE_DIGESTS = ("code", "source", "maker")
+#: How a module came to the directory, in the notes: from a bundle or a remote store; nothing where it was compiled there.
+ORIGIN = "origin"
 _MAX_GRAPH = 1 << 30
 _MAX_TIME = 1e11  # seconds; no time since the epoch, and no compilation, is longer
 

@@ -48,6 +48,7 @@ __all__ = [
     "NO_ENTRY",
     "NO_SLOT",
     "STARTUP",
+    "SUSPECT",
     "VARIABLE",
     "WEAK",
     "FunctionRecord",
@@ -82,6 +83,8 @@ WEAK = "= merged variable (weak) "
 #: names; a
 #: file of entries of data has none.
 IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
+#: In place of these: a maker of the module is known to have made wrong code (`compcache.formats.known_faults`).
+SUSPECT = 5
 #: Of these, those that the native runtime maps out of the module's own file.
 MAPPED_IN_PLACE = frozenset((IMAGE_SHARED,))
 

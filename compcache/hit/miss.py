@@ -6,6 +6,7 @@ __all__ = ["miss_reason"]
 
 _REASONS = {
     "IncompatibleTargetError": "cpu",
+    "KnownFaultError": "maker",
     "IntegrityError": "damaged",
     "FormatError": "damaged",
     "UndefinedSymbolError": "dependency",
@@ -18,7 +19,7 @@ _REASONS = {
 
 
 def miss_reason(error: BaseException) -> str:
-    """The reason behind an error of a load: absent, cpu, damaged, dependency, global, signature, link, storage, other."""
+    """The reason behind an error of a load: absent, cpu, maker, damaged, dependency, global, signature, link, storage, other."""
     name = type(error).__name__
     if name == "NotCachedError":
         return miss_reason(error.__cause__) if error.__cause__ is not None else "absent"

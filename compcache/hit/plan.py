@@ -8,6 +8,7 @@ from compcache.errors import (
     FormatError,
     IncompatibleTargetError,
     IntegrityError,
+    KnownFaultError,
     NotCachedError,
     SignatureError,
     SignatureMismatchError,
@@ -16,7 +17,7 @@ from compcache.errors import (
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Segment
-from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, VARIABLE, WEAK
+from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, SUSPECT, VARIABLE, WEAK
 from compcache.formats.table import Table
 from compcache.hit.needs import read_needs, read_records
 from compcache.store import is_ordered
@@ -565,6 +566,8 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     """
     if store.min_llvm:
         _require_llvm(store, file)
+    if file.flags == SUSPECT:
+        _require_sound(store, file)
     accepted = store.processor().accepted
     if file.target_id in accepted and file.flags in MAPPED_IN_PLACE:
         return
@@ -589,6 +592,17 @@ def require_usable(store: Store, file: ModuleFile) -> None:
             module_id=module,
         )
     accepted.add(file.target_id)
+
+
+def _require_sound(store: Store, file: ModuleFile) -> None:
+    from compcache.formats.known_faults import fault_of
+    from compcache.formats.makers import read_makers
+
+    fault = fault_of(read_makers(file.read_record, file.records))
+    if fault:
+        if store.is_first_warning(file.path):
+            store.stats.refused(file.path, fault)
+        raise KnownFaultError(f"module {file.module_id.hex()} is not used: {fault}", module_id=file.module_id.hex())
 
 
 def _require_llvm(store: Store, file: ModuleFile) -> None:

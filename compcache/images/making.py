@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     #: Gives the linker for an object; None where there is none.
     LinkerFor = Callable[[bytes], Linker | None]
 
-__all__ = ["EntryObjects", "first_linker", "make_image", "usual_kind"]
+__all__ = ["EntryObjects", "Made", "first_linker", "make_image", "usual_kind"]
 
 _OWN_RUN_TIME = "name the static library of the compiler's run time in archives= (`clang --print-libgcc-file-name`)"
 
@@ -36,6 +36,15 @@ class EntryObjects(NamedTuple):
 
     codes: tuple[bytes, ...] = ()
     symbols: tuple[str, ...] = ()
+
+
+class Made(NamedTuple):
+    """An image, the name of its kind, by symbol the places of its imports (`elf.patching.take_places`), and the linker that made it."""
+
+    image: bytes
+    kind: str
+    places: dict[str, bytes]
+    linker: Linker | None
 
 
 def first_linker(_: bytes) -> Linker | None:
@@ -53,8 +62,8 @@ def make_image(
     needs_linker: Sequence[str],
     libraries: Sequence[Library | Archive],
     linker_for: LinkerFor,
-) -> tuple[bytes, str, dict[str, bytes]]:
-    """The image of an object, the name of its kind, and by symbol the places of its imports (`elf.patching.take_places`).
+) -> Made:
+    """The image of an object.
 
     Args:
         obj: the object of a module.
@@ -98,12 +107,12 @@ def make_image(
             raise
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
         return made
-    return image, shared.KIND, places
+    return Made(image, shared.KIND, places, linker)
 
 
-def _as_object(obj: bytes, needs_linker: Sequence[str], why: str) -> tuple[bytes, str, dict[str, bytes]]:
+def _as_object(obj: bytes, needs_linker: Sequence[str], why: str) -> Made:
     objects.require_possible(needs_linker, why)
-    return obj, objects.KIND, {}
+    return Made(obj, objects.KIND, {}, None)
 
 
 def usual_kind() -> str:

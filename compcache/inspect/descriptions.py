@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache.formats.makers import Maker
     from compcache.usage.summaries import EntrySummary, FunctionSummary
 
-__all__ = ["CacheInfo", "FunctionGraph", "FunctionReport", "GlobalReport", "GraphNode", "LoadedState", "Realization"]
+__all__ = [
+    "CacheInfo",
+    "FunctionGraph",
+    "FunctionReport",
+    "GlobalReport",
+    "GraphNode",
+    "LoadedState",
+    "Provenance",
+    "Realization",
+    "Signer",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,46 @@ class Realization:
     created: float
     loaded: bool
     problem: str
+
+
+class Signer(NamedTuple):
+    """A name in the signatures of a module, and what a check says: trusted (by a key that is trusted here), wrong (such a key has that
+    name, and has not signed this), unknown (no key of that name is trusted here) or unchecked (without PyNaCl).
+    """
+
+    name: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a stored module comes from, as far as it is recorded. Who compiled it, and on which host, is not.
+
+    Attributes:
+        module_id: the module.
+        makers: the packages and programs that made its code, by name and version; an empty version is not recorded.
+        digests: of the `code` that was given, of that with its options (`source`), and of the function that returned it (`maker`).
+        compiled: when it was compiled, by the clock of the host that did.
+        added: when its file was written to the directory that has it.
+        owner: the user that the file belongs to.
+        origin: how it came to the directory: compiled, bundle, or remote. Files that other programs have copied say what they said before.
+        layer: the layer that has it; empty where it is in the directory itself.
+        order: the number of its addition; 0 where it has none.
+        signers: the keys that are said to have signed it.
+        keyed_digest: own (made with this cache's `signing_key`), other, or empty.
+    """
+
+    module_id: str
+    makers: tuple[Maker, ...]
+    digests: Mapping[str, str]
+    compiled: float
+    added: float
+    owner: str
+    origin: str
+    layer: str
+    order: int
+    signers: tuple[Signer, ...]
+    keyed_digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +150,8 @@ class FunctionReport:
     `dependencies`, `globals` and `natives` are those of the realization in `module_id`, which is the one that a load
     would choose; `identity` is what its builder said of it, `seconds` how long compiling its module took. `uses` are, for
     each realization in the same order, how often it was loaded, and when last (0.0: never). `parts` are functions that were made for it
-    or for all of its label, `entries` the entries of data that require its modules, or have its name or its label.
+    or for all of its label, `entries` the entries of data that require its modules, or have its name or its label. `provenance` is one
+    for each realization.
     """
 
     func_name: str
@@ -113,6 +167,7 @@ class FunctionReport:
     uses: tuple[tuple[int, float], ...]
     parts: tuple[FunctionSummary, ...]
     entries: tuple[EntrySummary, ...]
+    provenance: tuple[Provenance, ...]
 
 
 @dataclass(frozen=True, slots=True)

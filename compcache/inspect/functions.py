@@ -13,6 +13,7 @@ from compcache.formats.manifest import LINK_ONLY, STARTUP, decode_function, deco
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
+from compcache.inspect.provenance import provenance
 from compcache.store import INDEX, MODULES, QUARANTINE
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import read_ledger
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from compcache.formats.graph import ModuleGraph
     from compcache.hit.loader import Loader
     from compcache.images.linkers.find import Linker
+    from compcache.inspect.descriptions import Provenance
     from compcache.store import ModuleFile, Store
     from compcache.usage.module_files import Progress
 
@@ -228,7 +230,13 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         uses=tuple([used.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
         parts=tuple(parts),
         entries=tuple(entries),
+        provenance=tuple([_provenance_of(store, copy) for copy in copies]),
     )
+
+
+def _provenance_of(store: Store, copy: Realization) -> Provenance:
+    with store.open_module(bytes.fromhex(copy.module_id)) as module:
+        return provenance(store, module)
 
 
 def _globals_of(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:

@@ -149,7 +149,7 @@ class LayeredStore(Store):
 
     def merged_name(self) -> str:
         """The name of the segment of all layers, as they are at this moment."""
-        parts = [MAGIC]  # one of another version has another name
+        parts = [MAGIC, self.known_faults]  # one of another version has another name
         for layer in self.layers:
             try:
                 status = os.stat(layer.directory(INDEX))

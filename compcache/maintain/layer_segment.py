@@ -10,7 +10,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.index import ModuleEntry, Stamp
 from compcache.layers.layered_store import LAYER_SHIFT, ORDER_BITS
 from compcache.publish.atomic_file import publish
-from compcache.publish.index_merge import encode_segment, function_entries, with_order
+from compcache.publish.index_merge import encode_segment, function_entries, keep_newest, with_order
 from compcache.store import MERGED_LAYERS
 
 if TYPE_CHECKING:
@@ -41,13 +41,15 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
                 functions.update([with_order(e, behind.__add__) for e in function_entries(segment) if e[_MODULE_ID] not in modules])
                 requirements.update(segment.requirements.values())
                 for data in segment.modules.entries():
-                    _keep_stamped(mine, data)
+                    keep_newest(mine, data)
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return
         for module_id, data in mine.items():
             entry = ModuleEntry.decode(data)
             fields = [getattr(entry, field) for field in ModuleEntry.__slots__]
+            if store.known_faults and layer._entry_mac(*fields[:-1]) != entry.mac:  # verified by another table of faults
+                fields[ModuleEntry.__slots__.index("stamp")] = Stamp(0, 0, 0, 0)
             fields[ModuleEntry.__slots__.index("flags")] |= number << LAYER_SHIFT
             modules.setdefault(module_id, ModuleEntry(*fields).encode())
     if name != store.merged_name() or len(store.layers) > _MOST_LAYERS:
@@ -59,19 +61,6 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
     except OSError as error:
         reraise_interrupt(error)
         return
-
-
-def _keep_stamped(found: dict[bytes, bytes], data: bytes) -> None:
-    """Keep that one of several entries of a module that changed last."""
-    module_id = data[:DIGEST_SIZE]
-    known = found.get(module_id)
-    if known is None or _changed(known) < _changed(data):
-        found[module_id] = data
-
-
-def _changed(data: bytes) -> int:
-    stamp: Stamp = ModuleEntry.decode(data).stamp
-    return stamp.ctime
 
 
 def _remove_former(store: LayeredStore, name: str) -> None:

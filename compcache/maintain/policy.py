@@ -13,11 +13,14 @@ from datetime import timedelta
 from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.formats.makers import Versions
 from compcache.formats.records import version_numbers
 from compcache.usage.limits import parse_duration, read_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from compcache.formats.makers import Maker
 
 __all__ = ["Entry", "Plan", "PrunePolicy", "Removal", "plan_prune"]
 
@@ -48,6 +51,8 @@ class PrunePolicy:
             that share the directory may be switched off for a while.
         min_llvm: remove code compiled by an LLVM older than this version (text like ``"22"`` or ``"21.1"``). None, because an
             older LLVM's code is as correct as a newer one's.
+        made_by: remove what these versions of a maker have made: text like ``"numba<0.66.1"`` or ``"lld>=17,<18"``, or several. Makers
+            are compcache, llvmlite, llvm, the linker (ld, lld, mold, gold) and what front ends name, like numba. Empty: nobody.
         match: remove only modules all of whose functions match one of these patterns; without other criteria, all of these.
             Empty: any module.
         keep: functions that match one of these patterns stay, with their dependencies, like pinned ones.
@@ -67,6 +72,7 @@ class PrunePolicy:
     duplicates: bool = False
     stale: float | timedelta | str | None = None
     min_llvm: str | None = None
+    made_by: str | Iterable[str] = ()
     match: str | Iterable[str] = ()
     keep: str | Iterable[str] = ()
     grace: float | timedelta | str = 3600.0
@@ -75,8 +81,10 @@ class PrunePolicy:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("match", "keep"):
+            if field.name in ("match", "keep", "made_by"):
                 value = (value,) if isinstance(value, str) else tuple(value)
+                for versions in value if field.name == "made_by" else ():
+                    Versions.parse(versions)
             elif field.name in _DURATIONS and value is not None:
                 value = _seconds(field.name, value)
             elif field.name == "max_bytes" and value is not None:
@@ -95,7 +103,7 @@ class PrunePolicy:
     def removes_modules(self) -> bool:
         """Whether the policy can remove modules."""
         limits = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale, self.min_llvm)
-        return self.duplicates or bool(self.match) or any(limit is not None for limit in limits)
+        return self.duplicates or bool(self.match) or bool(self.made_by) or any(limit is not None for limit in limits)
 
 
 def _seconds(name: str, value: float | timedelta | str) -> float:
@@ -116,7 +124,7 @@ class Entry(NamedTuple):
 
     `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that it needs from
     other modules. Code of the same `target` runs on the same hosts; `generation` is what goes stale together. A pack, which holds entries
-    of data alone, counts for the size and not for the number.
+    of data alone, counts for the size and not for the number. `fault` says what is known to be wrong with one of its `makers`.
     """
 
     module_id: bytes
@@ -130,10 +138,12 @@ class Entry(NamedTuple):
     pinned: bool = False
     llvm: str = ""
     is_pack: bool = False
+    makers: tuple[Maker, ...] = ()
+    fault: str = ""
 
 
 class Removal(NamedTuple):
-    """An entry to remove, and the reason: unused, old, duplicate, stale, llvm, matched, size or count."""
+    """An entry to remove, and the reason: fault, made_by, unused, old, duplicate, stale, llvm, matched, size or count."""
 
     entry: Entry
     reason: str
@@ -154,6 +164,11 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float) -> Pla
         policy: what to remove.
         now: the time that ages count from; later times count as now.
     """
+    faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # nobody uses them
+    if faulty:
+        sound = [entry for entry in entries if not entry.fault or entry.pinned]
+        removed, needed_by = plan_prune(sound, policy, now)
+        return Plan((*[Removal(entry, "fault") for entry in faulty], *removed), needed_by)
     if not policy.removes_modules:
         return Plan((), ())
     population = _Population(entries, now)
@@ -335,12 +350,15 @@ def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_g
     stale = _stale_generations(population, policy, now)
     conditions = (policy.max_bytes, policy.max_modules, policy.unused_for, policy.older_than, policy.stale, policy.min_llvm)
     oldest = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
-    match_alone = bool(policy.match) and not policy.duplicates and all(c is None for c in conditions)
+    selected = [Versions.parse(versions) for versions in policy.made_by]
+    match_alone = bool(policy.match) and not policy.duplicates and not selected and all(c is None for c in conditions)
     unused_since = _since(policy.unused_for, now)
     created_before = _since(policy.older_than, now)
     for number in may_go:
         if match_alone:
             reasons[number] = "matched"
+        elif selected and any(versions.includes(maker) for versions in selected for maker in entries[number].makers):
+            reasons[number] = "made_by"
         elif population.used[number] < unused_since:
             reasons[number] = "unused"
         elif entries[number].created < created_before:

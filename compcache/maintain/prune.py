@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
+from compcache.formats import known_faults
+from compcache.formats.makers import Versions
 from compcache.hit.closures.remember import remove_closures
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
@@ -34,6 +36,7 @@ from compcache.usage.whole_directories import files_below, other_formats, remove
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 
+    from compcache.formats.makers import Maker
     from compcache.maintain.policy import Plan
     from compcache.maintain.unindexed import Unindexed
     from compcache.store import Store
@@ -113,10 +116,11 @@ def propose(
     leftovers = (*find_leftovers(store, policy, now, ledger), *_damaged(store, unindexed, present))
     gone = {removal.entry.module_id for removal in plan.removed}
     report = _report(present, packs, policy, plan, leftovers, dry_run=True)
+    unknown, makers = _unknown_makers(policy, entries)
     indexed = tuple([module_id.hex() for module_id in unindexed.sound if module_id not in gone])
-    return PruneProposal(
-        policy, present, plan, packs, unindexed, ledger, dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started)
-    )
+    seconds = time.perf_counter() - started
+    report = dataclasses.replace(report, indexed=indexed, seconds=seconds, unknown_makers=unknown, known_makers=makers)
+    return PruneProposal(policy, present, plan, packs, unindexed, ledger, report)
 
 
 def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
@@ -138,7 +142,21 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
         reraise_interrupt(error)
     report = _report(present, proposal.packs, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False)
     seconds = proposal.report.seconds + time.perf_counter() - started
-    return dataclasses.replace(report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds)
+    planned = proposal.report
+    return dataclasses.replace(
+        report,
+        indexed=tuple([module_id.hex() for module_id in indexed]),
+        seconds=seconds,
+        unknown_makers=planned.unknown_makers,
+        known_makers=planned.known_makers,
+    )
+
+
+def _unknown_makers(policy: PrunePolicy, entries: Iterable[Entry]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names in the policy that no module has among its makers; if there are any, the makers that modules have."""
+    known = {maker.name for entry in entries for maker in entry.makers} if policy.made_by else set()
+    unknown = dict.fromkeys(name for name in (Versions.parse(versions).name for versions in policy.made_by) if name not in known)
+    return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
 
 def _report(
@@ -192,7 +210,7 @@ def _read_entries(
     fold_statistics: bool,
 ) -> tuple[list[Entry], Ledger | None]:
     """All modules as the policy sees them, and the statistics; an empty list if it has nothing to remove."""
-    if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present, len(packs))):
+    if not known_faults.FAULTS and (not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present, len(packs)))):
         return [], None
     rows: dict[bytes, Row] = {}
 
@@ -213,7 +231,7 @@ def _read_entries(
 
 def _limits_only(policy: PrunePolicy) -> bool:
     criteria = (policy.unused_for, policy.older_than, policy.stale, policy.min_llvm)
-    return not policy.duplicates and not policy.match and all(c is None for c in criteria)
+    return not policy.duplicates and not policy.match and not policy.made_by and all(c is None for c in criteria)
 
 
 def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus], packs: int) -> bool:
@@ -231,7 +249,7 @@ def _entries(
     # Numbers for platforms: the policy compares them a hundred thousand times, and platforms are long.
     targets: dict[tuple[object, ...], int] = {}
     generations: dict[Platform, tuple[int, int]] = {}
-    numbers: dict[int, tuple[int, int]] = {}  # the same by identity: rows share their platforms
+    numbers: dict[int, tuple[int, int, tuple[Maker, ...], str]] = {}  # the same, and the makers, by identity: rows share their platforms
     pinned_modules = {key for key, row in rows.items() if key in spare or (pins and not pins.isdisjoint(row.names))}
     for module_id, (size, created) in present.items():
         last = used.get(module_id, 0.0)
@@ -251,8 +269,11 @@ def _entries(
         known = numbers.get(id(platform))
         if known is None:
             target = targets.setdefault((platform.abi, platform.triple, platform.features), len(targets))
-            known = numbers[id(platform)] = generations.setdefault(platform, (target, len(generations)))
-        yield _new((module_id, size, created, last, names, imports, *known, module_id in pinned_modules, platform.llvm_version, False))
+            makers = platform.made_by()
+            same = generations.setdefault(platform._replace(makers=""), (target, len(generations)))
+            known = numbers[id(platform)] = (*same, makers, known_faults.fault_of(makers))
+        is_pinned = module_id in pinned_modules
+        yield _new((module_id, size, created, last, names, imports, *known[:2], is_pinned, platform.llvm_version, False, *known[2:]))
 
 
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)

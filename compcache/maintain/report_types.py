@@ -11,8 +11,8 @@ __all__ = ["CheckReport", "CheckStep", "Finding", "PruneReport", "PrunedFile", "
 class PrunedModule(NamedTuple):
     """A module that a prune removed or would remove.
 
-    `reason` is unused, old, duplicate, stale, llvm, matched, size or count; times are in seconds since the epoch,
-    `last_used` is 0.0 if it was never used.
+    `reason` is fault (a maker is known to be wrong), made_by, unused, old, duplicate, stale, llvm, matched, size or count; times are in
+    seconds since the epoch, `last_used` is 0.0 if it was never used.
     """
 
     module_id: str
@@ -39,7 +39,8 @@ class PruneReport:
     `needed` are the ids of modules that the policy selects, but that a kept module needs. `indexed` are those
     of modules that an interrupted addition had left without an index entry, and that have one now.
     `within_limits` is False if pins and `keep` leave more than the limits of the policy allow. `removed_packs` are files of entries of
-    data, which are no modules; sizes are those of both.
+    data, which are no modules; sizes are those of both. `unknown_makers` are names in the policy's `made_by` that no module has among its
+    makers; then `known_makers` are those that there are.
     """
 
     dry_run: bool
@@ -52,6 +53,8 @@ class PruneReport:
     seconds: float
     indexed: tuple[str, ...] = ()
     removed_packs: tuple[PrunedModule, ...] = ()
+    unknown_makers: tuple[str, ...] = ()
+    known_makers: tuple[str, ...] = ()
 
     @property
     def freed_size(self) -> int:

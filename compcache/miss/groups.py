@@ -274,7 +274,7 @@ def _digest_of(sources: Sequence[_Source]) -> str:
 
 def _member_digest(source: _Source, request: Request) -> str:
     code = source.source.ir if isinstance(source.source.ir, bytes) else source.source.ir.encode("utf-8", "surrogatepass")
-    settings = _VERSION, codegen.llvm_version(), request.machine[:2], request.level, sorted(source.copies)
+    settings = _VERSION, codegen.own_makers(), codegen.llvm_version(), request.machine[:2], request.level, sorted(source.copies)
     return digest([repr(settings).encode(), code], person=_PERSON).hex()
 
 
@@ -318,6 +318,7 @@ def _merged(requests: Sequence[Request], members: Sequence[Member], content: str
         digests={"maker": "", "code": content, "source": content},
         is_cached=is_cached,
         members=tuple(members),
+        makers="\n".join(filter(None, [request.makers for request in requests])),
     )
 
 

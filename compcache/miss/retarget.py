@@ -14,7 +14,8 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.entry import may_be_read
 from compcache.formats.graph import decode_notes
-from compcache.formats.manifest import decode_function
+from compcache.formats.makers import read_makers
+from compcache.formats.manifest import SUSPECT, decode_function
 from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.records import decode_module
 from compcache.images.kinds import is_known
@@ -105,7 +106,7 @@ def _retarget(session: Session, func_name: str) -> bool:
 def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
     """The module compiled for this host, and whether its code was signed by who is trusted, so that this may be signed, too.
 
-    None if it is for another platform, of a kind that is not known here, or has no stored bitcode.
+    None if it is for another platform, of a kind that is not known here, of a maker that is known to be wrong, or has no stored bitcode.
     """
     from compcache.build.large_data.variables import data_in
     from compcache.build.recipe import read_recipe
@@ -117,7 +118,7 @@ def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
     with store.open_module(module_id) as module:
         footer = module.footer()
         header = decode_module(module.read_record(0))
-        if not _is_of_this_platform(header) or not is_known(header.image_kind) or not footer.bitcode:
+        if module.flags == SUSPECT or not _is_of_this_platform(header) or not is_known(header.image_kind) or not footer.bitcode:
             return None, False
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         notes = decode_notes(module.read(footer.content, footer.notes))
@@ -128,8 +129,9 @@ def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
             recipe = read_recipe(section, module.read_record)._replace(data=data_in(module.read(0, footer.image)))
         except FormatError:
             return None, False  # written by another version
+        makers = read_makers(module.read_record, module.records)
         is_trusted = store.publish_key is not None and is_vouched_for(store, module)
-    return rebuild_module(recipe, notes, entries, store.host(), lambda obj: linker_for(store, obj)), is_trusted
+    return rebuild_module(recipe, notes, entries, store.host(), lambda obj: linker_for(store, obj), makers=makers), is_trusted
 
 
 def _is_of_this_platform(header: ModuleRecord) -> bool:

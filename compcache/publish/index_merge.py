@@ -291,11 +291,16 @@ def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
-    """Keep that one of two entries of a module whose file changed later."""
+    """Keep that one of two entries of a module whose file changed later; of equal ones that with a MAC: who needs none does not look."""
     key = data[:DIGEST_SIZE]
     other = modules.get(key)
-    if other is None or ModuleEntry.decode(other).stamp.ctime < ModuleEntry.decode(data).stamp.ctime:
+    if other is None or _currency(other) < _currency(data):
         modules[key] = data
+
+
+def _currency(data: bytes) -> tuple[int, bytes]:
+    entry = ModuleEntry.decode(data)
+    return entry.stamp.ctime, entry.mac
 
 
 def replace_segments(

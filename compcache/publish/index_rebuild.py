@@ -11,6 +11,9 @@ from compcache.formats import host
 from compcache.formats.footer import require_intact
 from compcache.formats.graph import decode_notes
 from compcache.formats.index import Stamp
+from compcache.formats.known_faults import fault_of
+from compcache.formats.makers import read_makers
+from compcache.formats.manifest import SUSPECT
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
@@ -65,6 +68,8 @@ def describe(module: ModuleFile) -> str:
     module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
     record = decode_module(module.read_record(0))
     module.describe(footer.image, footer.records, host.target_id(record.requirement()), image_flag(record.image_kind), record.key)
+    if fault_of(read_makers(module.read_record, module.records)):
+        module.flags = SUSPECT
     return record.requirement()
 
 

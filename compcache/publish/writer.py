@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import name_key
@@ -11,7 +12,9 @@ from compcache.files import reraise_interrupt
 from compcache.formats.footer import encode_container
 from compcache.formats.graph import decode_notes, pack_notes
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import read_frame
+from compcache.formats.known_faults import fault_of
+from compcache.formats.makers import read_makers
+from compcache.formats.manifest import SUSPECT, read_frame
 from compcache.formats.order import Order, order_of, with_number
 from compcache.formats.records import decode_module
 from compcache.publish import index_merge
@@ -21,11 +24,12 @@ from compcache.publish.root import prepare_root
 from compcache.store import MODULES, SIGNATURES, ModuleFile, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from compcache.files import Files
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.index import ModuleEntry
+    from compcache.formats.makers import Maker
     from compcache.store import Place, Sections
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
@@ -72,6 +76,7 @@ def publish_additions(
         StorageError: as of `publish_modules`.
     """
     store.require_writable(store.directory(MODULES))
+    _require_sound(store, chain.from_iterable(additions))
     groups = [[(_draft(store, module), module) for module in modules] for modules in additions]
     numbers = numbers_of(store, [{draft.module_id: module for draft, module in group} for group in groups])
     groups = [
@@ -139,10 +144,28 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     return [_addition(store, drafts[module_id], stamps[module_id], orders.get(module_id)) for module_id in (*old, *new)]
 
 
+def _makers(module: BuiltModule | Publication) -> tuple[Maker, ...]:
+    records = module.sections[1]
+    return read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), module.key), len(records))
+
+
+def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
+    """Store nothing that no reader would use.
+
+    Raises:
+        StorageError: what has made one of these modules here is known to make wrong code.
+    """
+    for module in modules:
+        fault = fault_of(_makers(module))
+        if fault:
+            raise StorageError(f"a module is not stored in {store.root}: {fault}; install another version", path=store.root)
+
+
 def _addition(store: Store, draft: _Draft, stamp: Stamp, order: Order | None) -> Addition:
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
-    file.describe(len(module.sections[0]), len(module.sections[1]), module.target, module.flags, module.key)
+    flags = SUSPECT if fault_of(_makers(module)) else module.flags
+    file.describe(len(module.sections[0]), len(module.sections[1]), module.target, flags, module.key)
     return list(module.indexed), store.entry_of(file, stamp, len(module.indexed)), order or draft.order
 
 

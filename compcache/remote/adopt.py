@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import IntegrityError, PickleNotAllowedError
 from compcache.formats.footer import intact_footer, is_signed_with, sections_of
+from compcache.formats.graph import ORIGIN, decode_notes, pack_notes
 from compcache.formats.host import target_id
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.publish.additions import add_module
@@ -59,7 +60,7 @@ def adopt_module(store: Store, data: bytes, *, wanted: str, signatures: bytes) -
         merged = merged_signatures(known, signatures, store.trusted_keys, footer.module_id, header.requirement())
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
     module_id = add_module(
-        store, sections, indexed,
+        store, (*sections[:4], pack_notes({**decode_notes(sections[4]), ORIGIN: "remote"})), indexed,
         target=target_id(header.requirement()), flags=image_flag(header.image_kind), key=header.key, signs=False,
     )  # fmt: skip
     return Adopted(module_id, tuple(function for function, _, _ in indexed), manifest.imports())

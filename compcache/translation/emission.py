@@ -87,6 +87,7 @@ class Translated(NamedTuple):
     beside_code: bytes = b""  # see `Request`
     weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
     types: LinkTypes = LinkTypes({}, {})
+    makers: str = ""  # see `Request`
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
@@ -150,6 +151,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         request.digests,
         tuple(optional),
         types=types,
+        makers=request.makers,
     )
 
 

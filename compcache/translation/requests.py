@@ -60,6 +60,7 @@ class Request(NamedTuple):
     copies: Collection[str] = ()  # functions that the code has for the optimizer alone, and must have itself
     named: tuple[Export, ...] = ()  # what members export by name, where others export all that is visible
     unexported: Collection[str] = ()  # what is visible in the former, and is not among it
+    makers: str = ""  # of the code that was given (compcache.formats.makers)
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:
@@ -83,6 +84,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
             {**(source.entries or {}), **({PART_OF: source.part_of.encode()} if source.part_of else {})},
             beside_code,
             named_entries=source.named_entries,
+            makers=source.makers,
         )
         for cpu, features in targets
     ]  # fmt: skip

@@ -4,7 +4,7 @@ Look-ups never read it. It is derived: a row repeats a module's own records, and
 content a row is never out of date. Additions leave their rows in their process's statistics file; rows that are in
 neither are read from the modules, once.
 
-The file is ``"CCLISTS3" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
+The file is ``"CCLISTS4" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
 its platform, seconds, names, offsets, imports, signatures, entries, part_of]``. Platforms are separate because the list of a CPU's
 features is longer than the rest of a row.
 """
@@ -20,6 +20,7 @@ from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
+from compcache.formats.makers import MAKERS, decode_makers, makers_of
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.entry import EntryRecord
+    from compcache.formats.makers import Maker
     from compcache.formats.records import ModuleRecord
     from compcache.store import Store
     from compcache.usage.module_files import Progress
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Platform", "Row", "decode_rows", "encode_rows", "load_rows", "make_row", "read_row", "row_of_built"]
 
-_MAGIC = b"CCLISTS3"
+_MAGIC = b"CCLISTS4"
 _MAX_FILE = 1 << 31
 _PLATFORM_FIELDS = 2  # of a platform's item in a statistics file; a row's has those of `Row`
 _MAX_SECONDS = 1e9
@@ -54,7 +56,7 @@ _KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
 
 
 class Platform(NamedTuple):
-    """The platform that a module's code is for, and the LLVM that compiled it."""
+    """The platform that a module's code is for, the LLVM that compiled it, and the text of its record of makers."""
 
     image_kind: str
     triple: str
@@ -62,6 +64,11 @@ class Platform(NamedTuple):
     features: str
     llvm_version: str
     abi: int
+    makers: str
+
+    def made_by(self) -> tuple[Maker, ...]:
+        """All makers of the module."""
+        return makers_of(self.image_kind, self.llvm_version, self.makers)
 
 
 class Row(NamedTuple):
@@ -106,6 +113,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
     functions = []
     imports: dict[str, None] = {}
     entries = []
+    makers = ""
     for offset, payload in iterate_frames(records):
         kind = payload[:1]
         if kind == FUNCTION:
@@ -116,10 +124,13 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
         elif kind == ENTRY:
             record_ = decode_entry(payload)
             entries.append((record_, offset))
+        elif kind == MAKERS:
+            makers = decode_makers(payload)
         elif kind == MODULE:
             platform = _platform_of(payload[:_KEY_AT], payload[_KEY_AT + _KEY_SIZE :])
     if platform is None:
         raise FormatError("the module has no module record")
+    platform = _with_makers(platform, makers)
     names, offsets, signatures = zip(*functions, strict=True) if functions else ((), (), ())
     own = set(names)
     imported = tuple([name for name in imports if name not in own])
@@ -134,13 +145,18 @@ def _platform_of(head: bytes, rest: bytes) -> Platform:
 
 def _platform(header: ModuleRecord) -> Platform:
     h = header
-    return Platform(h.image_kind, h.triple, h.cpu, "\n".join(h.features), h.llvm_version, h.abi)
+    return Platform(h.image_kind, h.triple, h.cpu, "\n".join(h.features), h.llvm_version, h.abi, "")
+
+
+@lru_cache(maxsize=256)
+def _with_makers(platform: Platform, makers: str) -> Platform:
+    return platform._replace(makers=makers)
 
 
 def row_of_built(module_id: bytes, built: BuiltModule) -> Row:
     """The row of a module that was just built: equal to what `make_row` reads from its sections."""
     names, offsets, _ = zip(*built.functions, strict=True) if built.functions else ((), (), ())
-    platform = _platform(built.header)
+    platform = _platform(built.header)._replace(makers=built.makers)
     places = [offset for _, offset, _ in built.indexed[len(names) :]]
     entries = _entries_of(zip(built.entries, places, strict=True))
     return Row(module_id, platform, built.seconds, names, offsets, built.imports, built.signatures, *entries)
@@ -226,7 +242,7 @@ def _with_types(rows: list[Row]) -> list[Row]:
 def _checked_platform(fields: Iterable[object]) -> Platform:
     """A platform from its fields. Raises `ValueError` or `TypeError` if they are malformed."""
     found = Platform(*fields)  # type: ignore[arg-type] # checked next
-    if list(map(type, found)) != [str] * 5 + [int]:
+    if list(map(type, found)) != [str] * 5 + [int, str]:
         raise ValueError("a field of a platform has the wrong type")
     return found
 

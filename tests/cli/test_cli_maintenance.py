@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cli_process import SIGNATURES, compcache, fill, on_terminal
+from faulty_makers import made_by
 from helpers import flip_byte, module_file, snapshot
 
 from compcache import Cache, frontend
@@ -161,6 +162,23 @@ def test_looking_at_a_directory_that_is_not_there_does_not_make_it(
     if command[0] != "pin":
         assert done.err == f"compcache: error: no cache at {tmp_path / 'nowhere'} (chosen by: --dir)\n"
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_prune_by_makers(directory: Path) -> None:
+    with Cache(directory) as cache:
+        wrong = cache.add_module(made_by("f", 1, numba="0.66.0"))
+        cache.add_module(made_by("g", 1, numba="0.66.1"))
+        cache.add_module(made_by("h", 1))
+    told = compcache("--dir", directory, "prune", "--made-by", "numba<0.66.1", "--dry-run")
+    assert [line.split("\t")[:2] for line in told.out.splitlines()] == [["made_by", wrong]]
+    assert compcache("--dir", directory, "prune", "--made-by", "numba<0.66.1", "-y").out == told.out
+    assert functions(directory) == {"g", "h"}
+    unknown = compcache("--dir", directory, "prune", "--made-by", "nubma<0.66.1", "-y")
+    assert (unknown.status, unknown.out) == (0, "")
+    assert "no module was made by nubma; those that there are: compcache, " in unknown.err
+    assert "llvm, llvmlite, numba" in unknown.err
+    assert compcache("--dir", directory, "prune", "--made-by", "numba<").status == 2
+    assert functions(directory) == {"g", "h"}
 
 
 def test_prune_tells_what_packs_free(directory: Path) -> None:

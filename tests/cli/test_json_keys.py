@@ -13,6 +13,7 @@ from helpers import PACKAGE_ROOT, adder
 
 from compcache import Cache, Identity, ModuleSource, NotCachedError, frontend
 from compcache.cli.app import COMMANDS, group
+from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ PAGE = (PACKAGE_ROOT / "docs" / "json.md").read_text()
 _ROW = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", re.MULTILINE)
 COMMAND_LINES = (
     "batch kernels/dot.ll broken.ll good.ll good.ll", "call crc32 1,2", "info", "ls", "ls --all", "ls --modules", "show norm", "show crc32",
-    "show scale", "show norm sieve", "show norm --ir", "show norm --asm", "graph --all", "explain norm",
+    "show scale", "show norm sieve", "show norm --ir", "show norm --asm", "show signed --provenance", "graph --all", "explain norm",
     "explain scale", "explain absent", "top", "stats", "config", "doctor", "dir", "report", "check",
     "prune --dry-run --max-size 0 --stale 0s", "rm --dry-run sieve", "pin norm", "unpin norm", "clear --dry-run",
     "export norm -o {scratch}/n.ccb",
@@ -73,6 +74,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         cache.add_module(
             ModuleSource("declare i64 @later()\ndefine i64 @waits() {\n  %x = call i64 @later()\n  ret i64 %x\n}", imports=["later"])
         )
+    with Cache(directory, publish_key=str(new_key("team-1"))) as cache:
+        cache.add_module(ModuleSource(adder("signed", 1)))
     (directory / "modules-v0").mkdir()
     (directory / "modules-v0" / "old").write_bytes(b"x" * 10)
     (scratch / "kernels").symlink_to(PACKAGE_ROOT / "examples" / "kernels")

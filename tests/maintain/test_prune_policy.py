@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compcache import PrunePolicy
+from compcache.formats.makers import Maker
 from compcache.maintain.policy import Entry, Plan, plan_prune
 
 NOW = 1_000_000.0
@@ -271,3 +272,28 @@ def test_eviction_follows_the_order_of_use(
     gone_times = [max(e.used, e.created) for e in entries if e.module_id in gone]
     assert len(kept_times) == min(limit, len(entries))
     assert not gone_times or not kept_times or max(gone_times) <= min(kept_times)
+
+
+def test_what_versions_of_a_maker_made_goes_unless_it_is_needed() -> None:
+    def by(name: str, version: str, *imports: str) -> Entry:
+        return entry(name, *imports)._replace(makers=(Maker("llvm", "22.1.0"), Maker("numba", version)))
+
+    entries = [by("a", "0.66.0"), by("b", "0.66.1", "c"), by("c", "0.65"), by("d", "0.67")]
+    assert removed(entries, made_by="numba<0.66.1") == ["a"]
+    assert removed([*entries, by("c", "0.66.1")._replace(module_id=b"c2".ljust(16, b"."))], made_by="numba<0.66.1") == ["c", "a"]
+    assert set(removed(entries, made_by=("numba>0.66", "llvm<20"))) == {"b", "d"}
+    assert removed(entries, made_by="llvm<22", match="a") == []
+    assert removed([entry("x")], made_by="numba") == []
+
+
+def test_what_is_known_to_be_wrong_goes_whatever_the_policy_says_but_for_pins() -> None:
+    wrong = entry("a")._replace(fault="adds one too many")
+    assert removed([wrong, entry("b", "a")]) == ["a"]
+    assert names(plan_prune([wrong, entry("b")], PrunePolicy(max_modules=0), NOW)) == ["a", "b"]
+    assert removed([wrong._replace(pinned=True)]) == []
+
+
+@pytest.mark.parametrize("value", ["numba<", "", ("numba", "<3")])
+def test_texts_that_mean_no_versions_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="versions of a maker"):
+        PrunePolicy(made_by=value)  # type: ignore[arg-type]

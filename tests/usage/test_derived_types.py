@@ -71,7 +71,7 @@ def test_a_row_of_another_type_is_read_from_its_module_again(filled: Any, field:
     cache, module_id = filled
     row = [*ROW[:field], value, *ROW[field + 1 :]]
     content = msgpack.packb([[PLATFORM], [[module_id, *row]]])
-    plant(cache, MODULE_ROWS, "modules", b"CCLISTS3" + check(content) + content)
+    plant(cache, MODULE_ROWS, "modules", b"CCLISTS4" + check(content) + content)
     assert [function.func_name for function in cache.functions()] == ["f"]
     packed = msgpack.packb(PLATFORM)
     item = msgpack.packb([module_id, check(packed), *row[1:]])
@@ -82,7 +82,7 @@ def test_a_row_of_another_type_is_read_from_its_module_again(filled: Any, field:
 def test_a_platform_of_another_type_is_read_from_its_module_again(filled: Any, platform: object) -> None:
     cache, module_id = filled
     content = msgpack.packb([[platform], [[module_id, *ROW]]])
-    plant(cache, MODULE_ROWS, "modules", b"CCLISTS3" + check(content) + content)
+    plant(cache, MODULE_ROWS, "modules", b"CCLISTS4" + check(content) + content)
     ask_everything(cache)
 
 

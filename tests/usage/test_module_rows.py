@@ -18,7 +18,7 @@ from compcache.usage.module_rows import Platform, Row, decode_rows, encode_rows,
 if TYPE_CHECKING:
     from pathlib import Path
 
-HERE = Platform("shared", "x86_64-linux", "cpu", "+" + "feature," * 200, "20.1", 1)
+HERE = Platform("shared", "x86_64-linux", "cpu", "+" + "feature," * 200, "20.1", 1, "compcache 0.1.0")
 THERE = HERE._replace(cpu="other")
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import FILE_MODE, reraise_interrupt
+from compcache.formats import known_faults
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.manifest import FUNCTION, GLOBAL, MODULE, NEEDS, NO_ENTRY, NO_SLOT, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
@@ -36,8 +37,18 @@ def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
             check_mode(state, store.module_path(module_id), status, FILE_MODE)
         if module_id not in state.rows:
             state.unusable_for(module_id, _why_unreadable(store, module_id))
+    _note_faults(state)
     functions = sum(len(row.names) for row in state.rows.values())
     return len(state.present), {"functions": functions}
+
+
+def _note_faults(state: CheckState) -> None:
+    """Report modules that are intact and not used, since one of their makers is known to be wrong."""
+    for module_id, row in state.rows.items() if known_faults.FAULTS else ():
+        fault = known_faults.fault_of(row.platform.made_by())
+        if fault:
+            path = state.store.module_path(module_id)
+            state.find("maker", module_id.hex(), f"{path} is not used: {fault}; prune removes it", note=True)
 
 
 def _why_unreadable(store: Store, module_id: bytes) -> Exception:

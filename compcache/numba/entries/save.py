@@ -11,6 +11,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import numba
 from llvmlite import binding
 from numba.core import serialize
 from numba.core.dispatcher import ObjModeLiftedWith
@@ -162,6 +163,7 @@ def publish(
         targets=targets if portable else None,
         identity=identity.components,
         part_of=part_of,
+        makers={"numba": numba.__version__},
     ), alone=True)  # fmt: skip  # it calls what Numba, Python and the platform have
 
 

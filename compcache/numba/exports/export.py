@@ -11,6 +11,8 @@ import warnings
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import numba
+
 from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, ShadowWarning
 from compcache.numba.compilation.error_text import describe_error
@@ -81,6 +83,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     source = ModuleSource(
         assembled.text, {func_name: Function(shown, symbol=ENTRY, nogil=nogil and not assembled.releases_gil)}, optimize=2,
         cpu=cpu, features=features, targets=targets if cpu is None else None,
+        makers={"numba": numba.__version__},
         identity={"name": func_name, "numba signature": str(cres.signature), "exported by": "compcache.numba"},
     )  # fmt: skip
     with warnings.catch_warnings():

@@ -26,11 +26,19 @@ from compcache.cli.session import Session, pass_session
 from compcache.usage.summaries import GroupSummary
 
 if TYPE_CHECKING:
-    from compcache.inspect.descriptions import FunctionReport
+    from compcache.inspect.descriptions import FunctionReport, Provenance
 
 __all__ = ["command"]
 
 _MAX_DEFINITION = 100
+_DIGESTS = {"code": "code", "source": "source", "maker": "build function"}
+_ORIGINS = {"compiled": "compilation", "bundle": "a bundle", "remote": "the remote store"}
+_SIGNERS = {
+    "trusted": "trusted here",
+    "wrong": "NOT RIGHT for the key of that name that is trusted here",
+    "unknown": "no key of that name is trusted here",
+    "unchecked": "not checked: needs PyNaCl",
+}
 _UNNAMED = "<string>"  # what LLVM calls assembly that names no file
 
 
@@ -40,17 +48,24 @@ _UNNAMED = "<string>"  # what LLVM calls assembly that names no file
 @click.option("--asm", "code", flag_value="asm", help="Print the function's native assembly instead.")
 @click.option("--whole-module", is_flag=True, help="With --ir or --asm: the code of its whole module.")
 @click.option("--module", "module_id", metavar="ID", help="With --ir or --asm: of this realization; a prefix is enough.")
+@click.option("--provenance", is_flag=True, help="Show where each realization comes from instead: makers, signatures, source.")
 @json_option
 @pass_session
-def command(session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, as_json: bool) -> None:
+def command(
+    session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, provenance: bool, as_json: bool
+) -> None:
     """Show the details of a function: signature, realizations, dependencies, globals, and what belongs to it; or the members of a group.
+
+    With --provenance show where it comes from, as far as it is recorded.
 
     With --ir or --asm print its code, if the module was stored with it.
     """
+    if code is not None and provenance:
+        raise click.UsageError("--provenance shows no code: give it without --ir and --asm")
     if code is None and (whole_module or module_id is not None):
         raise click.UsageError("--module and --whole-module need --ir or --asm")
     with session.read() as cache:
-        groups = {} if code else groups_among(cache, names)
+        groups = {} if code or provenance else groups_among(cache, names)
         functions = [name for name in names if name not in groups]
         chosen = resolve_all(cache, functions) if functions else []
         if code:
@@ -59,6 +74,9 @@ def command(session: Session, names: tuple[str, ...], code: str | None, whole_mo
             _print_code(found, code, as_json=as_json)
             return
         reports = [cache.function(name) for name in chosen]
+    if provenance:
+        _show_provenance(reports, as_json=as_json)
+        return
     shown: list[GroupSummary | FunctionReport] = [*groups.values(), *reports]
     if as_json:
         print_json(shown[0] if len(names) == len(shown) == 1 else shown)
@@ -79,6 +97,31 @@ def _print_code(found: list[tuple[str, str]], code: str, *, as_json: bool) -> No
         return
     for _, text in found:
         print_code(text, "llvm" if code == "ir" else "asm")
+
+
+def _show_provenance(reports: list[FunctionReport], *, as_json: bool) -> None:
+    if as_json:
+        rows = [{"func_name": report.func_name, "provenance": report.provenance} for report in reports]
+        print_json(rows[0] if len(rows) == 1 else rows)
+        return
+    pairs = [(report.func_name, row) for report in reports for row in report.provenance]
+    for number, (func_name, row) in enumerate(pairs):
+        if number:
+            click.echo()
+        print_fields([("function", func_name), *_fields_of(row)])
+
+
+def _fields_of(row: Provenance) -> list[tuple[str, str]]:
+    fields = [("realization", short_id(row.module_id)), ("made by", ", ".join(map(str, row.makers)))]
+    fields += [(f"digest of the {_DIGESTS[name]}", value) for name, value in row.digests.items()]
+    fields += [("compiled", time_text(row.compiled))] if row.compiled else []
+    fields += [("came by", _ORIGINS.get(row.origin, row.origin))]
+    fields += [("in the layer", row.layer)] if row.layer else []
+    fields += [("added", time_text(row.added) + (f", by user {row.owner}" if row.owner else ""))]
+    fields += [("number of the addition", str(row.order))] if row.order else []
+    fields += [("signed by", f"{signer.name} ({_SIGNERS[signer.status]})") for signer in row.signers]
+    fields += [("signed with", f"{'this' if row.keyed_digest == 'own' else 'another'} cache's signing key")] if row.keyed_digest else []
+    return fields if row.signers or row.keyed_digest else [*fields, ("signed by", "nobody")]
 
 
 def _print_group(group: GroupSummary) -> None:

@@ -381,12 +381,12 @@ def _unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Ma
 
 def _compiled(unit: Unit, options: dict[str, Any]) -> ModuleSource:
     """The source of a file that a compiler has to translate."""
-    from compcache.clang.run import identity_of_unit, preprocess, translate
+    from compcache.clang.run import identity_of_unit, makers_of_unit, preprocess, translate
     from compcache.clang.runtimes import with_runtime
 
     translation = preprocess(unit)
     code, options = with_runtime(unit, translate(unit, translation), options)
-    return ModuleSource(code, identity=identity_of_unit(unit, translation), **options)
+    return ModuleSource(code, identity=identity_of_unit(unit, translation), makers=makers_of_unit(translation), **options)
 
 
 def _read(path: str) -> bytes:

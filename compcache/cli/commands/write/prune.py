@@ -27,6 +27,7 @@ __all__ = ["command"]
 @click.option("--duplicates", is_flag=True, help="Remove surplus copies of functions for the same hosts.")
 @click.option("--stale", type=DURATION, help="Remove code for CPUs, LLVM versions and formats not used for this long.")
 @click.option("--llvm", "min_llvm", metavar="VERSION", help="Remove code compiled by an LLVM older than VERSION (22, 21.1).")
+@click.option("--made-by", multiple=True, metavar="MAKER", help="Remove what versions of a maker made ('numba<0.66.1', 'lld').")
 @click.option("--match", multiple=True, metavar="PATTERN", help="Remove only modules whose functions all match this glob.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and their dependencies.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
@@ -103,6 +104,9 @@ def _print(report: PruneReport) -> None:
         note(f"{verb} {plural(len(report.indexed), 'module')} of interrupted additions")
     if report.needed:
         note(f"{plural(len(report.needed), 'module')} kept because others need them")
+    if report.unknown_makers:
+        there = f"those that there are: {', '.join(report.known_makers)}" if report.known_makers else "no module names a maker"
+        note(f"no module was made by {' or '.join(report.unknown_makers)}; {there}")
     if not report.within_limits:
         note("still over the limits: every remaining module is pinned, kept or required")
 

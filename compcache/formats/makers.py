@@ -1,0 +1,166 @@
+"""The makers of a module: the packages and programs that its code comes from, each with a version.
+
+Their record is the second frame of a module's records, a line for each: name, space, version. The LLVM that made the code stands in the
+module record. Files without the record were written before there was one: by a compcache whose version is not known, which is
+less than any. Packs hold entries of many writers, and name no makers.
+
+`Versions` says which makers are meant, in the words of Python packages: ``numba<0.66.1``, ``lld>=17,<18.1.3``, ``llvmlite==0.45.*``.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.errors import FormatError
+from compcache.formats.entry import is_pack
+from compcache.formats.manifest import FRAME
+from compcache.formats.records import decode_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = [
+    "LLVM", "MAKERS", "PACKAGE", "Maker", "Versions", "decode_makers", "encode_makers", "makers_of", "makers_text", "read_makers",
+]  # fmt: skip
+
+#: The first byte of the payload.
+MAKERS = b"B"
+#: The makers that every module has.
+PACKAGE, LLVM = "compcache", "llvm"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_CONDITION = re.compile(r"\s*(==|!=|<=|>=|<|>)\s*([^\s,<>=!]+)\s*")
+_LINE = re.compile(rf"{_NAME.pattern} \S*")
+_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[-_.]?(dev|a|alpha|b|beta|rc|pre|post)[-_.]?(\d*))?(?![0-9])")
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_STAGES = {"dev": -4, "a": -3, "alpha": -3, "b": -2, "beta": -2, "rc": -1, "pre": -1, "post": 1}
+#: Less than every version.
+_UNKNOWN: tuple[tuple[int, ...], int, int] = ((), 0, 0)
+
+
+class Maker(NamedTuple):
+    """A package or a program that made code: its name in lower case, and its version; empty where that is not known."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version or '(version not recorded)'}"
+
+
+def makers_text(makers: Iterable[Maker]) -> str:
+    """The lines of the record, each once, sorted.
+
+    Raises:
+        ValueError: a name or a version cannot stand in it.
+    """
+    lines = set()
+    for name, version in makers:
+        line = f"{name.lower()} {version}"
+        if not _LINE.fullmatch(line):
+            raise ValueError(f"{name!r} {version!r} is not a maker: expected a name and a version without spaces")
+        lines.add(line)
+    return "\n".join(sorted(lines))
+
+
+def encode_makers(text: str) -> bytes:
+    """The payload of the record."""
+    return MAKERS + text.encode()
+
+
+def decode_makers(payload: bytes) -> str:
+    """The lines in the payload.
+
+    Raises:
+        FormatError: it is not the record of makers.
+    """
+    if payload[:1] != MAKERS:
+        raise FormatError(f"a record of makers has the type {payload[:1]!r}")
+    try:
+        text = payload[1:].decode()
+    except UnicodeDecodeError:
+        raise FormatError("a record of makers holds a text that is not UTF-8") from None
+    if not all(map(_LINE.fullmatch, text.split("\n"))):
+        raise FormatError("a record of makers is damaged")
+    return text
+
+
+def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...]:
+    """All makers of a module with this module record, and with this text in its record of makers; empty where it has none."""
+    if is_pack(image_kind):
+        return ()
+    recorded = [Maker(*line.partition(" ")[::2]) for line in text.split("\n")] if text else [Maker(PACKAGE, "")]
+    return tuple(dict.fromkeys([*recorded, Maker(LLVM, llvm_version)]))
+
+
+def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, ...]:
+    """The makers of a module whose records, of so many bytes in all, this function reads.
+
+    Raises:
+        FormatError: a record is damaged.
+    """
+    head = read_record(0)
+    header = decode_module(head)
+    second = FRAME.size + len(head)
+    payload = read_record(second) if second < size else b""
+    return makers_of(header.image_kind, header.llvm_version, decode_makers(payload) if payload[:1] == MAKERS else "")
+
+
+class Versions(NamedTuple):
+    """Some versions of a maker; without conditions all of them."""
+
+    name: str
+    conditions: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        """The versions that a text means: a name, then nothing or conditions with commas between them.
+
+        Raises:
+            ValueError: it means none.
+        """
+        advice = f"{text!r} does not name versions of a maker: expected a name and conditions, like 'numba<0.66.1' or 'lld>=17,<18'"
+        name = _NAME.match(text.strip()) if isinstance(text, str) else None
+        if name is None:
+            raise ValueError(advice)
+        rest = text.strip()[name.end() :]
+        found = [_CONDITION.fullmatch(part) for part in rest.split(",")] if rest else []
+        conditions = []
+        for match in found:
+            if match is None or _key(match[2].removesuffix(".*")) is None or (match[2].endswith(".*") and match[1] not in ("==", "!=")):
+                raise ValueError(advice)
+            conditions.append((match[1], match[2]))
+        return cls(name[0].lower(), tuple(conditions))
+
+    def __str__(self) -> str:
+        return self.name + ",".join(map("".join, self.conditions))
+
+    def includes(self, maker: Maker) -> bool:
+        """Whether a maker is one of these. A version that is not known, or is not a number, is less than all others."""
+        return maker.name == self.name and all(_meets(maker.version, *condition) for condition in self.conditions)
+
+
+def _meets(version: str, sign: str, limit: str) -> bool:
+    found, bound = _key(version) or _UNKNOWN, _key(limit.removesuffix(".*")) or _UNKNOWN
+    if limit.endswith(".*"):
+        return (_numbers(version)[: len(_numbers(limit))] == _numbers(limit)) == (sign == "==")
+    return _OPERATORS[sign](found, bound)
+
+
+def _numbers(version: str) -> tuple[str, ...]:
+    match = _VERSION.match(version)
+    return tuple(match[1].split(".")) if match else ()
+
+
+def _key(version: str) -> tuple[tuple[int, ...], int, int] | None:
+    """A version in a form that compares: its numbers without zeros at the end, then what it is before or after; None for other texts."""
+    match = _VERSION.match(version)
+    if match is None:
+        return None
+    numbers = [int(part) for part in match[1].split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers), _STAGES.get(match[2] or "", 0), int(match[3] or 0)

@@ -1,0 +1,61 @@
+"""Which linker a command is, and of which version: what modules name among their makers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+from compcache.files import reraise_interrupt
+
+if TYPE_CHECKING:
+    from compcache.images.linkers.find import Linker
+
+__all__ = ["NAMES", "version_of"]
+
+#: What linkers say first when they are asked for their version, and what they are called among makers.
+_WORDS = {
+    "lld": re.compile(r"\bLLD (\d\S*)"),
+    "mold": re.compile(r"\bmold (\d\S*)"),
+    "gold": re.compile(r"^GNU gold\b.* (\d\S*)$"),
+    "ld": re.compile(r"^GNU ld\b.* (\d\S*)$"),
+}
+#: The last is any other one.
+NAMES = (*_WORDS, "linker")
+_SECONDS = 10.0
+
+
+def version_of(linker: Linker) -> tuple[str, str]:
+    """The name of a linker, one of `NAMES`, and its version; empty where it does not tell. A process asks once."""
+    try:
+        status = os.stat(linker.argv[0])
+    except OSError as error:
+        reraise_interrupt(error)
+        return "linker", ""
+    return _ask(linker.argv, (status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=16)
+def _ask(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - of the program that was asked
+    try:
+        ended = subprocess.run(
+            [*argv, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        reraise_interrupt(error)
+        return "linker", ""
+    except subprocess.TimeoutExpired:
+        return "linker", ""
+    first = ended.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
+    for name, words in _WORDS.items():
+        match = words.search(first)
+        if match is not None:
+            return name, match[1]
+    return "linker", ""

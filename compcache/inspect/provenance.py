@@ -1,0 +1,100 @@
+"""Where a stored module comes from: what its file, its signatures and its place say. Nothing is guessed."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from compcache.errors import MissingPackageError
+from compcache.files import reraise_interrupt
+from compcache.formats.footer import is_signed_with
+from compcache.formats.graph import ORIGIN, SOURCE_DIGESTS
+from compcache.formats.makers import read_makers
+from compcache.formats.order import order_of
+from compcache.formats.records import decode_module
+from compcache.inspect.descriptions import Provenance, Signer
+from compcache.store import SIGNATURES
+from compcache.usage.module_reader import read_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from compcache.signing.keys import PublicKey
+    from compcache.store import ModuleFile, Store
+
+__all__ = ["provenance"]
+
+
+def provenance(store: Store, module: ModuleFile) -> Provenance:
+    """Where a module, which is open, comes from.
+
+    Raises:
+        FormatError: a record is damaged.
+    """
+    notes = read_notes(module)
+    holder = next((layer for layer in store.layers if module.path.startswith(f"{layer.root}/")), store)
+    added, owner = _status(store, module)
+    return Provenance(
+        module_id=module.module_id.hex(),
+        makers=read_makers(module.read_record, module.records),
+        digests={name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes},
+        compiled=float(notes.get("created", 0.0)),
+        added=added,
+        owner=owner,
+        origin=str(notes.get(ORIGIN, "compiled")),
+        layer="" if holder is store else holder.source,
+        order=order_of(notes).number,
+        signers=_signers(store, holder, module),
+        keyed_digest=_keyed_digest(store, module),
+    )
+
+
+def _status(store: Store, module: ModuleFile) -> tuple[float, str]:
+    """When the file was written here, and the name or the number of the user that it belongs to; of one in memory neither."""
+    if store.holds_in_memory(module.module_id):
+        return 0.0, ""
+    try:
+        status = store.files.fstat(module.descriptor)
+    except OSError as error:
+        reraise_interrupt(error)
+        return 0.0, ""
+    owner = str(status.st_uid)
+    with contextlib.suppress(ImportError, KeyError):
+        import pwd
+
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    return status.st_mtime, owner
+
+
+def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, ...]:
+    """The names in the file of signatures, each with what a check with the key of that name says."""
+    from compcache.signing.signatures import is_signed, signers
+
+    content = holder.read_file(SIGNATURES, SIGNATURES.file_name(module.module_id.hex()), authenticated=True) or b""
+    names = dict.fromkeys(signers(content))
+    if not names:
+        return ()
+    requirement = decode_module(module.read_record(0)).requirement()
+
+    def status_of(name: str) -> str:
+        keys = [key for key in _keys(store) if key.name == name]
+        if not keys:
+            return "unknown"
+        return "trusted" if is_signed(content, keys, module.module_id, requirement) else "wrong"
+
+    try:
+        return tuple([Signer(name, status_of(name)) for name in names])
+    except MissingPackageError:  # what checks signatures
+        return tuple([Signer(name, "unchecked") for name in names])
+
+
+def _keys(store: Store) -> Iterable[PublicKey]:
+    return (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
+
+
+def _keyed_digest(store: Store, module: ModuleFile) -> str:
+    """Whether the module carries a signature of a signing key: none, one of this cache's, or another one."""
+    footer = module.footer()
+    if not any(footer.mac):
+        return ""
+    return "own" if store.signing_key and is_signed_with(footer, store.signing_key) else "other"
