@@ -55,39 +55,23 @@ _MOST_FILES = 64
 #: Of how many modules a closure is that a load keeps for the next process.
 _FEWEST_PLANNED = 3
 
-_lock = RLock()
+_lock: Any = RLock()
 _mapping = RLock()
-#: For how many seconds a fork, or a finalizer that holds `_lock`, waits for another thread's constructors.
+#: For how many seconds a finalizer that holds `_lock` waits for another thread's constructors.
 _PATIENCE = 10.0
 
 
-def _before_fork() -> None:
-    """Wait until no other thread maps anything: the child would wait forever for the dynamic linker's own lock."""
-    _mapping.acquire(timeout=_PATIENCE)
+def _at_fork(when: str) -> Callable[[], None]:
+    def act() -> None:
+        from compcache import forks
 
+        getattr(forks, when)()
 
-def _after_fork_in_parent() -> None:
-    if _is_mine(_mapping):
-        _mapping.release()
-
-
-def _after_fork_in_child() -> None:
-    """A forked child has only the thread that forked: a lock held by another thread would never be released."""
-    global _lock, _mapping  # noqa: PLW0603 - see above
-    _lock = RLock()
-    if _is_mine(_mapping):
-        _mapping.release()
-    else:
-        _mapping = RLock()
-
-
-def _is_mine(lock: Any) -> bool:
-    """Whether this thread holds a reentrant lock."""
-    return bool(lock._is_owned())
+    return act
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(**{when: _at_fork(when) for when in ("before", "after_in_parent", "after_in_child")})
 
 
 class LoadedModule:
@@ -527,7 +511,7 @@ class Loader:
 
     def mapping(self) -> Any:
         """The lock of who maps images and runs constructors."""
-        return _Impatient() if _is_mine(_lock) else _mapping
+        return _Impatient() if _lock._is_owned() else _mapping
 
     def provide(self, source: Source) -> None:
         """Map the module, or wait for the thread that is mapping it: once for all functions and all threads."""
