@@ -268,7 +268,7 @@ def test_who_has_no_key_can_write_nothing_that_is_believed(tmp_path: Path) -> No
     path = closure(directory)
     whole = path.read_bytes()
     for key in (None, b"another key"):
-        rewrite(path, FORGERIES["one missing"](content_of(path)), key)
+        rewrite(path, FORGERIES["stamps"](content_of(path)), key)
         with Cache(directory, signing_key=KEY) as cache:
             assert cache.get_target("top")(1) == TOP
         assert path.read_bytes() == whole
@@ -301,6 +301,22 @@ def test_a_closure_of_another_user_is_none(own: Path) -> None:
     os.chown(closure(own), 54321, 54321)
     assert plans(own)
     assert not plans(own)
+
+
+def test_a_closure_is_of_the_function_that_its_name_says(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(adder("one", 1)), ModuleSource(adder("two", 2))])
+        cache.add_module(ModuleSource(sum_of("a", ["one", "two"]) + "\n".join(sum_of("b", ["one", "two"]).splitlines()[2:])))
+        cache.get_target("a")
+    of_a = closure(tmp_path)
+    kept = of_a.read_bytes()
+    with Cache(tmp_path) as cache:
+        cache.get_target("b")
+    (of_b,) = {*of_a.parent.iterdir()} - {of_a}
+    of_b.write_bytes(kept)
+    with Cache(tmp_path) as cache:
+        assert cache.get_target("b")(1) == 5
+    assert of_b.read_bytes() != kept
 
 
 def test_closures_of_two_functions_of_a_module_are_told_apart(tmp_path: Path) -> None:
