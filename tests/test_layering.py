@@ -28,7 +28,7 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: From the bottom up: folders, and the files at the top of the package. What stands on one floor does not import one
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings"),
+    ("errors", "files", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "forks"),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),
@@ -138,6 +138,7 @@ TESTS_OF_THE_WHOLE = {
     "test_embeddings": "where the package runs at all",
     "test_example_programs": "compilers that are built on the package",
     "test_facade": "cache.py",
+    "test_forks": "forks.py, and every lock there is",
     "test_identity": "identity.py",
     "test_layering": "the folders themselves",
     "test_mock_directory": "what tests of several folders use",

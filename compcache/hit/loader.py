@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.formats.records import GlobalRecord
-    from compcache.hit.closures.planned import PlannedClosure
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.target import TypedCallTarget
@@ -55,39 +54,23 @@ _MOST_FILES = 64
 #: Of how many modules a closure is that a load keeps for the next process.
 _FEWEST_PLANNED = 3
 
-_lock = RLock()
+_lock: Any = RLock()
 _mapping = RLock()
-#: For how many seconds a fork, or a finalizer that holds `_lock`, waits for another thread's constructors.
+#: For how many seconds a finalizer that holds `_lock` waits for another thread's constructors.
 _PATIENCE = 10.0
 
 
-def _before_fork() -> None:
-    """Wait until no other thread maps anything: the child would wait forever for the dynamic linker's own lock."""
-    _mapping.acquire(timeout=_PATIENCE)
+def _at_fork(when: str) -> Callable[[], None]:
+    def act() -> None:
+        from compcache import forks
 
+        getattr(forks, when)()
 
-def _after_fork_in_parent() -> None:
-    if _is_mine(_mapping):
-        _mapping.release()
-
-
-def _after_fork_in_child() -> None:
-    """A forked child has only the thread that forked: a lock held by another thread would never be released."""
-    global _lock, _mapping  # noqa: PLW0603 - see above
-    _lock = RLock()
-    if _is_mine(_mapping):
-        _mapping.release()
-    else:
-        _mapping = RLock()
-
-
-def _is_mine(lock: Any) -> bool:
-    """Whether this thread holds a reentrant lock."""
-    return bool(lock._is_owned())
+    return act
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(**{when: _at_fork(when) for when in ("before", "after_in_parent", "after_in_child")})
 
 
 class LoadedModule:
@@ -178,16 +161,17 @@ class Sources(dict[bytes, Source]):
 class Choice:
     """One realization that a plan has chosen, and what it still has to provide for it.
 
-    `start` numbers the function that runs the constructors of its module, where these wait for imports; `has_needs` says that what the
-    function needs was read.
+    `offset` is where the record stands, 0 for a stub, which has none. `start` numbers the function that runs the constructors of its
+    module, where these wait for imports; `has_needs` says that what the function needs was read.
     """
 
-    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "record", "source", "start")
+    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "source", "start")
 
-    def __init__(self, source: Source, record: FunctionRecord) -> None:
+    def __init__(self, source: Source, record: FunctionRecord, offset: int = 0) -> None:
         self.source = source
         self.module_id = source.file.module_id
         self.record = record
+        self.offset = offset
         self.imports: list[tuple[int | str, str, bytes, bytes]] = []  # key in `LoadedModule.slots`, name, places, link type
         self.globals: list[GlobalRecord] = []
         self.start: int | None = None
@@ -291,11 +275,7 @@ class Loader:
             root = choice if choice is not None and choice.record.needs and not self._has_loaded() else None
             planned = self._find_planned(root, offset, sources) if root is not None else None
             if planned is not None:
-                try:
-                    planned.start(self)
-                    return self._commit(func_name, planned.chosen, owner, planned, chosen_by=accept)
-                except IndexError:
-                    pass  # it does not fit the images: the walk finds out which file is damaged
+                return self._commit(func_name, planned, owner, chosen_by=accept)
             if choice is not None:
                 try:
                     if self._prepare_alone(choice, sources):
@@ -359,8 +339,8 @@ class Loader:
         choice.fills = self._decode(choice) if choice.globals else []
         return True
 
-    def _find_planned(self, root: Choice, offset: int, sources: Sources) -> PlannedClosure | None:
-        """What a former load has planned behind this function, its modules mapped; None where it is to be planned now."""
+    def _find_planned(self, root: Choice, offset: int, sources: Sources) -> dict[str, Choice] | None:
+        """What a former load has chosen behind this function, ready for the commit; None where it is to be planned now."""
         store = self.store
         if not store.has_closures():
             return None
@@ -419,7 +399,7 @@ class Loader:
                 sources.accept(source.open_file(self.store))
         except FormatError as error:
             raise self.condemn(sources, module_id, error) from error
-        return Choice(source, record)
+        return Choice(source, record, offset)
 
     def _open_source(self, module_id: bytes, sources: Sources, entry: bytes = b"") -> Source:
         several = len(sources)
@@ -518,16 +498,20 @@ class Loader:
                 reraise_interrupt(error)
                 plan.reject(name, error)
                 return False
+        self.start(chosen)
+        return True
+
+    def start(self, chosen: dict[str, Choice]) -> None:
+        """Run the constructors of modules that have waited for what these import."""
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
-            from compcache.hit.plan import start_modules
+            from compcache.hit.closures.starts import start_modules
 
             with self.mapping():
                 start_modules(self, chosen)
-        return True
 
     def mapping(self) -> Any:
         """The lock of who maps images and runs constructors."""
-        return _Impatient() if _is_mine(_lock) else _mapping
+        return _Impatient() if _lock._is_owned() else _mapping
 
     def provide(self, source: Source) -> None:
         """Map the module, or wait for the thread that is mapping it: once for all functions and all threads."""
@@ -592,16 +576,10 @@ class Loader:
 
     # ----------------------------------------------------------------- commit
 
-    def _commit(
-        self, func_name: str, chosen: dict[str, Choice], owner: object, planned: PlannedClosure | None = None, *,
-        chosen_by: Accept | None,
-    ) -> TypedCallTarget | None:  # fmt: skip
+    def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, *, chosen_by: Accept | None) -> TypedCallTarget | None:
         """Fill slots and tables; None where another thread has loaded one of the modules anew meanwhile.
 
         A target that is there already is returned, unless somebody has `chosen_by` more than the name.
-
-        Raises:
-            IndexError: what was `planned` does not fit an image.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
@@ -617,7 +595,7 @@ class Loader:
                     return existing
                 if not self._agree(chosen):
                     return None
-                writes, updates = self.bindings(chosen) if planned is None else planned.bindings(runtime)
+                writes, updates = self.bindings(chosen)
                 mine = self._new_among(modules)
                 updates += [*self._table_updates(func_name, target), self._mine, mine]
                 if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice, Loader, Source, Sources
     from compcache.store import ModuleFile, Store
 
-__all__ = ["Listing", "Plan", "list_records", "providers_first", "require_features", "require_usable", "start_modules"]
+__all__ = ["Listing", "Plan", "list_records", "require_features", "require_usable"]
 
 #: How many functions a segment of the index can have for one table of what several such segments hold; how many modules a load has
 #: when it makes one for the next.
@@ -485,34 +485,6 @@ def _misfit(choice: Choice, user: Choice, defined: str, used: str) -> SignatureM
         func_name=choice.record.name,
         module_id=choice.module_id.hex(),
     )
-
-
-def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
-    """Run the constructors that have waited for what their modules import, each after those of the modules that it imports from.
-
-    What is bound for them stays bound, whatever becomes of the load.
-    """
-    from compcache.hit.closures.starts import start_bound
-
-    waiting = [(choice.loaded, choice.start) for choice in providers_first(chosen) if choice.start is not None]
-    start_bound(loader.runtime(), loader.bindings(chosen), waiting)
-
-
-def providers_first(chosen: dict[str, Choice]) -> list[Choice]:
-    """The choices, each after those that it imports, as far as cycles allow."""
-    order: list[Choice] = []
-    seen: set[str] = set()
-    for root in chosen:
-        stack = [(root, False)]
-        while stack:
-            name, is_done = stack.pop()
-            if is_done:
-                order.append(chosen[name])
-            elif name not in seen:
-                seen.add(name)
-                stack.append((name, True))
-                stack += [(imported, False) for _, imported, _, _ in chosen[name].imports if imported in chosen]
-    return order
 
 
 def _length(choice: Choice) -> int:

@@ -220,7 +220,3 @@ def recorder_for(files: Tree, root: str, *, readonly: bool) -> Recorder | NullRe
 def _forget_all() -> None:
     for recorder in _recorders.values():
         recorder.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)

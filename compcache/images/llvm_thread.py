@@ -41,8 +41,6 @@ _STACK_BYTES = 64 << 20
 _PATIENCE = 0.1
 #: For how long an interrupted start waits for a thread of which it cannot know whether it was started.
 _START_SECONDS = 1.0
-#: For how long a fork waits for LLVM.
-_FORK_SECONDS = 5.0
 #: For how long the end of the process waits for work whose caller was interrupted twice.
 _EXIT_SECONDS = 30.0
 
@@ -260,36 +258,6 @@ def _is_inside_llvm() -> bool:
     return False
 
 
-class _ForkGuard:
-    """Holds LLVM's lock around forks, so that no thread is inside LLVM then."""
-
-    def __init__(self) -> None:
-        self._held: list[Any] = []
-
-    def before(self) -> None:
-        """Wait until no thread is inside LLVM."""
-        lock = _llvm_lock()
-        self._held.append(lock if lock is not None and lock.acquire(timeout=_FORK_SECONDS) else None)
-
-    def after_in_parent(self) -> None:
-        """Let other threads continue."""
-        self._release()
-
-    def after_in_child(self) -> None:
-        """A child has only this thread: a lock that another thread held will never be released."""
-        global _stack_lock  # noqa: PLW0603 - another thread may have had it, and is not here
-        _stack_lock = threading.Lock()
-        _running.clear()
-        if not self._release() and _llvm_lock() is not None:
-            llvm.ffi.lib._lock._lock = threading.RLock()
-
-    def _release(self) -> bool:
-        lock = self._held.pop() if self._held else None
-        if lock is not None:
-            lock.release()
-        return lock is not None
-
-
-if hasattr(os, "register_at_fork"):
-    _guard = _ForkGuard()
-    os.register_at_fork(before=_guard.before, after_in_parent=_guard.after_in_parent, after_in_child=_guard.after_in_child)
+def _forget_errands() -> None:
+    """A forked child has no other thread: nobody does what was to be done."""
+    _running.clear()

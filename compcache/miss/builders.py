@@ -9,16 +9,18 @@ process that it has started. Two threads then build one thing, which is allowed 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from compcache.files import reraise_interrupt
+from compcache.hit.memory import end_build
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from compcache.hit.loader import Loader
 
 __all__ = ["IDLE_SECONDS", "Builder", "enter", "leave", "take_over"]
 
@@ -34,17 +36,14 @@ _lock = threading.Lock()
 _builders: dict[tuple[str, str], list[Builder]] = {}
 
 
-def _after_fork_in_child() -> None:
-    """Only one thread is left: what the others were building nobody builds any more."""
-    global _lock  # noqa: PLW0603 - another thread may have had it
-    _lock = threading.Lock()
+def _forget_threads() -> None:
+    """In a forked child only one thread is left: what the others were building nobody builds any more."""
     mine = threading.get_ident()
     for key, builders in list(_builders.items()):
         _builders[key] = [builder for builder in builders if builder.thread == mine]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+        for builder in builders:
+            if builder.thread != mine and builder.loader is not None:
+                end_build(builder.loader, builder)
 
 
 class Builder:
@@ -52,6 +51,7 @@ class Builder:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
+        self.loader: Loader | None = None  # that which looks nothing up in memory meanwhile
         # Asked by the thread itself: the number of one that has ended may crash the process.
         self._clock = time.pthread_getcpuclockid(self.thread) if hasattr(time, "pthread_getcpuclockid") else None
         self._spent = 0.0

@@ -84,6 +84,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
     with claim(session.store, f"compile {func_name}", timeout=timeout, until=published) as owned:
         builder = builder or enter(frame.directory, func_name)
         try:
+            builder.loader = session.loader
             begin_build(session.loader, builder)
             _building.frames.append(frame)
             # A builder that got the lock at once may come after another one that has published and released it.

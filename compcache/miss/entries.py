@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from compcache.digest import DIGEST_SIZE, digest
 from compcache.errors import CacheWarning, CompcacheError
@@ -42,6 +43,7 @@ class PendingEntries:
         self._size = 0
         self._since = 0.0
         self._lock = threading.RLock()
+        _all.add(self)
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
         """Take an entry, in place of the one of this kind and name; its id, a digest of what it says.
@@ -93,6 +95,12 @@ class PendingEntries:
         with self._lock:
             self._drop(dict(self._waiting))
 
+    def begin_anew(self) -> None:
+        """In a forked child: forget what waits, and that another thread may have been at it."""
+        self._lock = threading.RLock()
+        self._waiting.clear()
+        self._size = 0
+
     def _drop(self, records: dict[tuple[str, str], EntryRecord]) -> None:
         for key, record in records.items():
             if self._waiting.get(key) is record:
@@ -102,6 +110,7 @@ class PendingEntries:
             _unwritten.pop(id(self), None)
 
 
+_all: WeakSet[PendingEntries] = WeakSet()
 #: What this process has not written yet; the objects of its parent are not its own.
 _unwritten: dict[int, PendingEntries] = {}
 _registered: list[int] = []
@@ -127,12 +136,8 @@ def _flush_all() -> None:
 
 
 def _forget() -> None:
-    for pending in _unwritten.values():
-        pending._lock = threading.RLock()
-        pending._waiting.clear()
+    """In a forked child: its parent writes what waits, and another thread may have had a lock."""
+    for pending in list(_all):
+        pending.begin_anew()
     _unwritten.clear()
     _registered.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -70,10 +70,6 @@ def _disown() -> None:
     _held.locks.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown)
-
-
 def locks_enabled() -> bool:
     """Whether the environment allows lock files."""
     return os.environ.get("COMPCACHE_LOCKS", "1").strip().lower() not in ("0", "off", "no", "false")

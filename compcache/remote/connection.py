@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import msgpack
 
@@ -39,6 +40,7 @@ _LOOK_AGAIN = 0.005
 _START_SECONDS = 10.0
 _started: dict[str, tuple[int, float]] = {}  # by directory: the process and when this process started it
 _reached: set[str] = set()  # directories whose helper was reached since
+_questions: WeakSet[Question] = WeakSet()
 
 
 def encode(message: object) -> bytes:
@@ -69,6 +71,7 @@ class Question:
         self.answer: Any = None
         self.is_answered = False
         self.problem = ""
+        _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
         """Wait for the answer, for so long at most; whether it is there. False for good where `problem` says why."""
@@ -141,6 +144,13 @@ class Question:
                 self.answer = decode(bytes(self._received[LENGTH.size : end]))
                 self.is_answered = True
                 self.close()
+
+
+def _forget_connections() -> None:
+    """In a forked child: its parent reads what comes by them, and a question that is still waited for is sent again."""
+    for question in list(_questions):
+        question.close()
+        question._received.clear()
 
 
 def ask(settings: RemoteSettings, *message: Any) -> Question:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,9 @@ from helpers import PACKAGE_ROOT, adder, caller, flip_byte, run_fresh, sum_of
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, UndefinedSymbolError
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
+from compcache.formats.index import MODULE, Stamp
 from compcache.hit.closures import planned
-from compcache.hit.closures.planned import BINDING, FUNCTION, HEAD, MAGIC, seal
+from compcache.hit.closures.planned import FUNCTION, HEAD, MAGIC, NO_STATE, seal
 from compcache.publish.removal import remove_file
 from compcache.store import CLOSURES
 
@@ -55,12 +57,9 @@ with Cache(directory) as cache:
 def fill(directory: Path, **settings: object) -> None:
     """Four modules, of which `top` needs all, and one closure."""
     with Cache(directory, **settings) as cache:  # type: ignore[arg-type]
-        cache.add_modules([
-            ModuleSource(COUNTER),
-            ModuleSource(READER),
-            ModuleSource(adder("five", 5)),
-            ModuleSource(sum_of("top", ["twice", "five"])),
-        ])
+        cache.add_modules(
+            [ModuleSource(COUNTER), ModuleSource(READER), ModuleSource(adder("five", 5)), ModuleSource(sum_of("top", ["twice", "five"]))]
+        )
         assert cache.get_target("top")(1) == TOP
 
 
@@ -126,38 +125,37 @@ def test_what_is_damaged_or_old_is_planned_again(filled: Path) -> None:
     assert not plans(filled)
 
 
-def _changed_row(content: bytes, field: int, value: int) -> bytes:
-    """The content with a field of its last binding changed."""
-    _, modules, functions, starts, bindings, _, _, _ = HEAD.unpack_from(content)
-    at = HEAD.size + modules * 112 + (functions + starts) * FUNCTION.size + (bindings - 1) * BINDING.size
-    row = list(BINDING.unpack_from(content, at))
-    row[field] = value
-    return content[:at] + BINDING.pack(*row) + content[at + BINDING.size :]
+def _parts(content: bytes) -> tuple[list[bytes], list[tuple[int, ...]], bytes]:
+    """The module entries, the functions (number of the module, offset) and the texts."""
+    _, modules, functions, texts = HEAD.unpack_from(content)
+    first, last = HEAD.size + modules * MODULE.size, len(content) - texts
+    assert last - first == functions * FUNCTION.size
+    entries = [content[at : at + MODULE.size] for at in range(HEAD.size, first, MODULE.size)]
+    return entries, list(FUNCTION.iter_unpack(content[first:last])), content[last:]
 
 
-def _with_native(content: bytes) -> bytes:
-    """The content with a native symbol that no process has."""
-    head = list(HEAD.unpack_from(content))
-    _, modules, functions, starts, bindings, requirements, _, size = head
-    at = HEAD.size + modules * 112 + (functions + starts) * FUNCTION.size + bindings * BINDING.size
-    texts = content[at : at + size].split(b"\0")
-    texts.insert(5 * requirements, b"no_process_has_this")
-    text = b"\0".join(texts)
-    head[6:] = 1, len(text)
-    return HEAD.pack(*head) + content[HEAD.size : at] + text + content[at + size :]
+def _with(content: bytes, change: Callable[[list[tuple[int, ...]]], object], state: bytes = b"") -> bytes:
+    """The content after a change of its functions."""
+    entries, rows, texts = _parts(content)
+    change(rows)
+    head = HEAD.pack(state or content[:16], len(entries), len(rows), len(texts))
+    return b"".join([head, *entries, *[FUNCTION.pack(*row) for row in rows], texts])
 
 
 FORGERIES: dict[str, Callable[[bytes], bytes]] = {
-    "module": lambda content: _changed_row(content, 0, 77),
-    "slot": lambda content: _changed_row(content, 1, 1 << 20),
-    "provider": lambda content: _changed_row(content, 2, 77),
-    "symbol": lambda content: _changed_row(content, 3, 1 << 20),
-    "places": lambda content: content[:-16] + (1 << 40).to_bytes(8, "little") + bytes(8),
+    "module": lambda content: _with(content, lambda rows: rows.append((77, rows.pop()[1]))),
+    "another module": lambda content: _with(content, lambda rows: rows.append((0, rows.pop()[1]))),
+    "offset": lambda content: _with(content, lambda rows: rows.append((rows.pop()[0], 1 << 20))),
+    "no function": lambda content: _with(content, lambda rows: rows.append((rows.pop()[0], 0))),
+    "twice": lambda content: _with(content, lambda rows: rows.append(rows[0])),
+    "one for another": lambda content: _with(content, lambda rows: rows.extend([rows.pop(), rows[0]][1:])),
+    "one missing": lambda content: _with(content, lambda rows: rows.pop()),
+    "none": lambda content: _with(content, lambda rows: rows.clear()),
     "state": lambda content: bytes([1]) * 16 + content[16:],
     "short": lambda content: content[: HEAD.size - 1],
     "nothing": lambda _: b"",
-    "numbers": lambda content: content[:16] + b"\xff" * 28 + content[44:],
-    "native": _with_native,
+    "numbers": lambda content: content[:16] + b"\xff" * 12 + content[28:],
+    "more": lambda content: content + bytes(4),
     "stamps": lambda content: content[: HEAD.size + 16] + bytes(32) + content[HEAD.size + 48 :],
     "root": lambda content: content[: HEAD.size] + content[HEAD.size + 112 : HEAD.size + 224] + content[HEAD.size + 112 :],
 }
@@ -175,10 +173,77 @@ def test_what_does_not_fit_is_planned_again(filled: Path, what: str) -> None:
     assert path.read_bytes() == whole
 
 
-def test_a_plan_writes_nowhere_but_into_its_images(own: Path) -> None:
-    path = closure(own)
-    rewrite(path, FORGERIES["places"](content_of(path)))
-    assert run_fresh(own, SCRIPT) == (TOP, True)
+#: Loads `top` in a child for each change, so that a crash has an author; the loads that did not give what they should.
+FUZZ = """
+import os, warnings
+import compcache.hit.plan, compcache.hit.closures.remember, compcache.publish.atomic_file
+from compcache import Cache
+from compcache.hit.closures.planned import MAGIC, seal
+path, content = {path!r}, {content!r}
+def load():
+    warnings.simplefilter("ignore")
+    with Cache(directory) as cache:
+        return cache.get_target("top")(1)
+wrong = []
+for at in {places!r}:
+    for change in {changes!r}:
+        changed = content[:at] + bytes([content[at] ^ change]) + content[at + 1 :]
+        with open(path, "wb") as file:
+            file.write(MAGIC + seal(changed, os.path.basename(path), None) + changed)
+        child = os.fork()
+        if not child:
+            try:
+                os._exit(0 if load() == {top} else 3)
+            except BaseException as error:
+                sys.stderr.write(repr(error))
+                os._exit(4)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            wrong.append((at, change, status))
+result = wrong
+"""
+
+
+def fuzz(directory: Path, step: int, changes: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    path = closure(directory)
+    content = content_of(path)
+    found: list[tuple[int, int, int]] = []
+    for first in range(0, len(content), 40 * step):
+        places = list(range(first, min(first + 40 * step, len(content)), step))
+        found += run_fresh(directory, FUZZ.format(path=str(path), content=content, places=places, changes=changes, top=TOP))
+    return found
+
+
+def test_no_changed_byte_behind_a_right_seal_leads_anywhere_else(own: Path) -> None:
+    assert fuzz(own, 11, (1,)) == []
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("changes", [(1, 2), (4, 8), (16, 32), (64, 128), (0xFF, 3)])
+def test_no_change_of_any_byte_behind_a_right_seal_leads_anywhere_else(own: Path, changes: tuple[int, ...]) -> None:
+    assert fuzz(own, 1, changes) == []
+
+
+def test_a_function_of_another_type_is_not_bound(tmp_path: Path) -> None:
+    """A record that has the name which is wanted need not be of the function that is."""
+    other = "define double @five(double %x) {\n  ret double %x\n}\n"
+    fill(tmp_path / "cache")
+    with Cache(tmp_path / "cache") as cache:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrong = cache.add_module(ModuleSource(other, functions={"five": "f64(f64)"}))
+        path = closure(tmp_path / "cache")
+        content = content_of(path)
+        places = {module_id.hex(): offset for module_id, offset in cache._store.find_all("five")}
+        entries, rows, texts = _parts(content)
+        (number,) = [number for number, entry in enumerate(entries) if entry[:16].hex() in places]
+        with cache._store.open_module(bytes.fromhex(wrong)) as file:
+            entries[number] = cache._store.entry_of(file, Stamp.of(os.fstat(file.descriptor))).encode()
+    changed = [FUNCTION.pack(module, places[wrong] if module == number else offset) for module, offset in rows]
+    rewrite(path, b"".join([HEAD.pack(NO_STATE, len(entries), len(rows), len(texts)), *entries, *changed, texts]))
+    with Cache(tmp_path / "cache") as cache:
+        assert cache.get_target("top")(1) == TOP
 
 
 def test_a_module_that_is_gone_is_not_missed(own: Path) -> None:
@@ -206,7 +271,7 @@ def test_who_has_no_key_can_write_nothing_that_is_believed(tmp_path: Path) -> No
     path = closure(directory)
     whole = path.read_bytes()
     for key in (None, b"another key"):
-        rewrite(path, _changed_row(content_of(path), 3, 0), key)
+        rewrite(path, FORGERIES["stamps"](content_of(path)), key)
         with Cache(directory, signing_key=KEY) as cache:
             assert cache.get_target("top")(1) == TOP
         assert path.read_bytes() == whole
@@ -239,6 +304,22 @@ def test_a_closure_of_another_user_is_none(own: Path) -> None:
     os.chown(closure(own), 54321, 54321)
     assert plans(own)
     assert not plans(own)
+
+
+def test_a_closure_is_of_the_function_that_its_name_says(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(adder("one", 1)), ModuleSource(adder("two", 2))])
+        cache.add_module(ModuleSource(sum_of("a", ["one", "two"]) + "\n".join(sum_of("b", ["one", "two"]).splitlines()[2:])))
+        cache.get_target("a")
+    of_a = closure(tmp_path)
+    kept = of_a.read_bytes()
+    with Cache(tmp_path) as cache:
+        cache.get_target("b")
+    (of_b,) = {*of_a.parent.iterdir()} - {of_a}
+    of_b.write_bytes(kept)
+    with Cache(tmp_path) as cache:
+        assert cache.get_target("b")(1) == 5
+    assert of_b.read_bytes() != kept
 
 
 def test_closures_of_two_functions_of_a_module_are_told_apart(tmp_path: Path) -> None:
@@ -324,7 +405,8 @@ define i64 @{name}(i64 %x) {{
 UNLOADED = {
     "imported": ([COUNTER, READER, adder("five", 5), sum_of("top", ["twice", "five"])], ["count", "twice", "five", "top"]),
     "merged": (
-        [SHARING.format(name="first"), SHARING.format(name="second"), sum_of("top", ["first", "second"])], ["first", "second", "top"]
+        [SHARING.format(name="first"), SHARING.format(name="second"), sum_of("top", ["first", "second"])],
+        ["first", "second", "top"],
     ),
 }
 
@@ -397,9 +479,14 @@ def test_what_one_process_had_to_pass_over_another_need_not(tmp_path: Path) -> N
     run_fresh(
         directory,
         LIBRARY.format(
-            native=adder("only_there", 1000), library=library, other=adder("five", 5), caller=caller("five", "only_there"),
-            six=adder("six", 6), top=sum_of("top", ["five", "six"])
-        ) + "result = None\n",
+            native=adder("only_there", 1000),
+            library=library,
+            other=adder("five", 5),
+            caller=caller("five", "only_there"),
+            six=adder("six", 6),
+            top=sum_of("top", ["five", "six"]),
+        )
+        + "result = None\n",
     )
     assert run_fresh(directory, LOAD.format(library="")) == 1 + 5 + 7
     assert run_fresh(directory, LOAD.format(library=library)) == 1001 + 7

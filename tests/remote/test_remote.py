@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shutil
+import socket
 import sys
 import time
 import warnings
@@ -21,8 +22,10 @@ from compcache.batch import Job, compile_many
 from compcache.errors import FormatError
 from compcache.formats.host import requirement
 from compcache.globals import Pickled
+from compcache.remote.address import read_settings
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import Card, decode_card, decode_pack, encode_card, encode_pack
+from compcache.remote.connection import SOCKET, Question, encode
 from compcache.remote.helper.reads import Reads, words
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import module_key, shelf_of
@@ -140,8 +143,7 @@ def test_the_environment_names_a_store(
 
 
 @pytest.mark.parametrize(
-    ("url", "mode"),
-    [("ftp://host/x", "read"), ("s3:///x", "read"), ("file://host/x", "read"), ("bucket", "read"), ("file:///x", "both")],
+    ("url", "mode"), [("ftp://host/x", "read"), ("s3:///x", "read"), ("file://host/x", "read"), ("bucket", "read"), ("file:///x", "both")]
 )
 def test_a_store_that_cannot_be_is_refused_at_once(tmp_path: Path, url: str, mode: str) -> None:
     with pytest.raises(ValueError, match=r"remote store|remote_mode"):
@@ -612,6 +614,28 @@ def test_a_child_of_a_fork_asks_as_well(open_cache: Callable[..., Cache]) -> Non
     if not child:
         os._exit(second.get_target(name.func_name)())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_a_child_asks_again_by_a_connection_of_its_own(tmp_path: Path) -> None:
+    """It must not read the answer that its parent waits for."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(tmp_path / SOCKET))
+        server.listen()
+        server.settimeout(20)
+        settings = read_settings("https://example.org/store", None)
+        assert settings is not None
+        question = Question(str(tmp_path), settings, ["find"])
+        question.wait(0.0)
+        child = os.fork()
+        if not child:
+            os._exit(0 if question.wait(10) and question.answer == 2 else 1)
+        first, second = server.accept()[0], server.accept()[0]
+        with first, second:
+            second.sendall(encode(2))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            first.sendall(encode(1))
+            assert question.wait(10)
+            assert question.answer == 1
 
 
 def test_the_breaker_opens_after_three_failures_until_a_probe_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

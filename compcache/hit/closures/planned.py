@@ -1,8 +1,9 @@
-"""Loads a function with the closure that a former load has planned: one file instead of a walk through records and index.
+"""Loads a function with the closure that a former load has planned: no look-up in the index for what it imports.
 
 The file (`docs/format.md`, "Planned closure") is derived, and written by `compcache.hit.closures.remember`. The function itself was looked
-up and read as always; what stands behind it comes from here: the modules, each with the stamp under which it was verified, and what
-is bound to what. It is believed as far as stamps are, and each module is opened as by any other load. Whatever does not fit
+up and read as always. The file only says where the records of what stands behind it are, as the index would: what is bound, and where, is
+read off the records, as in any other load. So a file that says something else than was planned leads to other records, or to none; it
+cannot lead to an address. Each module has the stamp under which it was verified, and is opened as by any other load. Whatever does not fit
 (damage, another host, a module that is gone, a symbol that this process lacks) leaves the load to the walk, which plans anew.
 """
 
@@ -14,29 +15,27 @@ from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N
 from compcache.digest import DIGEST_SIZE, digest, mac
 from compcache.errors import CompcacheError, FormatError, ReentrantLoadError
 from compcache.files import reraise_interrupt
-from compcache.formats.host import UNUSABLE
 from compcache.formats.index import MODULE
-from compcache.formats.manifest import NO_ENTRY, NO_SLOT, FunctionRecord
+from compcache.formats.manifest import NO_ENTRY, decode_function
+from compcache.hit.needs import read_needs, read_records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from compcache.hit.loader import Choice, Loader, Sources
 
-    from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
+__all__ = ["FUNCTION", "HEAD", "MAGIC", "NO_STATE", "REQUIREMENT_PARTS", "modules_of", "read_planned", "seal"]
 
-__all__ = ["BINDING", "FUNCTION", "HEAD", "MAGIC", "NO_STATE", "REQUIREMENT_PARTS", "PlannedClosure", "modules_of", "read_planned", "seal"]
-
-MAGIC = b"CCCLOSE3"
+MAGIC = b"CCCLOSE4"
 _SEAL_SIZE = DIGEST_SIZE
-#: State, and the numbers of modules, functions, waiting constructors, bindings, requirements, native symbols, and bytes of texts.
-HEAD = Struct("<16s7I")
-#: Of a function, and of what runs the constructors of a module: the number of the module, and of the symbol there.
+#: State, and the numbers of modules, of functions and of bytes of texts.
+HEAD = Struct("<16s3I")
+#: Of a function: the number of its module, and the offset of its record there.
 FUNCTION = Struct("<II")
-#: Of what is bound: number of the module, slot or NO_SLOT, number of the provider, and of the symbol there, size of the places.
-BINDING = Struct("<5I")
 NO_STATE = bytes(DIGEST_SIZE)
 #: How many texts a requirement of a host is.
 REQUIREMENT_PARTS = 7
+#: How many bytes of what records have of a link type are its digest.
+_DIGEST = 8
 
 
 def seal(content: bytes, file_name: str, key: bytes | None) -> bytes:
@@ -45,73 +44,8 @@ def seal(content: bytes, file_name: str, key: bytes | None) -> bytes:
     return mac(named, key)[:_SEAL_SIZE] if key else digest([named], size=_SEAL_SIZE, person=b"compcache-closed")
 
 
-class PlannedClosure:
-    """What a load binds, by the numbers of its modules.
-
-    `chosen` has at least one function of each module, and each variable that several modules define or use.
-    """
-
-    __slots__ = ("_bindings", "_names", "_places", "_sources", "_starts", "chosen")
-
-    def __init__(
-        self, chosen: dict[str, Choice], sources: list[Source], starts: bytes, bindings: bytes, names: list[str], places: bytes
-    ) -> None:
-        self.chosen = chosen
-        self._sources = sources
-        self._starts = starts
-        self._bindings = bindings
-        self._names = names
-        self._places = places
-
-    def start(self, loader: Loader) -> None:
-        """Run the constructors that have waited for what their modules import, in the order that was planned.
-
-        Raises:
-            IndexError: the closure does not fit an image.
-        """
-        waiting = [(self._sources[number].loaded, symbol) for number, symbol in FUNCTION.iter_unpack(self._starts)]
-        if any(module is not None and not module.started for module, _ in waiting):
-            from compcache.hit.closures.starts import start_bound
-
-            with loader.mapping():
-                start_bound(loader.runtime(), self.bindings(loader.runtime()), waiting)
-
-    def bindings(self, runtime: Any) -> tuple[list[bytes], list[dict[Any, Any]]]:
-        """What to store in images, and the updates of the modules' tables, as of `compcache.hit.needs.collect_stores`.
-
-        Raises:
-            IndexError: the closure does not fit an image.
-        """
-        modules = [source.loaded for source in self._sources]
-        rows: list[list[tuple[int, bytes, Any, int]]] = [[] for _ in modules]
-        filled: list[dict[int | str, object]] = [{} for _ in modules]
-        places, names, at = self._places, iter(self._names), 0
-        for user, slot, provider, symbol, size in BINDING.iter_unpack(self._bindings):
-            key = next(names, "") if slot == NO_SLOT else slot
-            other, module = modules[provider], modules[user]
-            assert other is not None
-            assert module is not None
-            if key not in module.slots:  # by another thread, which has mapped the module for a load of its own
-                filled[user][key] = other
-                rows[user].append((slot if slot != NO_SLOT else -1, places[at : at + size], other.image, symbol))
-            at += size
-        return _stores(runtime, modules, rows), [
-            table for pair in zip([m.slots for m in modules if m], filled, strict=True) for table in pair
-        ]
-
-
-def _stores(runtime: Any, modules: list[LoadedModule | None], rows: list[list[tuple[int, bytes, Any, int]]]) -> list[bytes]:
-    found = []
-    for module, row in zip(modules, rows, strict=True):
-        if row and module is not None:
-            stores = runtime.bind(module.image, row)
-            runtime.require_writable(module.image, stores)
-            found.append(stores)
-    return found
-
-
-def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: Sources) -> PlannedClosure | None:
-    """The planned closure in the file of this name, its modules mapped and among `sources`; None where it cannot be used here.
+def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: Sources) -> dict[str, Choice] | None:
+    """The choices of the planned closure in the file of this name, by function, ready for the commit; None where it cannot be used here.
 
     Then `sources` has the module of `root` and no other.
     """
@@ -120,9 +54,11 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
     if data[: len(MAGIC)] != MAGIC or data[len(MAGIC) : len(MAGIC) + _SEAL_SIZE] != seal(content, name, store.stamp_key):
         return None
     try:
-        planned = _decode(loader, root, content, sources)
+        chosen = _decode(loader, root, content, sources)
+        _require_whole(loader, root, chosen)
         for source in sources.values():
             loader.provide(source)
+        loader.start(chosen)
     except ReentrantLoadError:
         raise
     except (CompcacheError, OSError, ValueError, IndexError, StructError) as error:  # the walk finds out what is wrong, and says so
@@ -130,7 +66,7 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
         for module_id in [module_id for module_id in sources if module_id != root.module_id]:
             sources.pop(module_id).release()
         return None
-    return planned
+    return chosen
 
 
 def modules_of(data: bytes) -> list[bytes]:
@@ -140,37 +76,71 @@ def modules_of(data: bytes) -> list[bytes]:
     return [content[at : at + DIGEST_SIZE] for at in range(HEAD.size, min(end, len(content)), MODULE.size)]
 
 
-def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> PlannedClosure:
-    state, modules, functions, waiting, bound, requirements, natives, text_size = HEAD.unpack_from(content)
+def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> dict[str, Choice]:
+    """The functions that the file names, their modules open.
+
+    Raises:
+        FormatError: the file is not one that `remember_closure` writes, or is out of date.
+        CompcacheError, OSError: a module cannot be opened, or this host cannot run a function.
+    """
+    state, modules, functions, text_size = HEAD.unpack_from(content)
     if state != NO_STATE and state != loader.store.index.state():
         raise FormatError("the index has changed since the closure was planned")
-    at = HEAD.size
-    if at + modules * MODULE.size + (functions + waiting) * FUNCTION.size + bound * BINDING.size + text_size > len(content):
-        raise FormatError("a planned closure is truncated")
-    entries = [content[start : start + MODULE.size] for start in range(at, at + modules * MODULE.size, MODULE.size)]
-    at += modules * MODULE.size
-    rows = content[at : at + functions * FUNCTION.size]
-    at += len(rows)
-    starts = content[at : at + waiting * FUNCTION.size]
-    at += len(starts)
-    bindings = content[at : at + bound * BINDING.size]
-    at += len(bindings)
-    texts = content[at : at + text_size].decode("utf-8", "surrogatepass").split("\0")
-    first = min(requirements * REQUIREMENT_PARTS, len(texts))
-    processor = loader.store.processor()
-    for start in range(0, first, REQUIREMENT_PARTS):
-        if processor.rank("\0".join(texts[start : start + REQUIREMENT_PARTS])) == UNUSABLE:
-            raise FormatError("this host lacks what a function of the closure requires")
-    last = first + natives
-    if loader.runtime().find_undefined(tuple(texts[first:last])) is not None:
-        raise FormatError("a native symbol of the closure is not in this process")
-    opened = [loader.open_described(entry, sources) for entry in entries]
-    if opened[0] is not root.source:
+    first = HEAD.size + modules * MODULE.size
+    last = first + functions * FUNCTION.size
+    if last + text_size != len(content):
+        raise FormatError("a planned closure has not the size that it says")
+    texts = content[last:].decode("utf-8", "surrogatepass").split("\0")
+    for start in range(0, len(texts), REQUIREMENT_PARTS):  # records name them by their digest: one that is not here is read with them
+        loader.store.processor().rank("\0".join(texts[start : start + REQUIREMENT_PARTS]))
+    opened = []
+    for at in range(HEAD.size, first, MODULE.size):
+        opened.append(loader.open_described(content[at : at + MODULE.size], sources))
+        read_records(loader, opened[-1])  # now: its file is closed for a while where there are many
+    if not opened or opened[0] is not root.source or len(opened) != len(sources) or root.record.entry == NO_ENTRY:
         raise FormatError("a planned closure is of another function")
     chosen = {root.record.name: root}
-    names = texts[last : last + 2 * functions]
-    for number, (module, symbol) in enumerate(FUNCTION.iter_unpack(rows)):
-        func_name, signature = names[2 * number : 2 * number + 2]
-        record = FunctionRecord(func_name, "", signature, b"", symbol, NO_ENTRY, 0)
-        chosen.setdefault(func_name, type(root)(opened[module], record))
-    return PlannedClosure(chosen, opened, starts, bindings, texts[last + 2 * functions :], content[at + text_size :])
+    for number, offset in FUNCTION.iter_unpack(content[first:last]):
+        source = opened[number]
+        record = decode_function(source.read_record(loader.store, offset))
+        loader.require_features(source.file, record)
+        chosen[record.name] = type(root)(source, record, offset)
+    if len(chosen) != functions + 1:
+        raise FormatError("a planned closure has a function twice")
+    return chosen
+
+
+def _require_whole(loader: Loader, root: Choice, chosen: dict[str, Choice]) -> None:
+    """Check that a closure has all that its functions import, of the types that they expect, and nothing else.
+
+    Raises:
+        FormatError: it has not.
+        CompcacheError: a record cannot be read, or the process lacks a symbol.
+    """
+    reached, stack = {root.record.name}, [root]
+    while stack:
+        choice = stack.pop()
+        read_needs(loader, choice)
+        if choice.globals:
+            raise FormatError("a planned closure has a function with global variables")
+        for _, name, _, kind in choice.imports:
+            other = chosen.get(name)
+            if other is None or not _fits(loader, choice, kind, other):
+                raise FormatError("a planned closure lacks what a function of it imports")
+            if name not in reached:
+                reached.add(name)
+                stack.append(other)
+    if len(reached) != len(chosen):
+        raise FormatError("a planned closure has functions that nothing in it uses")
+
+
+def _fits(loader: Loader, user: Choice, kind: bytes, other: Choice) -> bool:
+    """Whether a function is of the type that its user expects, as far as both are known."""
+    own = other.record.link_type
+    if not kind or not own or kind[:_DIGEST] == own[:_DIGEST]:
+        return True
+    from compcache.hit.link_types import fits, read_type
+
+    store = loader.store
+    defined = read_type(lambda offset: other.source.read_record(store, offset), own)
+    return fits(defined, read_type(lambda offset: user.source.read_record(store, offset), kind))[0]

@@ -13,10 +13,9 @@ import contextlib
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import LINK_ONLY, NO_SLOT, WEAK
+from compcache.formats.manifest import WEAK
 from compcache.formats.records import decode_module
-from compcache.hit.closures.planned import BINDING, FUNCTION, HEAD, MAGIC, NO_STATE, REQUIREMENT_PARTS, modules_of, seal
-from compcache.hit.plan import providers_first
+from compcache.hit.closures.planned import FUNCTION, HEAD, MAGIC, NO_STATE, REQUIREMENT_PARTS, modules_of, seal
 from compcache.store import CLOSURES, ModuleFile, is_ordered
 
 TYPE_CHECKING = False
@@ -43,7 +42,7 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
     if store.readonly or not store.has_closures():
         return
     try:
-        content = _encode(store, list(by_module.values()), providers_first(chosen))
+        content = _encode(store, root, list(by_module.values()))
         if content is not None:
             name = store.closure_name(root.module_id, offset)
             from compcache.publish.atomic_file import keep_file
@@ -54,7 +53,8 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
 
 
 def _is_plain(choice: Choice) -> bool:
-    return choice.source.is_whole and not choice.globals
+    """Whether its module was not loaded before, and it has a record of its own (a stub has not) and no variables to decode."""
+    return choice.source.is_whole and not choice.globals and choice.offset > 0
 
 
 def _requirements(store: Store, choice: Choice) -> tuple[str, str]:
@@ -63,52 +63,20 @@ def _requirements(store: Store, choice: Choice) -> tuple[str, str]:
     return header.requirement(), header.requirement(header.features_of(choice.record))
 
 
-def _encode(store: Store, groups: list[list[Choice]], in_order: list[Choice]) -> bytes | None:
-    """The content of the file; None where a module cannot be described any more, or a name has a NUL.
-
-    Constructors that wait run in the order of the choices in `in_order`.
-    """
+def _encode(store: Store, root: Choice, groups: list[list[Choice]]) -> bytes | None:
+    """The content of the file; None where a module cannot be described any more."""
     entries = [_describe(store, group[0].source) for group in groups]
-    numbers = {group[0].module_id: number for number, group in enumerate(groups)}
-    by_name = {choice.record.name: choice for group in groups for choice in group}
-    natives = {name: None for group in groups for name in (group[0].source.listed.natives if group[0].source.listed else ())}
-    functions = [choice for group in groups for number, choice in enumerate(group) if number == 0 or _is_shared(choice)]
     choices = {(choice.source.file.target_id, choice.record.target_id): choice for group in groups for choice in group}
-    requirements = list(dict.fromkeys([text for choice in choices.values() for text in _requirements(store, choice)]))
-    needed = [part for text in requirements for part in text.split("\0")]
-    texts = [*needed, *natives, *(text for choice in functions for text in (choice.record.name, choice.record.signature))]
-    rows, places = [], []
-    for number, group in enumerate(groups):
-        for key, (name, where) in _imports(group).items():
-            provider = by_name[name]
-            slot = key if isinstance(key, int) else NO_SLOT
-            rows.append(BINDING.pack(number, slot, numbers[provider.module_id], provider.record.function, len(where)))
-            places.append(where)
-            if slot == NO_SLOT:
-                texts.append(str(key))
-    if None in entries or len(needed) != REQUIREMENT_PARTS * len(requirements) or any("\0" in text for text in texts):
+    requirements = dict.fromkeys([text for choice in choices.values() for text in _requirements(store, choice)])
+    if None in entries or any(text.count("\0") != REQUIREMENT_PARTS - 1 for text in requirements):
         return None
-    text = "\0".join(texts).encode("utf-8", "surrogatepass")
-    may_give_way = any(choice.record.signature.startswith(WEAK) for choice in by_name.values())
-    all_best = all(map(store.processor().is_native, requirements)) and not may_give_way and not any(map(is_ordered, by_name))
-    starts = {numbers[choice.module_id]: choice.start for choice in in_order if choice.start is not None}
-    counts = len(groups), len(functions), len(starts), len(rows), len(requirements), len(natives), len(text)
-    head = HEAD.pack(NO_STATE if all_best else store.index.state(), *counts)
-    positions = [FUNCTION.pack(numbers[choice.module_id], choice.record.function) for choice in functions]
-    positions += [FUNCTION.pack(*start) for start in starts.items()]
-    return b"".join([head, *filter(None, entries), *positions, *rows, text, *places])
-
-
-def _is_shared(choice: Choice) -> bool:
-    return choice.record.signature.startswith(LINK_ONLY)
-
-
-def _imports(group: list[Choice]) -> dict[int | str, tuple[str, bytes]]:
-    found: dict[int | str, tuple[str, bytes]] = {}
-    for choice in group:
-        for key, name, places, _ in choice.imports:
-            found.setdefault(key, (name, places))
-    return found
+    records = [choice.record for group in groups for choice in group]
+    may_change = any(record.signature.startswith(WEAK) or is_ordered(record.name) for record in records)
+    all_best = all(map(store.processor().is_native, requirements)) and not may_change
+    rows = [FUNCTION.pack(number, choice.offset) for number, group in enumerate(groups) for choice in group if choice is not root]
+    text = "\0".join(requirements).encode("utf-8", "surrogatepass")
+    head = HEAD.pack(NO_STATE if all_best else store.index.state(), len(groups), len(rows), len(text))
+    return b"".join([head, *filter(None, entries), *rows, text])
 
 
 def _describe(store: Store, source: Source) -> bytes | None:

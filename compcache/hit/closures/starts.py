@@ -6,12 +6,38 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from compcache.hit.loader import LoadedModule
+    from compcache.hit.loader import Choice, LoadedModule, Loader
 
-__all__ = ["start_bound"]
+__all__ = ["start_modules"]
 
 
-def start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]], waiting: list[tuple[LoadedModule, int]]) -> None:
+def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
+    """Run the constructors that have waited for what their modules import, each after those of the modules that it imports from.
+
+    What is bound for them stays bound, whatever becomes of the load.
+    """
+    waiting = [(choice.loaded, choice.start) for choice in _providers_first(chosen) if choice.start is not None]
+    _start_bound(loader.runtime(), loader.bindings(chosen), waiting)
+
+
+def _providers_first(chosen: dict[str, Choice]) -> list[Choice]:
+    """The choices, each after those that it imports, as far as cycles allow."""
+    order: list[Choice] = []
+    seen: set[str] = set()
+    for root in chosen:
+        stack = [(root, False)]
+        while stack:
+            name, is_done = stack.pop()
+            if is_done:
+                order.append(chosen[name])
+            elif name not in seen:
+                seen.add(name)
+                stack.append((name, True))
+                stack += [(imported, False) for _, imported, _, _ in chosen[name].imports if imported in chosen]
+    return order
+
+
+def _start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]], waiting: list[tuple[LoadedModule, int]]) -> None:
     """Bind, and run the constructors of modules by the functions of these numbers, in this order."""
     writes, updates = bindings
     runtime.commit(b"".join(writes), tuple(updates))

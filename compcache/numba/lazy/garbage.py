@@ -25,14 +25,14 @@ class _Thresholds:
     """Those of the program, those that are set instead of them, and how many blocks of each kind run, in all threads."""
 
     def __init__(self) -> None:
-        self.lock = Lock()
+        self._guard = Lock()
         self.blocks = [0, 0]
         self.own: tuple[int, ...] = ()
         self.meanwhile: tuple[int, ...] = ()
 
     def count(self, number: int, *, lasting: bool) -> None:
         """Count a block that begins (1) or ends (-1)."""
-        with self.lock:
+        with self._guard:
             self.blocks[lasting] += number
             current = gc.get_threshold()
             if current != self.meanwhile:

@@ -1,0 +1,181 @@
+"""What a fork does to the package: the one place that knows its locks, and what other threads are in the middle of.
+
+A forked child has one thread, the one that forked. A lock that another thread holds is never released there, a module that another thread
+imports is never imported, and a build that another thread has claimed never ends. So before a fork the forking thread waits until no other
+thread imports what the child may need, and takes the locks of the package, in the order of `LOCKS`. Parent and child release them. What
+could not be had in time, or is not worth waiting for, the child makes anew; then it forgets what the threads did that it does not have.
+
+`compcache.hit.loader`, which every process has that uses a cache, registers the three functions; this file is read by the first fork.
+Locks of objects, threads, and what stands in C are in `OTHERS`. `tests/test_forks.py` fails where the package has a lock that is not here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from _thread import RLock, allocate_lock, get_ident
+
+from compcache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["FORGOTTEN", "LOCKS", "OTHERS", "Lock", "after_in_child", "after_in_parent", "before"]
+
+#: For how many seconds a fork waits for imports of other threads: one of these may wait for the forking thread.
+_IMPORT_SECONDS = 5.0
+_PAUSE_SECONDS = 0.001
+#: What a child may have to import: the package, what it depends on, and the standard library. Modules of the program are its own business.
+_NEEDED = frozenset(("compcache", "filelock", "iced_x86", "llvmlite", "msgpack", "nacl", "platformdirs")) | sys.stdlib_module_names
+
+
+class Lock(Record):
+    """A lock that a module has: where it is, for how many seconds a fork waits for it, and why; 0: the child makes a new one."""
+
+    __slots__ = ("module", "path", "patience", "why")
+    module: str
+    path: str
+    patience: float
+    why: str
+
+    def find(self) -> Any:
+        """The lock as it is now; None where the module is not imported, or has none."""
+        found: Any = sys.modules.get(self.module)
+        for name in self.path.split("."):
+            found = getattr(found, name, None)
+        return found
+
+    def renew(self) -> None:
+        """Put a new one in its place, which nobody holds."""
+        owner, _, name = self.path.rpartition(".")
+        holder: Any = sys.modules[self.module]
+        for part in filter(None, owner.split(".")):
+            holder = getattr(holder, part)
+        setattr(holder, name, RLock() if isinstance(getattr(holder, name), RLock) else allocate_lock())
+
+
+#: In the order in which they are taken: who has one of them may wait for those behind it, and for none before it.
+LOCKS = (
+    Lock("compcache.hit.loader", "_mapping", 10.0, "the child would wait for the dynamic linker's own lock: nobody maps an image"),
+    Lock("compcache.images.llvm_thread", "llvm.ffi.lib._lock._lock", 5.0, "llvmlite's: nobody is inside LLVM"),
+    Lock("compcache.images.llvm_thread", "_stack_lock", 1.0, "the size of stacks is the program's own"),
+    Lock("compcache.hit.loader", "_lock", 1.0, "no table of modules and targets is half changed"),
+    Lock("compcache.miss.builders", "_lock", 1.0, "no list of builders is half changed"),
+    Lock("compcache.numba.lazy.garbage", "_thresholds._guard", 1.0, "limits of the garbage collector and what is noted of them agree"),
+    Lock("compcache.miss.run_times", "_lock", 0.0, "held while a module is compiled"),
+    Lock("compcache.images.linkers.choose", "_timing", 0.0, "held while linkers run"),
+    Lock("compcache.batch.executors", "_lock", 0.0, "held while a cache is opened"),
+    Lock("compcache.numba.declarations.types", "_lock", 0.0, "held while types of Numba are made, which may import it"),
+    Lock("compcache.numba.declarations.ufuncs", "_adding", 0.0, "held while a loop is loaded"),
+    Lock("compcache.numba.lazy.c_helpers", "_starting", 0.0, "held while a library of threads is loaded"),
+)
+
+#: What forgets in a child what threads of its parent were doing, by module and function.
+FORGOTTEN = (
+    ("compcache.publish.locks", "_disown", "lock files, which the parent holds"),
+    ("compcache.miss.builders", "_forget_threads", "claims of builds"),
+    ("compcache.images.llvm_thread", "_forget_errands", "work in LLVM's thread"),
+    ("compcache.miss.entries", "_forget", "entries that wait to be written, with their locks: the parent writes them"),
+    ("compcache.hit.recorder", "_forget_all", "counts that wait to be written: the parent writes them"),
+    ("compcache.remote.connection", "_forget_connections", "connections to the helper: the child asks again by its own"),
+)
+
+#: Locks, threads and pools that no fork waits for, by file and what makes them, and how each survives one.
+OTHERS = {
+    ("images/llvm_thread.py", "_Errand._waiting"): "of one piece of work; the child of a thread that waits for it gets CompileError",
+    ("images/llvm_thread.py", "start_new_thread"): "ends with its work; a fork waits for the step under way, by llvmlite's lock",
+    ("miss/entries.py", "PendingEntries._lock"): "made anew by `_forget`",
+    ("remote/helper/uploads.py", "Uploads._turn"): "of the helper process, which does not fork",
+    ("remote/helper/reads.py", "Reads._slots"): "likewise",
+    ("batch/worker.py", "Thread"): "watches the parent of a worker process; children of a job are ended by the pool",
+    ("miss/many.py", "ThreadPoolExecutor"): "of one call; a child of its thread has no result to wait for",
+    ("publish/atomic_file.py", "ThreadPoolExecutor"): "of one call, likewise",
+    ("hit/native/linking.c", "lock"): "its own pthread_atfork, which forks past Python need as well",
+    ("numba/exports/native/threads.c", "in_use"): "its own pthread_atfork: in programs without this package as well",
+    ("numba/exports/native/threads.c", "lock"): "likewise",
+    ("numba/exports/native/threads.c", "started"): "likewise, and the pool is started anew",
+}
+
+#: By thread, and for each fork that it is in the middle of: what was taken for it. A signal handler may fork while another fork waits.
+_taken: dict[int, list[list[Any]]] = {}
+
+
+def before() -> None:
+    """Wait for imports, and take the locks."""
+    held = _taken.setdefault(get_ident(), [])
+    taken: list[Any] = []
+    held.append(taken)
+    deadline = time.monotonic() + _IMPORT_SECONDS
+    while True:
+        while _unfinished_imports() and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+        for lock in LOCKS:
+            found = lock.find() if lock.patience else None
+            if found is not None and not _is_among(found, held) and found.acquire(timeout=lock.patience):
+                taken.append(found)
+        if not _unfinished_imports() or time.monotonic() >= deadline:
+            return
+        _release(taken)  # what is imported may need one of them
+
+
+def after_in_parent() -> None:
+    """Release what was taken."""
+    held = _taken.get(get_ident())
+    if held:
+        _release(held.pop())
+    if not held:
+        _taken.pop(get_ident(), None)
+
+
+def after_in_child() -> None:
+    """Release what was taken, make anew what was not, and forget what threads did that are not here."""
+    held = _taken.get(get_ident(), [])
+    for lock in LOCKS:
+        found = lock.find()
+        if found is not None and not _is_among(found, held):
+            lock.renew()
+    after_in_parent()
+    for thread in _taken.keys() - {get_ident()}:
+        del _taken[thread]
+    for name in _unfinished_imports():
+        _begin_anew(name)
+    for module, function, _ in FORGOTTEN:
+        forget = getattr(sys.modules.get(module), function, None)
+        if forget is not None:
+            forget()
+
+
+def _is_among(lock: Any, held: list[list[Any]]) -> bool:
+    return any(lock is other for taken in held for other in taken)
+
+
+def _release(taken: list[Any]) -> None:
+    while taken:
+        taken.pop().release()
+
+
+def _import_locks() -> dict[str, Any]:
+    """Python's own locks of the modules that are being imported, as weak references, by name."""
+    found: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
+    return found
+
+
+def _unfinished_imports() -> list[str]:
+    """What other threads are importing that a child may need; in a child, what they were."""
+    mine = get_ident()
+    found = []
+    for name, known in list(_import_locks().items()):
+        owner = getattr(known(), "owner", None)
+        if owner is not None and owner != mine and name.partition(".")[0] in _NEEDED:
+            found.append(name)
+    return found
+
+
+def _begin_anew(name: str) -> None:
+    """Have the next import of a module begin anew that a thread which is not here was importing."""
+    _import_locks().pop(name, None)
+    module = sys.modules.get(name)
+    if getattr(getattr(module, "__spec__", None), "_initializing", False):
+        del sys.modules[name]
