@@ -90,7 +90,7 @@ def is_unpacked(store: Store, place: str) -> bool:
     try:
         status = store.files.stat(place)
         if not stat.S_ISDIR(status.st_mode) or store.is_foreign(status) or (status.st_mode & _WRITABLE_BY_OTHERS and not store.trust):
-            return False  # a link, for one: nothing that this package has made for this user
+            return False  # a link or a file, for one: nothing that this package has made for this user
         if status.st_mtime < time.time() - _DAY and not store.readonly:
             descriptor = store.files.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -208,7 +208,8 @@ def test_folds_take_over_no_statistics_of_another_user(directory: Path) -> None:
         cache.add_module(ModuleSource(adder("f", 1)))
     for number in range(9):
         path = directory / STATISTICS.directory / f"{number}.stats1"
-        path.write_bytes(encode_stats({(int(time.time()) // HOUR, "hits"): 1e6}, {(name_key("f"), bytes(16)): (number, 1.0)}))
+        hits = {(int(time.time()) // HOUR, "hits"): 1e6}
+        path.write_bytes(encode_stats(hits, {(name_key("f"), bytes(16)): (number, 1.0)}, [f"folded{number}"]))
         os.chown(path, OTHER_USER, OTHER_USER)
         os.utime(path, (0, 0))
     fold_small(Files(), str(directory))

@@ -112,7 +112,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 @as_root
-@pytest.mark.parametrize("how", ["owner", "mode", "link"])
+@pytest.mark.parametrize("how", ["owner", "mode", "link", "file"])
 def test_an_unpacked_bundle_that_others_could_have_exchanged_is_unpacked_elsewhere(bundle: Path, tmp_path: Path, how: str) -> None:
     Cache(tmp_path / "cache", layers=[bundle]).close()
     (place,) = (tmp_path / "cache" / "bundles-v1").iterdir()
@@ -120,6 +120,9 @@ def test_an_unpacked_bundle_that_others_could_have_exchanged_is_unpacked_elsewhe
         os.chown(place, OTHER, OTHER)
     elif how == "mode":
         place.chmod(0o777)
+    elif how == "file":
+        place.rename(tmp_path / "elsewhere")
+        place.touch(0o600)
     else:
         place.rename(tmp_path / "elsewhere")
         place.symlink_to(tmp_path / "elsewhere")

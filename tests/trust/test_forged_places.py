@@ -136,12 +136,17 @@ def assert_right(victim: Victim, situation: Situation, places: AbstractSet[Place
             assert "wrong" not in str(cache.explain("f"))
 
 
-def forge(victim: Victim, situation: Situation, places: AbstractSet[Place], more: Path) -> None:
-    """Forge these places; the reader is deceived neither before nor after it has merged, folded and pruned what is there."""
+def write_forgeries(victim: Victim, places: AbstractSet[Place]) -> None:
+    """Forge these places, in the order of the table: what a forgery is made of must not be forged already."""
     forge_modules(victim)
     for place, write in FORGERIES.items():
         if place in places:
             write(victim)
+
+
+def forge(victim: Victim, situation: Situation, places: AbstractSet[Place], more: Path) -> None:
+    """Forge these places; the reader is deceived neither before nor after it has merged, folded and pruned what is there."""
+    write_forgeries(victim, places)
     assert_right(victim, situation, places)
     with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
         cache.import_bundle(more)
@@ -164,6 +169,32 @@ TOGETHER = frozenset(PLACES) - {MODULES}
 def test_what_another_user_writes_is_not_believed(tmp_path: Path, templates: Templates, situation: str) -> None:
     victim = victim_in(tmp_path, templates, SITUATIONS[situation])
     forge(victim, SITUATIONS[situation], TOGETHER, templates.more)
+
+
+@needs_root
+@pytest.mark.parametrize("situation", ["own", "own, trusted keys", "own, signing key"])
+def test_nor_in_a_directory_of_the_superuser(tmp_path: Path, templates: Templates, monkeypatch: pytest.MonkeyPatch, situation: str) -> None:
+    victim = victim_in(tmp_path, templates, SITUATIONS[situation])
+    write_forgeries(victim, TOGETHER)
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER + 1)
+    assert_right(victim, SITUATIONS[situation], TOGETHER)
+
+
+@needs_root
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+def test_nor_in_a_layer(tmp_path: Path, templates: Templates, whose: str) -> None:
+    situation = SITUATIONS["own, trusted keys"]
+    layer = victim_in(tmp_path, templates, situation)
+    write_forgeries(layer, TOGETHER)
+    if whose == "theirs":
+        for path in (layer.root, *layer.root.rglob("*")):
+            os.chown(path, OTHER_USER, OTHER_USER)
+    above = layer._replace(root=tmp_path / "above", options={**layer.options, "layers": [str(layer.root)]})
+    for _ in range(2):  # the second one finds what the first has kept above the layer
+        assert_right(above, situation, frozenset())
+    if whose == "ours":  # nor is what was merged above it believed without keys
+        with Cache(above.root, layers=[str(layer.root)]) as cache:
+            assert cache.get_target("callee")(1) == 1 + RIGHT
 
 
 @needs_root
