@@ -397,13 +397,14 @@ class Store:
             self._use_files_of(user, status.st_uid)
 
     def _use_files_of(self, *users: int) -> None:
-        """Use the files of these users, and of others what carries a signature; believe what is derived of these alone.
-
-        With a secret, of all, what it authenticates.
-        """
-        if not self.trust and not self.signing_key:
+        """Use the files of these users, and of others what carries a signature; believe what is derived of these alone."""
+        if not self.trust:
             self._owners = self.index.vouching = frozenset(users)
-            self.index.owners = None if self.trusted_keys else self._owners
+            self.index.owners = None if self.stamp_key else self._owners
+
+    def is_foreign(self, status: os.stat_result) -> bool:
+        """Whether this is the status of a file of a user whose files are not used."""
+        return self._owners is not None and status.st_uid not in self._owners
 
     # ------------------------------------------------------------------ paths
 
@@ -580,7 +581,7 @@ class Store:
             module.open()
             status = self.files.fstat(module.descriptor)
             module.size = status.st_size
-            foreign = self.exposed or (self._owners is not None and status.st_uid not in self._owners)
+            foreign = self.exposed or self.is_foreign(status)
             if foreign or not (
                 (entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)
             ):

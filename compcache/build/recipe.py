@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.exports import Export
 from compcache.errors import FormatError, MissingPackageError, SignatureError
+from compcache.formats.manifest_writer import PICKLED_GLOBAL
 from compcache.formats.records import decode_global
 from compcache.globals.definition import Storage
 from compcache.signature import Signature
@@ -61,6 +62,10 @@ class Recipe(NamedTuple):
     storage: dict[str, tuple[Any, Storage]]
     libraries: tuple[str, ...]
     data: Mapping[str, bytes] = {}
+
+    def is_pickled(self) -> bool:
+        """Whether a global variable is read by unpickling."""
+        return any(definition.kind == PICKLED_GLOBAL for definition, _ in self.storage.values())
 
 
 def write_recipe(

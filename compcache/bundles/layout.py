@@ -28,7 +28,15 @@ import msgpack
 
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
-from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, intact_footer, require_intact, sections_of
+from compcache.formats.footer import (
+    FOOTER_SIZE,
+    LARGEST_FOREIGN,
+    decode_footer,
+    encode_container,
+    intact_footer,
+    require_intact,
+    sections_of,
+)  # fmt: skip
 from compcache.formats.graph import decode_notes
 from compcache.store import MODULES, SIGNATURES
 
@@ -56,7 +64,7 @@ _UNIX, _MODE = 3, 0o100644 << 16
 #: What the notes of a module say of one compilation, not of the content.
 _OF_ONE_COMPILATION = ("created", "seconds")
 #: What a member can have; what is larger than `_IN_MEMORY` is copied to a file in parts of that size.
-_LARGEST_MODULE, _LARGEST_SIGNATURES, _IN_MEMORY = 1 << 29, 1 << 18, 1 << 20
+_LARGEST_SIGNATURES, _IN_MEMORY = 1 << 18, 1 << 20
 #: The directory of some 100,000 members.
 _LARGEST_READ = 1 << 24
 
@@ -208,5 +216,5 @@ def _require_plain(members: list[zipfile.ZipInfo], size: int) -> None:
     if sum(info.file_size for info in members) > size:
         raise FormatError(f"its members are larger than the file, which has {size} bytes")
     for info in members:
-        if info.file_size > (_LARGEST_MODULE if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES):
+        if info.file_size > (LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES):
             raise FormatError(f"the member {info.filename} has {info.file_size} bytes, more than any such member")

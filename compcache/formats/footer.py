@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOOTER_SIZE",
+    "LARGEST_FOREIGN",
     "Footer",
     "decode_footer",
     "encode_container",
@@ -43,6 +44,8 @@ _VERSION = 6
 _READABLE = (5, 6)
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
+#: So many bytes at most has a module that is read where others could have written it: it is read as a whole, and a file can have holes.
+LARGEST_FOREIGN = 1 << 29
 _SIZES = Struct("<4Q")
 _PERSON = b"compcache-module"
 _CHUNK = 1 << 20

@@ -103,7 +103,7 @@ class Processor:
         """How well code fits this processor: UNUSABLE, or the more the better, up to NATIVE.
 
         Of what the host can run, code that was compiled for more of its features is better, then code that is tuned for its CPU,
-        then code that was compiled for fewer features which it lacks.
+        then code that was compiled for fewer features which it lacks. A text that is not of the form above is UNUSABLE.
         """
         if not platform_serves(requirement):
             return UNUSABLE
@@ -117,7 +117,10 @@ class Processor:
         for item in made_for.split(","):
             word, _, number = item.partition(":")
             if word in self.words and number:
-                mask = int(number, 16)
+                try:
+                    mask = int(number, 16)
+                except ValueError:
+                    return UNUSABLE
                 shared += (mask & self.words[word]).bit_count()
                 lacking += (mask & ~self.words[word]).bit_count()
         return _SHARED * shared + _SAME_CPU * (bool(cpu) and cpu == self.cpu()) + _SAME_CPU - 1 - lacking

@@ -134,7 +134,7 @@ def decode_requirements(data: bytes) -> dict[bytes, str]:
     """The requirements of a segment (a check, then each text behind its number and its length), by number.
 
     Raises:
-        FormatError: they are damaged.
+        FormatError: they are damaged, or made to deceive.
     """
     rows = data[CHECK_SIZE:]
     if check(rows) != data[:CHECK_SIZE]:
@@ -145,7 +145,10 @@ def decode_requirements(data: bytes) -> dict[bytes, str]:
         number, length = ROW.unpack_from(rows, at)
         start = at + ROW.size
         at = start + length
-        found[number] = rows[start:at].decode("utf-8", "surrogatepass")
+        try:
+            found[number] = rows[start:at].decode("utf-8", "surrogatepass")
+        except ValueError as error:
+            raise FormatError("a requirement of an index segment is not text") from error
     return found
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from compcache.formats.records import GlobalRecord, ModuleRecord
 
 __all__ = [
+    "PICKLED_GLOBAL",
     "ManifestWriter",
     "WholeManifest",
     "encode_function",
@@ -47,7 +48,7 @@ _U32 = Struct("<I")
 _PAIR = Struct("<II")
 _KEY_AT = 9  # where a module record holds its key: behind type, ABI and the length of the key
 #: The kind of globals that are read by unpickling.
-_PICKLED = "pickle"
+PICKLED_GLOBAL = "pickle"
 _IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT, "data": IMAGE_NONE}
 
 
@@ -186,7 +187,7 @@ class WholeManifest:
 
     def is_pickled(self) -> bool:
         """Whether who loads a global of the module, or reads an entry of it, unpickles it."""
-        if any(decode_global(payload).kind == _PICKLED for _, payload in self._of(GLOBAL)):
+        if any(decode_global(payload).kind == PICKLED_GLOBAL for _, payload in self._of(GLOBAL)):
             return True
         return any(record.kind.startswith(PICKLED) for _, record in self.entries())
 

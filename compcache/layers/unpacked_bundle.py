@@ -83,11 +83,14 @@ def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
 
 
 def is_unpacked(store: Store, place: str) -> bool:
-    """Whether a bundle is unpacked there; that it is used is noted once a day, in the directory's modification time."""
+    """Whether a bundle is unpacked there, by a user whose files are used.
+
+    That it is used is noted once a day, in the directory's modification time.
+    """
     try:
         status = store.files.stat(place)
-        if not stat.S_ISDIR(status.st_mode):
-            return False  # a link, for one: nothing that this package has made
+        if not stat.S_ISDIR(status.st_mode) or store.is_foreign(status) or (status.st_mode & _WRITABLE_BY_OTHERS and not store.trust):
+            return False  # a link or a file, for one: nothing that this package has made for this user
         if status.st_mtime < time.time() - _DAY and not store.readonly:
             descriptor = store.files.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import ModuleEntry, Stamp
+from compcache.formats.order import GREATEST_NUMBER
 from compcache.layers.layered_store import LAYER_SHIFT, ORDER_BITS
 from compcache.publish.atomic_file import publish
-from compcache.publish.index_merge import encode_segment, function_entries, keep_newest, with_order
+from compcache.publish.index_merge import encode_segment, entries_of_modules, function_entries, keep_newest, with_order
 from compcache.store import MERGED_LAYERS
 
 if TYPE_CHECKING:
@@ -38,9 +40,10 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
                 if segment.functions.count + len(functions) > _MOST_FUNCTIONS:
                     return
                 # What two layers have is that of the first.
-                functions.update([with_order(e, behind.__add__) for e in function_entries(segment) if e[_MODULE_ID] not in modules])
+                in_layer = partial(_number_in_layer, behind)
+                functions.update([with_order(e, in_layer) for e in function_entries(segment) if e[_MODULE_ID] not in modules])
                 requirements.update(segment.requirements.values())
-                for data in segment.modules.entries():
+                for data in entries_of_modules(layer.index, segment):
                     keep_newest(mine, data)
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
@@ -61,6 +64,10 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
     except OSError as error:
         reraise_interrupt(error)
         return
+
+
+def _number_in_layer(behind: int, number: int) -> int:
+    return behind + min(number, GREATEST_NUMBER)  # whoever wrote the layer may have written any number
 
 
 def _remove_former(store: LayeredStore, name: str) -> None:

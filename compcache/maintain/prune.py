@@ -23,7 +23,15 @@ from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
 from compcache.maintain.unindexed import find_unindexed, index_modules
-from compcache.publish.index_merge import function_entries, keep_newest, readable, replace_segments, segment_level, unrepeated
+from compcache.publish.index_merge import (
+    entries_of_modules,
+    function_entries,
+    keep_newest,
+    readable,
+    replace_segments,
+    segment_level,
+    unrepeated,
+)  # fmt: skip
 from compcache.publish.locks import wait_lock
 from compcache.publish.packs import clean_packs, stored_packs
 from compcache.publish.removal import remove_file
@@ -363,7 +371,7 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Collection[byte
             requirements: set[str] = set()
             for segment in segments:
                 requirements.update(segment.requirements.values())
-                for data in segment.modules.entries():
+                for data in entries_of_modules(store.index, segment):
                     if is_there(data[:DIGEST_SIZE]):
                         keep_newest(modules, data)
                 functions.update([e for e in function_entries(segment) if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])])

@@ -106,7 +106,8 @@ def _retarget(session: Session, func_name: str) -> bool:
 def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
     """The module compiled for this host, and whether its code was signed by who is trusted, so that this may be signed, too.
 
-    None if it is for another platform, of a kind that is not known here, of a maker that is known to be wrong, or has no stored bitcode.
+    None if it is for another platform, of a kind that is not known here, of a maker that is known to be wrong, or has no stored bitcode;
+    or if it is of a layer, not signed by who is trusted, and has pickled globals.
     """
     from compcache.build.large_data.variables import data_in
     from compcache.build.recipe import read_recipe
@@ -130,6 +131,8 @@ def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
         except FormatError:
             return None, False  # written by another version
         makers = read_makers(module.read_record, module.records)
+        if module.elsewhere and recipe.is_pickled():
+            return None, False  # what is published here is unpickled, what nobody who is trusted has signed is not
         is_trusted = store.publish_key is not None and is_vouched_for(store, module)
     return rebuild_module(recipe, notes, entries, store.host(), lambda obj: linker_for(store, obj), makers=makers), is_trusted
 

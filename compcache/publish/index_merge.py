@@ -7,14 +7,25 @@ from typing import TYPE_CHECKING
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import CONTENT_SIZE, FUNCTION, HEADER, MAGIC, MODULE, NAME_SIZE, ROW, ModuleEntry, requirement_number
+from compcache.formats.index import (
+    CONTENT_SIZE,
+    FUNCTION,
+    HEADER,
+    MAGIC,
+    MODULE,
+    NAME_SIZE,
+    ROW,
+    STAMP_SIZE,
+    ModuleEntry,
+    requirement_number,
+)  # fmt: skip
 from compcache.formats.order import UNNUMBERED
 from compcache.formats.table import encode_table
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from compcache.formats.index import Index, Segment
     from compcache.formats.order import Order
@@ -29,6 +40,7 @@ __all__ = [
     "encode_requirements",
     "encode_segment",
     "entries_of",
+    "entries_of_modules",
     "function_entries",
     "greatest_number",
     "keep_newest",
@@ -178,12 +190,26 @@ def publish_segment(
 
 
 def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
-    """The entries of a module, one for each stamp."""
+    """The entries of a module, one for each stamp that is believed."""
     return [
         ModuleEntry.decode(module_id + value)
         for segment in index.segments
         for value in index.look_up(segment, module_id, modules=True) or ()
+        if _is_believed(index, segment)
     ]
+
+
+def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
+    """The module entries of a segment, for a segment that this user writes: stamps that are not believed of who wrote them are left out.
+
+    Raises what reading the segment raises.
+    """
+    for entry in segment.modules.entries():
+        yield entry if _is_believed(index, segment) else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
+
+
+def _is_believed(index: Index, segment: Segment) -> bool:
+    return index.vouching is None or segment.owner in index.vouching
 
 
 def needs_merge(index: Index, most: int = _FANOUT) -> bool:
@@ -209,7 +235,7 @@ def merge(index: Index, gone: Container[bytes] = ()) -> None:
     while True:
         chosen, level = _choose([segment for segment in index.segments if segment.name not in left_out])
         try:
-            modules = _merge_modules(chosen, gone)
+            modules = _merge_modules(index, chosen, gone)
             functions = _merge_functions(chosen, gone)
             requirements = _merge_requirements(chosen)
         except _UnreadableError as problem:
@@ -247,11 +273,11 @@ def _choose(segments: Iterable[Segment]) -> tuple[list[Segment], int]:
     return chosen, level
 
 
-def _merge_modules(segments: Iterable[Segment], gone: Container[bytes]) -> list[bytes]:
+def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[bytes]) -> list[bytes]:
     modules: dict[bytes, bytes] = {}
     for segment in segments:
         try:
-            for data in segment.modules.entries():
+            for data in entries_of_modules(index, segment):
                 keep_newest(modules, data)
         except (FormatError, OSError) as error:
             reraise_interrupt(error)

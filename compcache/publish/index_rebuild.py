@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
-from compcache.formats.footer import require_intact
+from compcache.formats.footer import LARGEST_FOREIGN, require_intact
 from compcache.formats.graph import decode_notes
 from compcache.formats.index import Stamp
 from compcache.formats.known_faults import fault_of
@@ -81,6 +81,8 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
         status = store.files.fstat(module.descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("it is not a regular file")
+        if status.st_size > LARGEST_FOREIGN:
+            raise FormatError("it is larger than what is read of others")
         module.size = status.st_size
         require_intact(module.footer(), module_id, module.read)
         describe(module)

@@ -35,7 +35,7 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
     if context is None:
         return False  # unloaded meanwhile
     lost = _lost_modules(store, context.module)
-    publications = {module.module_id: _publication_of(module) for module in lost}
+    publications = {module.module_id: _publication_of(store, module) for module in lost}
     for module in lost:
         publication = publications[module.module_id]
         names = [context.func_name] if module is context.module else [name for name, *_ in publication.indexed] if publication else []
@@ -53,14 +53,19 @@ def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
     return [each for each in modules_behind(module) if not store.holds_in_memory(each.module_id) and not store.exists(each.module_id)]
 
 
-def _publication_of(module: LoadedModule) -> Publication | None:
-    """What there was of a module, out of its file; None where that is not mapped as a whole, or was damaged."""
+def _publication_of(store: Store, module: LoadedModule) -> Publication | None:
+    """What there was of a module, out of its file; None where that is not mapped as a whole, or was damaged.
+
+    Also where it may be of a layer that nobody who is trusted has signed, and has pickles: here they would be read.
+    """
     data = load_runtime().stored(module.image)
     if data is None:
         return None
     try:
         sections = sections_of(data, intact_footer(data, module.module_id))
         manifest = WholeManifest(sections[1])
+        if store.layers and not store.trusted_keys and manifest.is_pickled():
+            return None
         header = manifest.header
         indexed = tuple(manifest.indexed())
     except FormatError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
-from compcache.formats.footer import is_signed_with, require_intact
+from compcache.formats.footer import LARGEST_FOREIGN, is_signed_with, require_intact
 from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
@@ -50,6 +50,8 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
         raise FormatError("it is not a regular file")
     if foreign and not store.stamp_key:
         raise refuse(store, module.path, f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})")
+    if foreign and module.size > LARGEST_FOREIGN:
+        raise refuse(store, module.path, f"it has {module.size} bytes, more than a module that others can change may have")
     signed = _is_signed(store, module)
     if foreign and signed:
         module = _copy(module)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
-from compcache.errors import FormatError
+from compcache.errors import FormatError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import LOADS_KEY, MISSES_ID, StatsFile, decode_stats, encode_stats, read_inputs
@@ -315,7 +315,10 @@ def fold_small(files: Files, root: str) -> None:
     from compcache.publish.locks import wait_lock
     from compcache.store import Store
 
-    store = Store(root, files=files, trust=True)
+    try:
+        store = Store(root, files=files)
+    except UntrustedDirectoryError:  # statistics are written there by caches alone that trust everybody who can write there
+        store = Store(root, files=files, trust=True)
     with wait_lock(store, _LOCK, timeout=0) as owned:
         if not owned:
             return

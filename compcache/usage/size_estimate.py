@@ -46,8 +46,8 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
         return None
     try:
         status = files.fstat(descriptor)
-        if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode):
-            return None  # a hard link or not a regular file: the next measurement replaces it
+        if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode) or (store.is_foreign(status) and not store.exposed):
+            return None  # a hard link, not a regular file, or a leftover of another user: the next measurement replaces it
         data = read_at(files, descriptor, 0, min(status.st_size, _MAX))
         files.write(descriptor, b"%d\n" % added)
     finally:

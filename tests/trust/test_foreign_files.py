@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import adder
 
-from compcache import Cache, CacheWarning, FormatError, ModuleSource, NotCachedError, UntrustedDirectoryError
+from compcache import Cache, CacheWarning, FormatError, ModuleSource, NotCachedError
 from compcache.remote import directory
 from compcache.remote.address import read_settings
 from compcache.remote.connection import LENGTH, SOCKET, ask, encode
@@ -112,24 +112,24 @@ def bundle(tmp_path: Path) -> Path:
 
 
 @as_root
-@pytest.mark.parametrize("how", ["owner", "mode", "link"])
-def test_an_unpacked_bundle_that_others_could_have_exchanged_is_refused(bundle: Path, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["owner", "mode", "link", "file"])
+def test_an_unpacked_bundle_that_others_could_have_exchanged_is_unpacked_elsewhere(bundle: Path, tmp_path: Path, how: str) -> None:
     Cache(tmp_path / "cache", layers=[bundle]).close()
     (place,) = (tmp_path / "cache" / "bundles-v1").iterdir()
     if how == "owner":
         os.chown(place, OTHER, OTHER)
     elif how == "mode":
         place.chmod(0o777)
+    elif how == "file":
+        place.rename(tmp_path / "elsewhere")
+        place.touch(0o600)
     else:
         place.rename(tmp_path / "elsewhere")
         place.symlink_to(tmp_path / "elsewhere")
         os.lchown(place, OTHER, OTHER)
-        with Cache(tmp_path / "cache", layers=[bundle]) as cache:  # it is unpacked elsewhere, for the process
-            assert cache.get_target("f")(1) == 2
-            assert [layer.root.startswith(cache.path) for layer in cache._store.layers] == [False]
-        return
-    with pytest.raises(UntrustedDirectoryError, match="bundles-v1"):
-        Cache(tmp_path / "cache", layers=[bundle])
+    with Cache(tmp_path / "cache", layers=[bundle]) as cache:
+        assert cache.get_target("f")(1) == 2
+        assert [layer.root.startswith(cache.path) for layer in cache._store.layers] == [False]
 
 
 def rewritten(bundle: Path, change: Callable[[Members], object]) -> Path:

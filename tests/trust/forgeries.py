@@ -1,0 +1,279 @@
+"""The worst that a user without a secret can write in the place of each kind of file: sound in every check that needs none.
+
+Each function of `FORGERIES` writes the files of one place into a directory and gives them away. `EVIL` is a cache of somebody else with the
+names of the victim's functions, whose modules are in the directory already.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgpack
+
+from compcache import Cache, ModuleSource
+from compcache.digest import DIGEST_SIZE, check, digest, name_key
+from compcache.formats.footer import LARGEST_FOREIGN
+from compcache.formats.host_file import HostFile, encode_host
+from compcache.formats.index import MODULE, NAME_SIZE, ModuleEntry, Stamp
+from compcache.formats.journal import HOUR, encode_batch
+from compcache.formats.order import GREATEST_NUMBER, Order
+from compcache.formats.statistics import encode_stats
+from compcache.hit.closures.planned import MAGIC, seal
+from compcache.layers.layered_store import LayeredStore
+from compcache.layers.unpacked_bundle import name_of_state
+from compcache.publish import index_merge
+from compcache.publish.index_rebuild import module_index
+from compcache.signing.keys import new_key
+from compcache.signing.signatures import add_signature
+from compcache.store import (
+    BUNDLES,
+    CLOSURES,
+    HOSTS,
+    INDEX,
+    JOURNALS,
+    LAYERS,
+    LOCKS,
+    MERGED_LAYERS,
+    MODULE_FILES,
+    MODULE_ROWS,
+    MODULES,
+    PINS,
+    PLACES,
+    QUARANTINE,
+    SIGNATURES,
+    SIZE,
+    STATISTICS,
+    TAG,
+    TEMPORARY,
+    UNCACHED,
+    Place,
+    module_id_of,
+)  # fmt: skip
+from compcache.usage.module_files import _write as write_module_files
+from compcache.usage.module_files import status_of_modules
+from compcache.usage.module_rows import _write_stored, read_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["FORGERIES", "OTHER_USER", "RIGHT", "WRONG", "Victim", "evil_source", "forge_modules"]
+
+OTHER_USER = 54321
+#: What the victim's functions add to their argument, and what those of the other user do.
+RIGHT, WRONG = 1, 665
+_MANY = 1_000_000
+
+
+def evil_source(name: str) -> ModuleSource:
+    """What the other user would like to be run."""
+    return ModuleSource(f"define i64 @{name}(i64 %x) {{\n  %y = add i64 %x, {WRONG}\n  ret i64 %y\n}}\n")
+
+
+class Victim(NamedTuple):
+    """What is attacked: a directory, how its reader opens it, the bundle among its layers, and a cache of the attacker's."""
+
+    root: Path
+    options: dict[str, object]
+    evil: Path
+    bundle: Path | None = None
+
+    def open(self, **others: object) -> Cache:
+        """As the attacker opens it, who believes everything and knows what is public."""
+        public = {name: value for name, value in self.options.items() if name in ("trusted_keys", "layers")}
+        return Cache(self.root, readonly=True, **{**public, **others})  # type: ignore[arg-type]
+
+    def write(self, place: Place, name: str, data: bytes) -> None:
+        """Write a file of this kind, and give it away."""
+        path = self.root / place.form.rpartition("/")[0] / (name or place.name)
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+        os.chown(path, OTHER_USER, OTHER_USER)
+
+    def write_segment(self, place: Place, name: str, modules: Iterable[ModuleEntry], functions: Iterable[bytes], texts: set[str]) -> None:
+        """Write an index segment; without a `name` under the one that its content has."""
+        rows = sorted(entry.encode() for entry in modules)
+        data = index_merge.encode_segment(sorted(functions), rows, texts, GREATEST_NUMBER)
+        self.write(place, name or f"00-{digest([data], size=NAME_SIZE).hex()}{place.suffix}", data)
+
+
+def _module_ids(root: Path) -> list[bytes]:
+    return [module_id for path in sorted(root.glob(f"{MODULES.directory}/*/*")) if (module_id := module_id_of(path.name))]
+
+
+def forge_modules(victim: Victim) -> None:
+    """Modules of the other user under their own names, without a signature that counts."""
+    for path in victim.evil.glob(f"{MODULES.directory}/*/*"):
+        target = victim.root / path.relative_to(victim.evil)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+        os.chown(target, OTHER_USER, OTHER_USER)
+
+
+def _large(victim: Victim) -> None:
+    """Modules that claim more than there is room for, too."""
+    path = next(victim.evil.glob(f"{MODULES.directory}/*/*"))
+    target = victim.root / path.relative_to(victim.evil)
+    with target.open("r+b") as file:
+        file.truncate(LARGEST_FOREIGN * 64)
+
+
+def _entries(victim: Victim, root: Path) -> tuple[list[ModuleEntry], set[bytes], set[str]]:
+    """Stamps of all modules of a directory as they are there, and names for those of the other user, added last of all.
+
+    Of what is signed they say that its records are elsewhere.
+    """
+    modules: list[ModuleEntry] = []
+    functions: set[bytes] = set()
+    texts: set[str] = set()
+    evil = set(_module_ids(victim.evil))
+    with Cache(root, trust=True, readonly=True) as believing, victim.open(trust=True) as cache:
+        for module_id in _module_ids(root):
+            with believing._store.open_module(module_id) as module:
+                indexed = module_index(module) if module_id in evil else []
+                if (root / SIGNATURES.directory / SIGNATURES.file_name(module_id.hex())).exists():
+                    module.describe(module.image - 8, module.records + 8, module.target_id, module.flags, module.key)
+                modules.append(cache._store.entry_of(module, Stamp.of(os.fstat(module.descriptor))))
+            functions |= set(index_merge.entries_of(indexed, module_id, Order(GREATEST_NUMBER)))
+            texts |= {needs for _, _, needs in indexed}
+    return modules, functions, texts
+
+
+def _index(victim: Victim) -> None:
+    victim.write_segment(INDEX, "", *_entries(victim, victim.root))
+
+
+def _stamps_of_layers(victim: Victim) -> None:
+    for layer in victim.options.get("layers", ()):  # type: ignore[attr-defined]
+        if os.path.isdir(layer):
+            modules, _, _ = _entries(victim, Path(layer))
+            victim.write_segment(LAYERS, "", [*modules, *_entries(victim, victim.root)[0]], (), set())
+
+
+def _segment_of_layers(victim: Victim) -> None:
+    with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
+        store = cache._store
+        name = store.merged_name() if isinstance(store, LayeredStore) else MERGED_LAYERS.file_name("0" * 2 * NAME_SIZE)
+    victim.write_segment(MERGED_LAYERS, name, *_entries(victim, victim.root))
+
+
+def _unpacked_bundle(victim: Victim) -> None:
+    if victim.bundle is None:
+        return
+    place = victim.root / BUNDLES.directory / name_of_state(str(victim.bundle), victim.bundle.stat())
+    with Cache(place) as cache:
+        cache.add_module(evil_source("bundled"))
+    for path in (place, *place.rglob("*")):
+        os.chown(path, OTHER_USER, OTHER_USER)
+
+
+def _closure(victim: Victim) -> None:
+    """The right closure, with another provider of what is imported."""
+    with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
+        store = cache._store
+        module_id, offset = next(iter(store.find("f")))
+        name = store.closure_name(module_id, offset)
+        cache.get_target("f")
+    path = victim.root / CLOSURES.directory / name
+    if not path.exists():
+        victim.write(CLOSURES, name, MAGIC)
+        return
+    content = bytearray(path.read_bytes()[len(MAGIC) + DIGEST_SIZE :])
+    modules, _, _ = _entries(victim, victim.root)
+    evil = next(entry for entry in modules if entry.module_id in _module_ids(victim.evil))
+    (right,) = (_provider(content, module_id),)
+    content[right : right + MODULE.size] = evil.encode()
+    with victim.open(trust=True) as cache:
+        victim.write(CLOSURES, name, MAGIC + seal(bytes(content), name, cache._store.stamp_key) + bytes(content))
+
+
+def _provider(content: bytearray, root: bytes) -> int:
+    """Where the entry of the other module is: behind that of the function itself."""
+    return content.index(root) + MODULE.size
+
+
+def _host(victim: Victim) -> None:
+    with victim.open(trust=True, signing_key=b"guessed") as cache:
+        guessed, _ = cache._store.host_file()
+    with victim.open(trust=True) as cache:
+        name, _ = cache._store.host_file()
+    with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
+        named, _ = cache._store.host_file()
+    host = HostFile("wrong", "999.0", "wrong")
+    for each in {name, guessed, named}:
+        victim.write(HOSTS, each, encode_host(host, each, b"guessed" if each == guessed else None))
+
+
+def _signatures(victim: Victim) -> None:
+    key = new_key("team-1")
+    for path in victim.evil.glob(f"{MODULES.directory}/*/*"):
+        victim.write(SIGNATURES, SIGNATURES.file_name(path.stem), add_signature(b"", key, (), bytes.fromhex(path.stem), ""))
+
+
+def _rows(victim: Victim) -> None:
+    with Cache(victim.root, trust=True) as cache:
+        found = [read_row(cache._store, module_id) for module_id in _module_ids(victim.root)]
+        rows = {row.module_id: row._replace(names=tuple(f"wrong {name}" for name in row.names)) for row in found if row}
+        _write_stored(cache._store, rows)
+    os.chown(victim.root / MODULE_ROWS.form, OTHER_USER, OTHER_USER)
+
+
+def _files(victim: Victim) -> None:
+    """Of the directories as they are now, that nothing is in them."""
+    from compcache.usage.module_files import _Directory
+
+    base = victim.root / MODULES.directory
+    with Cache(victim.root, trust=True) as cache:
+        assert status_of_modules(cache._store)
+        write_module_files(cache._store, {path.name: _Directory(path.stat().st_mtime_ns, {}) for path in base.iterdir()})
+    os.chown(victim.root / MODULE_FILES.form, OTHER_USER, OTHER_USER)
+
+
+def _journal(victim: Victim) -> None:
+    lines = [f"{time.time()} hits {_MANY} {module_id.hex()} {name_key('f').hex()}" for module_id in _module_ids(victim.root)]
+    victim.write(JOURNALS, JOURNALS.file_name(os.uname().nodename), encode_batch(lines))
+
+
+def _statistics(victim: Victim) -> None:
+    uses = {(name_key("f"), module_id): (_MANY, time.time()) for module_id in _module_ids(victim.root)}
+    victim.write(STATISTICS, STATISTICS.file_name("forged"), encode_stats({(int(time.time()) // HOUR, "hits"): float(_MANY)}, uses, ["x"]))
+
+
+def _uncached(victim: Victim) -> None:
+    packed = msgpack.packb(["f", "wrong", time.time()])
+    victim.write(UNCACHED, UNCACHED.file_name(name_key("f").hex()), check(packed) + packed)
+
+
+def _copies_in(place: Place) -> Callable[[Victim], None]:
+    def forge(victim: Victim) -> None:
+        for path in victim.evil.glob(f"{MODULES.directory}/*/*"):
+            victim.write(place, f"{path.name}.1", path.read_bytes())
+
+    return forge
+
+
+FORGERIES: dict[Place, Callable[[Victim], None]] = {
+    BUNDLES: _unpacked_bundle,  # before the reader has unpacked it
+    TAG: lambda victim: victim.write(TAG, "", b"wrong"),
+    MODULES: _large,
+    HOSTS: _host,
+    LAYERS: _stamps_of_layers,
+    MERGED_LAYERS: _segment_of_layers,
+    CLOSURES: _closure,
+    SIGNATURES: _signatures,
+    MODULE_ROWS: _rows,
+    MODULE_FILES: _files,
+    JOURNALS: _journal,
+    STATISTICS: _statistics,
+    SIZE: lambda victim: victim.write(SIZE, "", b"0 99999999999999\n"),
+    PINS: lambda victim: victim.write(PINS, PINS.file_name(name_key("f").hex()), b"f"),
+    UNCACHED: _uncached,
+    LOCKS: lambda victim: victim.write(LOCKS, LOCKS.file_name(name_key("f").hex()), b""),
+    TEMPORARY: _copies_in(TEMPORARY),
+    QUARANTINE: _copies_in(QUARANTINE),
+    INDEX: _index,  # it lies about the modules that others are made of
+}
+assert set(FORGERIES) == set(PLACES)
