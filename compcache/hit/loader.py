@@ -294,8 +294,8 @@ class Loader:
                 try:
                     planned.start(self)
                     return self._commit(func_name, planned.chosen, owner, planned, chosen_by=accept)
-                except IndexError:
-                    pass  # it does not fit the images: the walk finds out which file is damaged
+                except IndexError as misfit:  # it does not fit the images: the walk finds out which file is damaged
+                    reraise_interrupt(misfit)
             if choice is not None:
                 try:
                     if self._prepare_alone(choice, sources):
@@ -332,7 +332,8 @@ class Loader:
         for module_id, offset in candidates:
             try:
                 return self.open_candidate(func_name, module_id, offset, sources), offset, None
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                reraise_interrupt(error)
                 break  # pruned since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
@@ -475,7 +476,8 @@ class Loader:
                     self.require_features(module, record)
                     if to_import or not record.signature.startswith(LINK_ONLY):
                         return True
-            except (FileNotFoundError, CompcacheError):
+            except (FileNotFoundError, CompcacheError) as error:
+                reraise_interrupt(error)
                 continue
         if to_import:
             from compcache.hit.stubs import has_stub
@@ -667,6 +669,7 @@ class Loader:
         try:
             target: TypedCallTarget = runtime.make_target(root.loaded.image, record.function, record.entry, record.name, context)
         except IndexError as error:
+            reraise_interrupt(error)
             from compcache.hit.needs import misfit
 
             raise misfit(self, root, error) from None
