@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from compcache.files import reraise_interrupt
+
 __all__ = ["DEFAULT_MAX_SIZE", "LIMIT_VARIABLE", "effective_limit", "parse_duration", "parse_size", "read_size"]
 
 LIMIT_VARIABLE = "COMPCACHE_MAX_SIZE"
@@ -52,6 +54,7 @@ def read_size(size: object, what: str = "max_size") -> int:
         try:
             return parse_size(size)
         except ValueError as error:
+            reraise_interrupt(error)
             raise ValueError(f"{what}: {error}") from None
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"{what} must be a number of bytes or text like '5GB', not {type(size).__name__}: {size!r}")
@@ -73,6 +76,7 @@ def effective_limit(given: int | None) -> int | None:
         try:
             given = parse_size(text)
         except ValueError as error:
+            reraise_interrupt(error)
             raise ValueError(f"{LIMIT_VARIABLE}: {error}") from None
     if given < 0:
         raise ValueError(f"max_size must not be negative: {given}")
