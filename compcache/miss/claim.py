@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import ReentrantCompileError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.hit.memory import begin_build, end_build
 from compcache.miss.builders import enter, leave, take_over
 from compcache.publish.locks import claim
@@ -150,5 +151,6 @@ def _timeout(session: Session) -> float:
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     try:
         return float(text) if text else _DEFAULT_TIMEOUT
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         return _DEFAULT_TIMEOUT
