@@ -6,6 +6,8 @@ import re
 from typing import NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
+from compcache.files import reraise_interrupt
+
 __all__ = ["LONGEST_URL", "MODES", "OFF", "READ", "WRITE", "RemoteSettings", "has_secret", "read_settings", "shown_url"]
 
 LONGEST_URL = 3000
@@ -87,7 +89,8 @@ def read_settings(url: str | None, mode: str | None) -> RemoteSettings | None:
     try:
         parts = urlsplit(chosen)
         is_url = parts.port is None or parts.port > 0
-    except ValueError:  # which shows a part of it
+    except ValueError as error:  # which shows a part of it
+        reraise_interrupt(error)
         is_url = False
     if not is_url or len(chosen) > LONGEST_URL:
         scheme = _SCHEME.match(chosen)
