@@ -319,7 +319,9 @@ def forgetful(_number: int, frame: object) -> None:
     raise FileNotFoundError(2, "too late")
 
 
-@pytest.mark.parametrize("handler", [once, forgetful, functools.partial(handle, PermissionError(13, "late")), Handler(Late).method])
+@pytest.mark.parametrize(
+    "handler", [once, forgetful, functools.partial(forgetful), functools.partial(handle, PermissionError(13, "late")), Handler(Late).method]
+)
 def test_an_interrupt_is_told_whatever_it_is(handler: Callable[..., Any]) -> None:
     with handled_by(handler):
         with pytest.raises(Exception) as raised:  # noqa: PT011 - of any class
