@@ -12,7 +12,7 @@ import stat as stat_module
 from errno import ELOOP, ENOTDIR
 from sys import audit
 
-from compcache.errors import CompcacheError, StorageError
+from compcache.errors import StorageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def absolute_path(path: str) -> str:
     try:
         return os.path.abspath(path)
     except FileNotFoundError as error:
+        reraise_interrupt(error)
         message = (
             f"{path!r} is a relative path, and the current directory does not exist any more: change to another, or name the whole path"
         )
@@ -202,7 +203,7 @@ class Tree(Files):
         try:
             opened = self.system.fstat(root.opened.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
-                raise OSError
+                raise OSError(f"{self.root} is another directory")
         except OSError as error:
             reraise_interrupt(error)
             root.opened.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours
@@ -344,7 +345,8 @@ class Tree(Files):
         for name in self.system.listdir(directory.number):  # type: ignore[arg-type]
             try:
                 found[name] = self.system.lstat(name, dir_fd=directory.number)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                reraise_interrupt(error)
                 continue  # removed meanwhile
         return found
 
@@ -456,27 +458,15 @@ def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
 
 
 def reraise_interrupt(error: BaseException) -> None:
-    """Raise an error again that a signal handler has raised, a `TimeoutError` for one: the program's own, not a failure to be handled.
+    """Raise an error again that a signal handler has raised, whatever its class: the program's own, not a failure to be handled.
 
-    To be called before anything else where `OSError` or `Exception` is caught. Errors of the system have a number; libraries
-    raise others without one (`io.UnsupportedOperation`, `http.client.RemoteDisconnected`), so who raised it decides.
+    To be called before anything else where errors of Python's own classes are caught. `compcache.interrupts` says what tells
+    an interrupt; it is asked where code of others has part in the error.
     """
-    if isinstance(error, CompcacheError) or (isinstance(error, OSError) and error.errno is not None):
-        return
-    # One that another thread has raised here, by its class alone, has no handler in its traceback.
-    if _is_of_handler(error) or (isinstance(error, TimeoutError) and not error.args):
-        raise error
-
-
-def _is_of_handler(error: BaseException) -> bool:
-    """Whether an error has passed through a signal handler that is installed."""
-    import signal
-
-    installed = [signal.getsignal(number) for number in signal.valid_signals()]
-    functions = [getattr(handler, "func", handler) for handler in installed if callable(handler)]  # `functools.partial`
-    called = [function if hasattr(function, "__code__") else getattr(function, "__call__", None) for function in functions]  # noqa: B004
-    codes = {getattr(function, "__code__", None) for function in called} - {None}
     step = error.__traceback__
-    while step is not None and step.tb_frame.f_code not in codes:
+    while step is not None and str(step.tb_frame.f_globals.get("__name__")).startswith("compcache."):
         step = step.tb_next
-    return step is not None
+    if step is not None or error.__context__ is not None or not error.args:
+        from compcache.interrupts import reraise_interrupt as reraise
+
+        reraise(error)

@@ -7,6 +7,7 @@ there: the same error, which has the reason. It is raised where LLVM is needed, 
 from __future__ import annotations
 
 from compcache.errors import MissingPackageError
+from compcache.files import reraise_interrupt
 
 __all__ = ["llvm"]
 
@@ -21,4 +22,5 @@ def _error(reason: Exception) -> MissingPackageError:
 try:
     import llvmlite.binding as llvm
 except Exception as error:
+    reraise_interrupt(error)
     raise _error(error) from error

@@ -374,7 +374,8 @@ class Store:
         self._use_files_of(user)
         try:
             status, link = self.files.status()
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
             return
         except OSError as error:
             reraise_interrupt(error)
@@ -465,7 +466,8 @@ class Store:
         """
         try:
             return self.files.listdir(directory)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError) as error:
+            reraise_interrupt(error)
             return []
         except OSError as error:
             reraise_interrupt(error)
@@ -588,7 +590,8 @@ class Store:
                 from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, foreign=foreign)
-        except (FileNotFoundError, IntegrityError, StorageError):
+        except (FileNotFoundError, IntegrityError, StorageError) as error:
+            reraise_interrupt(error)
             module.close()
             raise
         except FormatError as error:
@@ -662,7 +665,8 @@ class Store:
         for module_id, offset in self.find(index_name(kind, name)):
             try:
                 record = self._read_entry(module_id, offset, kind)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                reraise_interrupt(error)
                 vanished = True  # pruned, or put together with others, since the index was read
                 continue
             except CompcacheError:
@@ -805,6 +809,7 @@ def module_id_of(name: str) -> bytes | None:
     """The module_id in the name of a module file; None for other names."""
     try:
         module_id = bytes.fromhex(name[: -len(MODULES.suffix)])
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         return None
     return module_id if len(module_id) == DIGEST_SIZE and name == MODULES.file_name(module_id.hex()) else None

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from compcache.arch.architecture import Architecture, Relocations
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +137,8 @@ class _Reader:
 def _code_reader() -> CodeReader | None:
     try:
         from iced_x86 import CpuidFeature, Decoder, Mnemonic
-    except Exception:  # noqa: BLE001 - a broken installation is none
+    except Exception as error:  # noqa: BLE001 - a broken installation is none
+        reraise_interrupt(error)
         return None
     names = {value: name for name, value in vars(CpuidFeature).items() if name.isupper()}
     special = {getattr(Mnemonic, name): feature for name, feature in _BY_MNEMONIC.items()}

@@ -13,6 +13,7 @@ from compcache.cache import Cache
 from compcache.content.names import frozen
 from compcache.content.visible import exported_names
 from compcache.errors import CacheWarning, StorageError
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
     from compcache.batch.jobs import Job
@@ -66,6 +67,7 @@ def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
         try:
             outcome = _build(cache, job, functions, started)
         except Exception as error:  # noqa: BLE001 - any exception is a failure of this job alone
+            reraise_interrupt(error)
             outcome = failure(error, functions, started)
     for warning in caught:
         if not issubclass(warning.category, CacheWarning):

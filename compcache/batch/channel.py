@@ -20,6 +20,8 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING
 
+from compcache.files import reraise_interrupt
+
 if TYPE_CHECKING:
     from typing import Any, Self
 
@@ -112,9 +114,11 @@ class Channel:
                 self._parts.popleft()
                 if sent < len(part):
                     self._parts.appendleft(part[sent:])
-        except BlockingIOError:
+        except BlockingIOError as error:
+            reraise_interrupt(error)
             return True
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             self._parts.clear()
             return False
         return True
@@ -145,9 +149,11 @@ class Channel:
             try:
                 data = self._socket.recv(_PACKET, socket.MSG_DONTWAIT)
                 messages += self._take(data)
-            except BlockingIOError:
+            except BlockingIOError as error:
+                reraise_interrupt(error)
                 break
-            except (EOFError, OSError):
+            except (EOFError, OSError) as error:
+                reraise_interrupt(error)
                 self.is_closed = True
                 break
         return messages
@@ -203,12 +209,14 @@ def _unpickled(data: bytes) -> Any:
     try:
         return pickle.loads(data)  # noqa: S301 - between a process and its child
     except Exception as error:
+        reraise_interrupt(error)
         raise ChannelError(f"a message cannot be unpickled: {error}") from error
 
 
 def _identity(end: socket.socket) -> tuple[int, int] | None:
     try:
         status = os.fstat(end.fileno())
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return None
     return status.st_dev, status.st_ino

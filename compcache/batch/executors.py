@@ -8,13 +8,13 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.batch.build import Outcome, build_job, failure
 from compcache.cache import Cache
 from compcache.errors import CompcacheError
-from compcache.files import Files, Tree
+from compcache.files import Files, Tree, reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import make_directories
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def _submit(executor: Executor, settings: dict[str, Any], submitted: _Submitted,
     except BrokenExecutor as error:
         return _lost(job, error)
     except TypeError as error:
+        reraise_interrupt(error)
         return failure(error, job.functions, started)
 
 
@@ -133,7 +134,8 @@ class _Starts:
         """Notice the jobs that have started since."""
         try:
             names = self._files.listdir(self._directory)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return
         for name in names:
             if name.startswith(self._prefix):

@@ -11,6 +11,7 @@ from compcache.build.source import ModuleSource, check_name
 from compcache.content.names import content_digest, frozen, source_of
 from compcache.content.visible import names_without_llvm, weak_definitions
 from compcache.digest import is_content_name
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,6 +77,7 @@ class PreparedJob:
         try:
             return pickle.dumps(self.job, pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError) as error:
+            reraise_interrupt(error)
             raise TypeError(
                 f"job {self.name!r} cannot be sent to a worker process ({error}): build must be a function at the top "
                 "level of a module, and arguments and globals must be picklable"

@@ -23,6 +23,7 @@ from compcache.batch.build import Outcome, failure
 from compcache.batch.channel import Channel, ChannelError, new_token, socket_pair
 from compcache.batch.process_tree import MARK, descendants, end_processes, marked
 from compcache.batch.worker import Answer, Assignment, MainModule, Setup
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -133,7 +134,8 @@ class _Worker:
             return True
         try:
             return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
+        except ChildProcessError as error:
+            reraise_interrupt(error)
             return True
 
     def wait(self, seconds: float) -> bool:
@@ -193,7 +195,8 @@ class _Worker:
             return
         try:
             os.killpg(self.process.pid, number)
-        except (ProcessLookupError, PermissionError):
+        except (ProcessLookupError, PermissionError) as error:
+            reraise_interrupt(error)
             return
 
     def close(self) -> None:
@@ -241,10 +244,12 @@ class WorkerPool:
         try:
             payload = job.payload()
         except TypeError as error:
+            reraise_interrupt(error)
             return failure(error, job.functions, started)
         try:
             self._busy.append(self._take(job, payload))
         except OSError as error:
+            reraise_interrupt(error)
             return failure(error, job.functions, started)
         return None
 
@@ -329,7 +334,8 @@ def _end(workers: list[_Worker], *, ask: bool = True) -> None:
 def _signal_name(number: int) -> str | None:
     try:
         return signal.Signals(number).name
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         return f"signal {number}" if number > 0 else None
 
 

@@ -6,11 +6,13 @@ has ended, a mark in the environment identifies its descendants. Elsewhere, only
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +42,7 @@ def adopt_orphans() -> None:
     """Make this process the parent of processes that its children orphan."""
     import ctypes
 
-    with contextlib.suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -48,7 +50,8 @@ def has_children() -> bool:
     """Whether this process has running children."""
     try:
         tasks = os.listdir("/proc/self/task")
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return False
     numbers = [number for task in tasks for number in _read(f"/proc/self/task/{task}/children").split()]
     found = [_process(number) for number in map(int, numbers)]
@@ -84,7 +87,7 @@ def end_processes(processes: Iterable[Process]) -> None:
     """Wait a moment for processes to end, and send SIGKILL to those that did not."""
     left = _still_running(processes, _GRACE)
     for process in left:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             _kill(process)
     _still_running(left, _DYING)
 
@@ -117,7 +120,8 @@ def _running(processes: Iterable[Process]) -> list[Process]:
 def _all() -> list[Process]:
     try:
         names = os.listdir("/proc")
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return []
     found = [_process(int(name)) for name in names if name.isdigit()]
     return [process for process in found if process is not None]
@@ -135,5 +139,6 @@ def _read(path: str) -> str:
     try:
         with open(path, encoding="latin-1") as file:
             return file.read()
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.batch.jobs import Job
 from compcache.build.source import ModuleSource
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,6 +62,7 @@ def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
         with open(path, "rb") as file:
             content = file.read()
     except OSError as error:
+        reraise_interrupt(error)
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
     try:
         return Job(None, ModuleSource(content.decode() if text else content, untrusted=untrusted), label=path)
@@ -90,6 +92,7 @@ def _import_module(name: str, spec: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:
+        reraise_interrupt(error)
         raise SpecError(f"{spec} cannot be imported: {type(error).__name__}: {error}") from error
 
 
@@ -103,6 +106,7 @@ def _jobs_of(module: Any, attribute: str, spec: str) -> Iterator[Any]:
         found = value() if callable(value) else value
         jobs = None if isinstance(found, (str, bytes)) or not hasattr(found, "__iter__") else list(found)
     except Exception as error:
+        reraise_interrupt(error)
         raise SpecError(f"{spec}: {attribute!r} failed: {type(error).__name__}: {error}") from error
     if jobs is None:
         raise SpecError(f"{spec}: {attribute!r} is or returns a {type(found).__name__}, not an iterable of jobs")

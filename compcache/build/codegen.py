@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from compcache.arch.known import architecture
 from compcache.errors import CompileError, FormatError, IncompatibleTargetError
+from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
@@ -154,6 +155,7 @@ def parse(ir: _Plain, context: Any) -> Any:
     try:
         module = _parse(ir, context)
     except RuntimeError as error:
+        reraise_interrupt(error)
         raise CompileError(f"LLVM does not accept the code: {str(error).strip()}") from error
     except UnicodeEncodeError as error:
         raise CompileError(f"the code holds characters that UTF-8 does not have: {error}") from error
@@ -161,6 +163,7 @@ def parse(ir: _Plain, context: Any) -> Any:
     try:
         module.verify()
     except RuntimeError as error:
+        reraise_interrupt(error)
         raise CompileError(f"the module is not valid LLVM IR: {str(error).strip()}") from error
     return module
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.arch.known import architecture
 from compcache.build.ir_text import parse_head, quote, split_at, unquote
 from compcache.build.llvm_types import Types, split_words
+from compcache.files import reraise_interrupt
 from compcache.formats.host import platform_name
 from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
 
@@ -109,7 +110,8 @@ class _Reader:
             if (alias := _SECOND_NAME.search(definition.head)) is not None:
                 return self._second_name(definition, alias, definitions)
             return self.variable(definition.head)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            reraise_interrupt(error)
             return ""
 
     def function(self, head: str) -> str:
@@ -266,7 +268,8 @@ class _Uses:
             if definition.kind != "declaration" or f"({VARIADIC})" in definition.head:
                 return ""
             return f"{self._reader.function(definition.head)} {ADDRESS}"
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            reraise_interrupt(error)
             return ""
 
     def _read_body(self, function: str, body: str) -> None:
@@ -307,7 +310,8 @@ class _Uses:
             kind = self._known_calls.get(alike)
             if kind is None:
                 kind = self._known_calls[alike] = self._reader.call(prefix, arguments, is_used=is_used)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            reraise_interrupt(error)
             return
         if self._thunks.get(function) == symbol:
             declared = kind.removesuffix(f" {IGNORED}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.exports import Export
 from compcache.errors import FormatError, MissingPackageError, SignatureError
+from compcache.files import reraise_interrupt
 from compcache.formats.manifest_writer import PICKLED_GLOBAL
 from compcache.formats.records import decode_global
 from compcache.globals.definition import Storage
@@ -95,6 +96,7 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         storage = {name: _stored(read_record(offset)) for name, offset in offsets.items()}
         return Recipe(code or optimized, not code, int(level), exports, dict(slots), storage, tuple(libraries))
     except (zlib.error, ValueError, TypeError, AttributeError, msgpack.UnpackException, SignatureError) as error:
+        reraise_interrupt(error)
         raise FormatError(f"the module has no usable recipe: {error}") from error
 
 

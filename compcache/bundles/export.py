@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from compcache.formats import host
 from compcache.formats.footer import encode_container
 from compcache.formats.manifest import decode_function
 from compcache.formats.records import decode_module
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import unique_name
 from compcache.publish.packs import encode_pack, entries_of, holding, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
@@ -182,7 +182,7 @@ def _write(path: str, members: dict[str, bytes], signer: SecretKey | None) -> No
                 os.replace(scratch_signature, path + SUFFIX)
         finally:
             for left in (scratch, scratch_signature):
-                with contextlib.suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
                     os.unlink(left)
     except OSError as error:
         reraise_interrupt(error)

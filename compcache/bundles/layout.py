@@ -98,7 +98,7 @@ def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
     Raises:
         OSError: it could not be written.
     """
-    with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as archive:
+    with open(path, "x+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(members):
             info = zipfile.ZipInfo(name, _DATE)
             info.create_system, info.external_attr = _UNIX, _MODE
@@ -114,7 +114,7 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         OSError: it cannot be read.
     """
     try:
-        with file or open(path, "rb", opener=_open) as opened, zipfile.ZipFile(_Guarded(opened)) as archive:
+        with file or open(path, "rb", opener=_open) as opened, _archive(opened) as archive:
             names = archive.namelist()
             if LISTING not in names:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no {LISTING}")
@@ -131,6 +131,14 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
         reraise_interrupt(error)
         raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error}") from error
+
+
+def _archive(file: BinaryIO) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(_Guarded(file))
+    except zipfile.BadZipFile as error:
+        reraise_interrupt(error)
+        return zipfile.ZipFile(_Guarded(file))  # it takes an interrupt for an archive without a directory, and says nothing of it
 
 
 class Bundle:

@@ -87,7 +87,8 @@ def _number_of(store: Store, module: _Module) -> int:
     try:
         with Store.open_module(store, module.module_id, leave_stamp=False) as known:
             return module_order(known).number
-    except (FileNotFoundError, CompcacheError):
+    except (FileNotFoundError, CompcacheError) as error:
+        reraise_interrupt(error)
         return -1
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.clang.compilers import language_of
 from compcache.errors import CompileError
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,6 +62,7 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
     try:
         entries = json.loads(content)
     except ValueError as error:
+        reraise_interrupt(error)
         raise CompileError(f"{path} is not a compilation database: {error}") from error
     if not isinstance(entries, list):
         raise CompileError(f"{path} is not a compilation database, which is a list of entries")
@@ -94,6 +96,7 @@ def _words_of(entry: dict[str, Any], where: str) -> list[str]:
         try:
             words = shlex.split(entry["command"])
         except ValueError as error:
+            reraise_interrupt(error)
             raise CompileError(f"{where} has a command that is not quoted as shells have it: {error}") from error
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise CompileError(f"{where} has neither arguments nor a command")

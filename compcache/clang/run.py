@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompileError
+from compcache.files import reraise_interrupt
 from compcache.identity import Identity
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Translation(NamedTuple):
         try:
             late = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
             return not late and (not unit.path or _content(names[-1]) == unit.code)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return False
 
 
@@ -203,6 +205,7 @@ def _run(unit: Unit, arguments: list[str]) -> bytes:
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{unit.compiler.path} did not finish within {_SECONDS:g} s and was stopped") from error
     except OSError as error:
+        reraise_interrupt(error)
         raise CompileError(f"{unit.compiler.path} cannot be started: {error.strerror}") from error
     if done.returncode:
         if b"-Xclang" in done.stderr or b"-emit-llvm" in done.stderr:
@@ -229,5 +232,6 @@ def _content(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
         return b""

@@ -108,7 +108,8 @@ def _of_driver(unit: Unit) -> _Runtime:
 def _words(line: str) -> list[str]:
     try:
         return shlex.split(line)
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         return []
 
 

@@ -7,7 +7,7 @@ import os
 from compcache.clang.compilers import Compiler, find_compiler, language_of
 from compcache.digest import digest
 from compcache.errors import CompileError
-from compcache.files import absolute_path
+from compcache.files import absolute_path, reraise_interrupt
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -69,7 +69,8 @@ def _words_of(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().split()
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return []
 
 
@@ -127,7 +128,8 @@ def file_digest(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return _digest([file.read()]).hex()
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return ""
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import unquote
 from compcache.digest import digest
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -84,7 +85,8 @@ def read_definitions(text: str) -> Definitions:
         raise Unreadable
     try:
         return _Reader(text).read()
-    except (KeyError, StopIteration, RecursionError):  # numbers and names that stand for nothing, constants of constants without end
+    except (KeyError, StopIteration, RecursionError) as error:  # numbers and names of nothing, constants of constants without end
+        reraise_interrupt(error)
         raise Unreadable from None
 
 

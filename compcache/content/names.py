@@ -10,6 +10,7 @@ import sys
 from compcache.build.source import Function, ModuleSource
 from compcache.digest import blake2b, digest
 from compcache.errors import CompileError, LibraryError
+from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -322,6 +323,7 @@ def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
         try:
             yield definition.encode()
         except ValueError as error:  # an integer that Python refuses to write: what compiles the source says so
+            reraise_interrupt(error)
             yield str(error).encode()
 
 

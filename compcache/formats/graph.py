@@ -12,6 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import FormatError, MissingPackageError
+from compcache.interrupts import reraise_interrupt
 
 try:
     import msgpack
@@ -74,6 +75,7 @@ def decode_graph(section: bytes) -> ModuleGraph:
         rows = msgpack.unpackb(inflated, raw=False, unicode_errors="surrogatepass", strict_map_key=False)
         nodes = [_node(*row) for row in rows]
     except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
+        reraise_interrupt(error)
         raise FormatError(f"the graph section does not decode: {error}") from error
     return ModuleGraph({node.symbol: node for node in nodes})
 
@@ -114,6 +116,7 @@ def decode_notes(section: bytes) -> dict[str, Any]:
     try:
         notes = msgpack.unpackb(section, raw=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
+        reraise_interrupt(error)
         raise FormatError(f"the notes section does not decode: {error}") from error
     if not isinstance(notes, dict):
         raise FormatError("the notes section is not a map")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError, MissingPackageError
+from compcache.files import reraise_interrupt
 
 try:
     import msgpack
@@ -58,6 +59,7 @@ def decode_group(data: bytes) -> Group:
         digest, rows = msgpack.unpackb(data, raw=False, unicode_errors="surrogatepass")
         members = tuple([GroupMember(label, code, tuple(names)) for label, code, names in rows])
     except (ValueError, TypeError, msgpack.UnpackException) as error:
+        reraise_interrupt(error)
         raise FormatError(f"the entry of a group does not decode: {error}") from error
     if not all(isinstance(text, str) for member in members for text in (digest, member.label, member.digest, *member.names)):
         raise FormatError("the entry of a group has a field that is not text")

@@ -76,7 +76,8 @@ class Processor:
         words = features.rpartition(";")[2]
         try:
             return not words or all(map(self._has, words.split(",")))
-        except ValueError:
+        except ValueError as error:
+            reraise_interrupt(error)
             return False
 
     def _has(self, item: str) -> bool:

@@ -359,7 +359,8 @@ class Index:
     def _names(self) -> list[str]:
         try:
             found = self.files.listdir(self.directory)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError) as error:
+            reraise_interrupt(error)
             return []
         except OSError as error:
             reraise_interrupt(error)
@@ -496,7 +497,8 @@ class Index:
         """The values of a segment under a key; None where the segment has been removed."""
         try:
             return (segment.modules if modules else segment.functions).find(key)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
             self.refresh()
             return None
         except FormatError as error:

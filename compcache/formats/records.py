@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from compcache.digest import KEY_SIZE
 from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
 from compcache.formats.host import requirement, target_id
 from compcache.formats.manifest import GLOBAL, LINK_TYPE, MODULE, FunctionRecord
 from compcache.record import Record
@@ -167,5 +168,6 @@ def version_numbers(version: str) -> tuple[int, ...]:
     """
     try:
         return tuple([int(part) for part in version.split(".")])
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         raise ValueError(f"{version!r} is not a version of LLVM: expected numbers, like 22 or 21.1") from None

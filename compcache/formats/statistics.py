@@ -26,6 +26,7 @@ from struct import error as StructError  # noqa: N812 - it is an exception class
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, KEY_SIZE, check
 from compcache.errors import FormatError
 from compcache.formats.journal import BATCH_END, HOUR, MISSES_ID
+from compcache.interrupts import reraise_interrupt
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -102,6 +103,7 @@ def decode_stats(data: bytes) -> StatsFile:
         )
 
     except (StructError, ValueError) as error:
+        reraise_interrupt(error)
         raise FormatError(f"the statistics file does not decode: {error}") from error
 
 
@@ -138,7 +140,8 @@ def _add_batch(
                 use = key, bytes.fromhex(rest[1])
                 count, last = uses.get(use, (0, 0.0))
                 uses[use] = count + round(amount), max(last, when)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError) as error:
+        reraise_interrupt(error)
         return  # of another version
 
 

@@ -10,6 +10,7 @@ objects that can be found again by their name.
 
 from __future__ import annotations
 
+from compcache.files import reraise_interrupt
 from compcache.globals.definition import GlobalDefinition, Storage, decode_definition, register
 
 TYPE_CHECKING = False
@@ -72,7 +73,8 @@ def define(value: object) -> GlobalDefinition:
             return cls(value)
     try:
         memoryview(value).release()  # type: ignore[arg-type]
-    except TypeError:
+    except TypeError as error:
+        reraise_interrupt(error)
         return PythonObject.of(value)
     return Buffer.of(value)
 

@@ -26,6 +26,7 @@ def _find(module: str, qualname: str) -> object:
         for part in qualname.split("."):
             found = getattr(found, part)
     except (ImportError, KeyError, AttributeError) as error:
+        reraise_interrupt(error)
         raise invalid(f"{module}:{qualname} cannot be found: {error}") from error
     return found
 

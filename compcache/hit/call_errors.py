@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from compcache.errors import ArgumentBufferError, NotCachedError, TargetUnloadedError, UntrustedDirectoryError
+from compcache.files import reraise_interrupt
 from compcache.identity import label_of
 from compcache.signature import CSTR, FLOAT, OBJECT, POINTER, TUPLE
 
@@ -157,7 +158,8 @@ def _pointer_error(target: TypedCallTarget, index: int, value: object, where: st
     try:
         with memoryview(value) as view:  # type: ignore[arg-type]
             contiguous = view.c_contiguous
-    except (TypeError, ValueError, BufferError):
+    except (TypeError, ValueError, BufferError) as error:
+        reraise_interrupt(error)
         return TypeError(f"{where} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}")
     if not contiguous:
         return ArgumentBufferError(f"{where} an address or a C-contiguous buffer, not a non-contiguous {kind}: pass a copy, or an address")
@@ -171,7 +173,8 @@ def _short(value: object) -> str:
     """A value as a message shows it."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a value of the caller's, or an integer that Python refuses to print
+    except Exception as error:  # noqa: BLE001 - a value of the caller's, or an integer that Python refuses to print
+        reraise_interrupt(error)
         return f"this {type(value).__name__}"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
@@ -198,7 +201,8 @@ def _buffer_offer(value: object, dimensions: int) -> str:
             shape += ["read-only"] if view.readonly else []
             count = f" and {_dimensions(view.ndim)}" if dimensions else ""
             return f"a {' '.join([*shape, type(value).__name__])} of format {view.format!r}{count}"
-    except (TypeError, ValueError, BufferError):
+    except (TypeError, ValueError, BufferError) as error:
+        reraise_interrupt(error)
         return type(value).__name__
 
 

@@ -312,7 +312,8 @@ class Loader:
         for module_id, offset in candidates:
             try:
                 return self.open_candidate(func_name, module_id, offset, sources), offset, None
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                reraise_interrupt(error)
                 break  # pruned since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
@@ -455,7 +456,8 @@ class Loader:
                     self.require_features(module, record)
                     if to_import or not record.signature.startswith(LINK_ONLY):
                         return True
-            except (FileNotFoundError, CompcacheError):
+            except (FileNotFoundError, CompcacheError) as error:
+                reraise_interrupt(error)
                 continue
         if to_import:
             from compcache.hit.stubs import has_stub
@@ -645,6 +647,7 @@ class Loader:
         try:
             target: TypedCallTarget = runtime.make_target(root.loaded.image, record.function, record.entry, record.name, context)
         except IndexError as error:
+            reraise_interrupt(error)
             from compcache.hit.needs import misfit
 
             raise misfit(self, root, error) from None

@@ -249,6 +249,7 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
                 runtime.require_writable(module.image, stores)
                 writes.append(stores)
         except IndexError as error:
+            reraise_interrupt(error)
             raise misfit(loader, choices[0], error) from None
         if filled:
             updates += [module.slots, filled]

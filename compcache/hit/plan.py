@@ -372,7 +372,8 @@ class Plan:
 
                     refuse_other_mapping(self._loader, name, module_id)
                 choice = self._loader.open_candidate(name, module_id, offset, self._sources)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                reraise_interrupt(error)
                 continue  # pruned since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)

@@ -130,7 +130,8 @@ class Recorder:
                 from compcache.usage.ledger import fold_small
 
                 fold_small(self._files.system, os.path.dirname(self._directory))
-            except Exception:  # noqa: BLE001 - the next process that fills a journal folds it; an exit must not print tracebacks
+            except Exception as error:  # noqa: BLE001 - the next process that fills a journal folds it; an exit must not print tracebacks
+                reraise_interrupt(error)
                 return
 
     def flush(self, *, now_held: bool = False) -> None:
@@ -179,11 +180,12 @@ class Recorder:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             return self._files.open_owned(path, flags)
-        except FileNotFoundError:
-            try:  # noqa: SIM105 - contextlib is a slow import
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
+            try:
                 self._files.mkdir(self._directory)
-            except FileExistsError:
-                pass  # another thread or process was faster, or only the file is missing
+            except FileExistsError as exists:  # another thread or process was faster, or only the file is missing
+                reraise_interrupt(exists)
             return self._files.open_owned(path, flags | os.O_CREAT, FILE_MODE)
 
 

@@ -110,7 +110,8 @@ def _symbols(data: bytes, name: str) -> frozenset[str]:
     width = {b"/": 4, b"/SYM64/": 8}.get(kind)
     try:
         size = int(header[_SIZE])
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         size = -1
     table = data[8 + _HEADER : 8 + _HEADER + size]
     if width is None or size < width or len(table) != size:

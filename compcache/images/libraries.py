@@ -107,7 +107,8 @@ class Library(NamedTuple):
         """The file that defines a symbol, among this library and those that it needs; None where none does."""
         try:
             address = ctypes.addressof(ctypes.c_char.in_dll(self.handle, symbol))
-        except (ValueError, UnicodeEncodeError):
+        except (ValueError, UnicodeEncodeError) as error:
+            reraise_interrupt(error)
             return None
         info = _Info()
         found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(info))

@@ -26,6 +26,7 @@ from _queue import Empty, SimpleQueue  # a program may have a module `queue` of 
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from compcache.errors import CompileError
+from compcache.interrupts import interrupt_in
 from compcache.llvm import llvm
 
 if TYPE_CHECKING:
@@ -129,9 +130,10 @@ class _Errand(Generic[_T]):
                 is_starting = True
                 # Not `threading.Thread`: what an interrupt leaves of that takes its thread down.
                 _thread.start_new_thread(self._serve, ())
-        except (_thread.error, ValueError):  # the interpreter ends, or the system has no thread to give
-            self._serve()
         except BaseException as error:  # noqa: BLE001 - raised when the thread, if there is one, has ended
+            if isinstance(error, (_thread.error, ValueError)) and interrupt_in(error) is None:
+                self._serve()  # the interpreter ends, or the system has no thread to give
+                return None
             self.abandoned = True
             if is_starting:
                 self._await_news(_START_SECONDS)

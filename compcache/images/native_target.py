@@ -6,6 +6,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
+from compcache.files import reraise_interrupt
 from compcache.llvm import llvm
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
     idle = _idle_machines(cpu, features, level)
     try:
         machine = idle.pop()
-    except IndexError:
+    except IndexError as error:
+        reraise_interrupt(error)
         machine = target_machine(cpu, features, level)
     try:
         yield machine

@@ -78,7 +78,8 @@ def address_of(symbol: str) -> int:
     library = platform_library(symbol)
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(library), symbol))
-    except (ValueError, UnicodeEncodeError):
+    except (ValueError, UnicodeEncodeError) as error:
+        reraise_interrupt(error)
         return 0
 
 
@@ -101,7 +102,8 @@ def _process() -> ctypes.CDLL:
 def _has(library: ctypes.CDLL, symbol: str) -> bool:
     try:
         ctypes.c_char.in_dll(library, symbol)
-    except (ValueError, UnicodeEncodeError):
+    except (ValueError, UnicodeEncodeError) as error:
+        reraise_interrupt(error)
         return False
     return True
 

@@ -204,7 +204,8 @@ class _Looked:
                 except CompcacheError as error:
                     problem = str(error)
                 return _Module(module_id.hex(), read_graph(file), problem)
-        except (FileNotFoundError, CompcacheError):
+        except (FileNotFoundError, CompcacheError) as error:
+            reraise_interrupt(error)
             return None
 
 

@@ -175,7 +175,8 @@ def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, s
         try:
             with store.open_module(module_id) as module:
                 found = read_notes(module).get("identity")
-        except (FileNotFoundError, CompcacheError, FormatError):
+        except (FileNotFoundError, CompcacheError, FormatError) as error:
+            reraise_interrupt(error)
             continue
         if isinstance(found, dict):
             return {str(name): str(text) for name, text in found.items()}

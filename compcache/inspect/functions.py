@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
 from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
 from compcache.errors import CompcacheError, NotCachedError
+from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, STARTUP, decode_function, decode_needs
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
 from compcache.inspect.provenance import provenance
+from compcache.interrupts import suppress
 from compcache.store import INDEX, MODULES, QUARANTINE
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import read_ledger
@@ -41,7 +42,8 @@ def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realizat
         try:
             with store.open_module(module_id) as module:
                 found.append(_describe(loader, module, offset, loaded=module_id in loaded))
-        except (FileNotFoundError, CompcacheError):
+        except (FileNotFoundError, CompcacheError) as error:
+            reraise_interrupt(error)
             continue
     return tuple(found)
 
@@ -97,7 +99,8 @@ def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[s
             with store.open_module(module_id) as module:
                 symbol = decode_function(module.read_record(offset)).symbol
                 return _named_successors(read_graph(module), symbol)
-        except (FileNotFoundError, CompcacheError):
+        except (FileNotFoundError, CompcacheError) as error:
+            reraise_interrupt(error)
             continue
     return None
 
@@ -176,12 +179,12 @@ def _describe_linker(store: Store, linkers: Sequence[Linker]) -> str:
 
 def _size_below(root: str, *, leave_out: str) -> int:
     total = 0
-    with contextlib.suppress(FileNotFoundError):  # the root is not there
+    with suppress(FileNotFoundError):  # the root is not there
         for directory, directories, files, descriptor in os.fwalk(root):
             if directory == root and leave_out in directories:
                 directories.remove(leave_out)
             for name in files:
-                with contextlib.suppress(OSError):  # removed meanwhile
+                with suppress(OSError):  # removed meanwhile
                     total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
     return total
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, FormatError
+from compcache.files import reraise_interrupt
 from compcache.formats.manifest import decode_function, decode_needs
 from compcache.hit.link_types import fits, read_type
 
@@ -22,7 +23,8 @@ def passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
     try:
         with store.open_module(module_id) as module:
             uses = {name: read_type(module.read_record, kind) for name, kind in _imports(module, offset)}
-    except (FileNotFoundError, CompcacheError, FormatError):
+    except (FileNotFoundError, CompcacheError, FormatError) as error:
+        reraise_interrupt(error)
         return ()
     for name, used in uses.items():
         for other, defined in _realizations(store, name) if used else ():
@@ -51,6 +53,7 @@ def _realizations(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
             with store.open_module(module_id) as module:
                 kind = decode_function(module.read_record(offset)).link_type
                 text = read_type(module.read_record, kind)
-        except (FileNotFoundError, CompcacheError, FormatError):
+        except (FileNotFoundError, CompcacheError, FormatError) as error:
+            reraise_interrupt(error)
             continue
         yield module_id, text

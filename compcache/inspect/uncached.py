@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import CHECK_SIZE, check, name_key
 from compcache.errors import MissingPackageError, StorageError
+from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.writer import publish_file
 from compcache.store import UNCACHED
 
@@ -61,7 +63,7 @@ def note(store: Store, name: str, reason: str) -> None:
 def forget(store: Store, name: str) -> None:
     """A function is cached now."""
     if not store.readonly:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             store.files.unlink(store.path(UNCACHED, _file_name(name[:_MAX_TEXT])))
 
 
@@ -78,7 +80,8 @@ def _read(store: Store, file_name: str) -> Refusal | None:
     try:
         name, reason, created = msgpack.unpackb(data[CHECK_SIZE:], unicode_errors="surrogatepass")
         found = Refusal(str(name), str(reason), float(created) if 0 <= float(created) < _MAX_TIME else 0.0)
-    except (ValueError, TypeError, msgpack.UnpackException):
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        reraise_interrupt(error)
         return None
     return found if _file_name(found.name) == file_name else None
 
@@ -91,8 +94,8 @@ def _limit(store: Store) -> None:
     ages = []
     for name in names:
         path = store.path(UNCACHED, name)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             ages.append((store.files.stat(path).st_mtime_ns, path))
     for _, path in sorted(ages)[: len(names) - _MAX_KEPT]:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             store.files.unlink(path)

@@ -47,6 +47,7 @@ def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
     try:
         return [os.fspath(path) for path in layers]
     except TypeError as error:
+        reraise_interrupt(error)
         raise TypeError(f"layers are several directories, ['/opt/app/cache'] for example: {error}") from None
 
 
@@ -314,6 +315,7 @@ class LayeredStore(Store):
                     return super().open_module(module_id, leave_stamp=leave_stamp)
                 return store.open_module(module_id, leave_stamp=leave_stamp)
             except (FileNotFoundError, IntegrityError, StorageError) as error:
+                reraise_interrupt(error)
                 if failure is None or isinstance(failure, FileNotFoundError):
                     failure = error.with_traceback(None)
         try:

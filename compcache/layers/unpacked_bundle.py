@@ -97,6 +97,7 @@ def is_unpacked(store: Store, place: str) -> bool:
                 store.files.utime(descriptor)
             finally:
                 store.files.close(descriptor)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
         return False
     return True

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.formats.makers import Versions
 from compcache.formats.records import version_numbers
+from compcache.interrupts import reraise_interrupt
 from compcache.usage.limits import parse_duration, read_size
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def _seconds(name: str, value: float | timedelta | str) -> float:
         try:
             return parse_duration(value)
         except ValueError as error:
+            reraise_interrupt(error)
             raise ValueError(f"{name}: {error}") from None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be seconds, a timedelta or text like '30d', not {type(value).__name__}: {value!r}")

@@ -175,7 +175,8 @@ def reap(tuners: dict[str, int]) -> None:
         if process:
             try:
                 ended, _ = os.waitpid(process, os.WNOHANG)
-            except ChildProcessError:  # already reaped, or this process was forked from the one that started it
+            except ChildProcessError as error:  # already reaped, or this process was forked from the one that started it
+                reraise_interrupt(error)
                 ended = process
             tuners[func_name] = 0 if ended else process
 

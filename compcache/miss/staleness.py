@@ -166,7 +166,8 @@ def _values_used(function: Any) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:
+        except ValueError as error:
+            reraise_interrupt(error)
             continue  # not assigned yet
     for name in _names_used(function.__code__):
         if name in function.__globals__:

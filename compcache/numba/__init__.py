@@ -17,6 +17,8 @@ makes every ``cache=True`` of Numba's own decorators use the cache directory, un
 
 from __future__ import annotations
 
+from compcache.files import reraise_interrupt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
@@ -139,6 +141,7 @@ def _put_in(backend: Backend, *, is_first: bool) -> Any:
     try:
         hooks.install(is_first=is_first)
     except (AttributeError, KeyError) as error:
+        reraise_interrupt(error)
         from compcache.numba.hooks.private_names import moved
         from compcache.numba.hooks.versions import numba_version
 
@@ -196,7 +199,8 @@ def __getattr__(name: str) -> Any:
 
         try:
             value = getattr(numba, name)
-        except AttributeError:
+        except AttributeError as error:
+            reraise_interrupt(error)
             raise AttributeError(f"neither {__name__} nor numba has an attribute {name!r}") from None
     globals()[name] = value
     return value

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
 
 from compcache.files import DIRECTORY_MODE, FILE_MODE, reraise_interrupt
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,10 +38,12 @@ def make_directories(files: Files, path: str) -> bool:
         try:
             files.mkdir(path, DIRECTORY_MODE)
             break
-        except FileExistsError:
+        except FileExistsError as error:
+            reraise_interrupt(error)
             created = False
             break
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
             missing.append(path)
             parent = os.path.dirname(path)
             if parent == path:
@@ -51,7 +53,8 @@ def make_directories(files: Files, path: str) -> bool:
         try:
             files.mkdir(child, DIRECTORY_MODE)
             created = True
-        except FileExistsError:
+        except FileExistsError as error:
+            reraise_interrupt(error)
             created = False
     return created
 
@@ -144,7 +147,8 @@ def _create(files: Files, scratch: str, directory: str) -> Opened:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return files.open_owned(scratch, flags, FILE_MODE)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
         make_directories(files, directory)
         return files.open_owned(scratch, flags, FILE_MODE)
 
@@ -173,7 +177,8 @@ def _write_all(files: Files, descriptor: int, part: bytes | memoryview) -> None:
 def _rename(files: Files, scratch: str, path: str) -> None:
     try:
         files.rename(scratch, path)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
         make_directories(files, os.path.dirname(path))
         files.rename(scratch, path)
 
@@ -219,5 +224,5 @@ def _remove_oldest(store: Store, place: Place, number: int) -> None:
     directory = store.directory(place)
     ages = sorted((status.st_mtime_ns, name) for name, status in store.files.statuses(directory).items() if place.includes(name))
     for _, name in ages[:number]:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             store.files.unlink(f"{directory}/{name}")

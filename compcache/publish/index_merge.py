@@ -373,7 +373,8 @@ def remove_damaged(index: Index) -> None:
 def _remove(index: Index, name: str) -> None:
     try:
         index.files.unlink(f"{index.directory}/{name}")
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
         return
 
 

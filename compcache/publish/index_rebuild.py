@@ -151,7 +151,8 @@ def _read_module(store: Store, module_id: bytes) -> tuple[list[tuple[str, int, s
         if other is None:
             return None
         module = other
-    except (FileNotFoundError, IncompatibleTargetError):
+    except (FileNotFoundError, IncompatibleTargetError) as error:
+        reraise_interrupt(error)
         return None
     except StorageError as error:
         if is_shortage(error):

@@ -18,7 +18,6 @@ A holder that hangs delays the others by their timeouts.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
 from compcache.files import FILE_MODE, reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.root import make_place
 from compcache.store import LOCKS
 
@@ -224,7 +224,7 @@ class _FlockLock:
         """Release the lock even if a child has the file open: closing it here would not release it."""
         import fcntl
 
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _close(self) -> None:

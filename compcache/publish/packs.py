@@ -69,7 +69,8 @@ def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
         with store.open_module(pack, leave_stamp=False) as file:
             entries = WholeManifest(file.read(file.image, file.records)).entries()
             return [record for _, record in entries if may_be_read(record.kind, elsewhere=file.elsewhere)]
-    except (FileNotFoundError, CompcacheError):
+    except (FileNotFoundError, CompcacheError) as error:
+        reraise_interrupt(error)
         return None
 
 
@@ -141,7 +142,8 @@ def _is_signed(store: Store, pack: bytes) -> bool | None:
             if not content:
                 return False
             requirement = decode_module(file.read_record(0)).requirement()
-    except (FileNotFoundError, CompcacheError):
+    except (FileNotFoundError, CompcacheError) as error:
+        reraise_interrupt(error)
         return None
     if store.publish_key is None:
         return None

@@ -39,7 +39,8 @@ def unlink(store: Store, path: str) -> bool:
     """
     try:
         store.files.unlink(path)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
         return False
     except OSError as error:
         reraise_interrupt(error)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from compcache.files import DIRECTORY_MODE
+from compcache.files import DIRECTORY_MODE, reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.store import TAG
 
@@ -33,7 +33,8 @@ def prepare_root(store: Store) -> None:
     created = False
     try:
         store.files.status()
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
         created = make_directories(store.files, store.root)
     store.check_root()
     if created:
@@ -46,6 +47,7 @@ def make_place(store: Store, place: Place) -> None:
     try:
         with suppress(FileExistsError):
             store.files.mkdir(directory, DIRECTORY_MODE)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
         prepare_root(store)
         make_directories(store.files, directory)

@@ -211,7 +211,8 @@ def _existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp
             footer = module.footer()
             notes = decode_notes(module.read(footer.content, footer.notes))
             return Stamp.of(store.files.fstat(module.descriptor)), order_of(notes)
-    except (FileNotFoundError, FormatError, IntegrityError, IncompatibleTargetError):
+    except (FileNotFoundError, FormatError, IntegrityError, IncompatibleTargetError) as error:
+        reraise_interrupt(error)
         return None
     except StorageError as error:
         if error.path == store.module_path(module_id):

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
+from compcache.files import reraise_interrupt
 from compcache.processes.secret_references import read_secret
 
 __all__ = [
@@ -122,7 +123,8 @@ def read_settings(url: str | None, mode: str | None) -> RemoteSettings | None:
     try:
         parts = urlsplit(chosen)
         is_url = parts.port is None or parts.port > 0
-    except ValueError:  # which shows a part of it
+    except ValueError as error:  # which shows a part of it
+        reraise_interrupt(error)
         is_url = False
     if not is_url or len(chosen) > LONGEST_URL:
         scheme = _SCHEME.match(chosen)

@@ -17,6 +17,7 @@ import msgpack
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,6 +63,7 @@ def decode_card(data: bytes) -> Card:
             data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass"
         )
     except (ValueError, TypeError) as error:
+        reraise_interrupt(error)
         raise FormatError(f"the card does not decode: {error}") from error
     card = Card(name, module_id, size, seconds, module, signatures)
     if (
@@ -103,4 +105,5 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
         known = [decode_card(card) for card in cards]
         return {card.name: Packed(card, modules[card.module_id]) for card in known}
     except (ValueError, TypeError, KeyError) as error:
+        reraise_interrupt(error)
         raise FormatError(f"the pack does not decode: {error}") from error

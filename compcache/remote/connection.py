@@ -9,7 +9,6 @@ import os
 import select
 import socket
 import time
-from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -17,6 +16,7 @@ from weakref import WeakSet
 import msgpack
 
 from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.processes.detached import start_detached
 from compcache.remote.directory import state_directory
 
@@ -132,7 +132,8 @@ class Question:
         with suppress(BlockingIOError):
             try:
                 data = connection.recv(1 << 20)
-            except ConnectionError:
+            except ConnectionError as error:
+                reraise_interrupt(error)
                 data = b""
             self._received += data
             if not data:
@@ -194,5 +195,6 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
 def _is_running(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
-    except ChildProcessError:  # of another process: this one was forked
+    except ChildProcessError as error:  # of another process: this one was forked
+        reraise_interrupt(error)
         return False

@@ -26,7 +26,8 @@ def private_directory(path: str) -> str:
     """
     try:
         os.mkdir(path, 0o700)
-    except FileExistsError:
+    except FileExistsError as error:
+        reraise_interrupt(error)
         if not _is_own(path, 0o077):
             raise OSError(
                 f"{path} is not a directory of this user alone: remove it, or set XDG_RUNTIME_DIR to a private directory"

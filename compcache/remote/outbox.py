@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 from typing import NamedTuple
 
 import msgpack
@@ -15,6 +14,7 @@ import msgpack
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
 from compcache.files import Files, reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish, unique_name
 
 __all__ = ["LIMIT", "Outbox", "Upload"]
@@ -106,6 +106,7 @@ class Outbox:
             key, module, cards, seconds, always, replaces = fields
             upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always, replaces)
         except (ValueError, TypeError) as error:
+            reraise_interrupt(error)
             raise FormatError(f"the upload does not decode: {error}") from error
         texts = [upload.key, *[card_key for card_key, _ in upload.cards]]
         contents = [upload.module, *[card for _, card in upload.cards]]

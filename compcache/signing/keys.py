@@ -12,6 +12,7 @@ import re
 from typing import Any, NamedTuple, NoReturn
 
 from compcache.errors import MissingPackageError
+from compcache.files import reraise_interrupt
 from compcache.processes.secret_references import read_secret
 
 __all__ = ["PublicKey", "SecretKey", "new_key", "parse_public", "parse_publics", "parse_secret", "read_own", "read_publics"]
@@ -34,7 +35,8 @@ class PublicKey(NamedTuple):
         nacl = _nacl()
         try:
             nacl.signing.VerifyKey(self.data).verify(message, signature)
-        except (nacl.exceptions.BadSignatureError, ValueError):
+        except (nacl.exceptions.BadSignatureError, ValueError) as error:
+            reraise_interrupt(error)
             return False
         return True
 
@@ -149,7 +151,8 @@ def _parse(text: str, what: str, *, shown: bool) -> tuple[str, bytes]:
     _check_name(name, name if shown else "the key's name")
     try:
         data = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
+    except (binascii.Error, ValueError) as error:
+        reraise_interrupt(error)
         data = b""
     if len(data) != _SIZE:
         raise ValueError(f"{what} has {_SIZE} bytes in base64 behind the colon{where}")

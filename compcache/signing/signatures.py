@@ -12,6 +12,7 @@ import binascii
 from typing import TYPE_CHECKING
 
 from compcache.digest import digest
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,7 +92,8 @@ def _lines(content: bytes) -> list[_Line]:
         name, _, encoded = line.partition(" ")
         try:
             signature = base64.b64decode(encoded, validate=True)
-        except (binascii.Error, ValueError):
+        except (binascii.Error, ValueError) as error:
+            reraise_interrupt(error)
             continue
         if len(signature) == _SIZE and len(name) <= _LONGEST_NAME:
             found.append((name, signature))

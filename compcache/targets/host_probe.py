@@ -39,10 +39,11 @@ def probe_host(processor: Processor) -> Host:
     Raises:
         MissingPackageError: there is no LLVM.
     """
+    from compcache.images.llvm_thread import in_llvm_thread
     from compcache.llvm import llvm
 
-    cpu = llvm.get_host_cpu_name()
-    told = llvm.get_host_cpu_features()
+    # llvmlite frees the texts twice where a handler raises between the two steps in which it frees them.
+    cpu, told = in_llvm_thread(lambda: (llvm.get_host_cpu_name(), llvm.get_host_cpu_features()))
     known = feature_words(platform_name().partition("-")[0])
     have = {name for name, has in told.items() if has and (name not in known or processor.meets(known[name]))}
     if platform_name().split("-")[1] in architecture(platform_name()).kernels_tell:

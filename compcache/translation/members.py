@@ -18,6 +18,7 @@ from compcache.build.ir_text import lines_from, quote, read_assembly, read_modul
 from compcache.build.link_types import read_link_types
 from compcache.build.pic import aliases
 from compcache.errors import CacheWarning, FormatError, LinkError, MissingPackageError, SignatureMismatchError
+from compcache.files import reraise_interrupt
 from compcache.hit.link_types import fits, united
 
 try:
@@ -96,6 +97,7 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
         try:
             linked.link_in(module)
         except RuntimeError as error:
+            reraise_interrupt(error)
             raise LinkError(f"{_shown(members, number)} cannot be linked with those before it: {str(error).strip()}") from error
     return linked
 
@@ -157,4 +159,5 @@ def decode_member(data: bytes) -> Member:
         defined, strong = map(tuple, names)
         return Member(label, bitcode, defined, strong, dict(used), tuple(copied), dict(large), dict(types), dict(uses))
     except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
+        reraise_interrupt(error)
         raise FormatError(f"the kept code of a file does not decode: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from compcache.files import reraise_interrupt
 from compcache.settings import from_environment
 
 __all__ = ["DEFAULT_MAX_SIZE", "effective_limit", "parse_duration", "parse_size", "read_seconds", "read_size"]
@@ -67,6 +68,7 @@ def read_size(size: object, what: str = "max_size") -> int:
         try:
             return parse_size(size)
         except ValueError as error:
+            reraise_interrupt(error)
             raise ValueError(f"{what}: {error}") from None
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"{what} must be a number of bytes or text like '5GB', not {type(size).__name__}: {size!r}")

@@ -73,7 +73,8 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
         path = store.path(MODULES, name)
         try:
             changed = store.files.stat(path).st_mtime_ns
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError) as error:
+            reraise_interrupt(error)
             continue  # removed meanwhile
         except OSError as error:
             reraise_interrupt(error)
@@ -121,7 +122,8 @@ def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_resu
 def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
     try:
         return store.files.statuses(directory)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        reraise_interrupt(error)
         return {}
     except OSError as error:
         reraise_interrupt(error)
@@ -137,7 +139,8 @@ def _read(store: Store) -> dict[str, _Directory]:
         return {}
     try:
         return _decode(memoryview(content))
-    except (StructError, ValueError):
+    except (StructError, ValueError) as error:
+        reraise_interrupt(error)
         return {}
 
 

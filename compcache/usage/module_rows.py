@@ -188,7 +188,8 @@ def _imports_of(needs: bytes) -> list[str]:
 def _seconds(notes: bytes) -> float:
     try:
         value = msgpack.unpackb(notes, raw=False, strict_map_key=False).get("seconds", 0.0)
-    except (ValueError, TypeError, AttributeError, msgpack.UnpackException):
+    except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
+        reraise_interrupt(error)
         return 0.0
     return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
 
@@ -254,7 +255,8 @@ def decode_rows(data: bytes) -> list[Row]:
         platforms = {item[0]: _checked_platform(_unpack(item[1])) for item in items if len(item) == _PLATFORM_FIELDS}
         rows = [item for item in items if len(item) == len(Row._fields)]
         return _with_types([_new((row[0], platforms[row[1]], *row[2:])) for row in rows if row[1] in platforms])
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException):
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        reraise_interrupt(error)
         return []
 
 
@@ -346,7 +348,8 @@ def _read_stored(store: Store) -> dict[bytes, Row]:
         platforms, rows = _unpack(memoryview(data)[start:])
         known = [_checked_platform(platform) for platform in platforms]
         return {row.module_id: row for row in _with_types([_new((key, known[number], *rest)) for key, number, *rest in rows])}
-    except (ValueError, TypeError, IndexError, OverflowError, msgpack.UnpackException):
+    except (ValueError, TypeError, IndexError, OverflowError, msgpack.UnpackException) as error:
+        reraise_interrupt(error)
         return {}
 
 

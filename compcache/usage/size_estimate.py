@@ -42,7 +42,8 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     try:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = files.open(store.path(SIZE), flags)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
         return None
     try:
         status = files.fstat(descriptor)
@@ -57,7 +58,8 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
         size, settled = map(int, first.split())
         total = size + sum(map(int, filter(None, lines))) + added
         return Estimate(total, settled, len(data) > _LONG) if min(total, settled) >= 0 else None
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         return None  # malformed: the caller measures again
 
 

@@ -81,7 +81,8 @@ def remove_path(store: Store, path: str) -> bool:
     try:
         try:
             store.files.unlink(path)
-        except (IsADirectoryError, PermissionError):
+        except (IsADirectoryError, PermissionError) as error:
+            reraise_interrupt(error)
             store.files.rmdir(path)
     except OSError as error:
         reraise_interrupt(error)

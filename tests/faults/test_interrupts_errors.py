@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import ctypes
 import functools
 import io
-import re
+import os
 import shutil
 import signal
 import sys
+import threading
+from contextlib import contextmanager
 from http.client import RemoteDisconnected
 from typing import TYPE_CHECKING, Any
 
@@ -19,25 +24,37 @@ from compcache import Cache, ModuleSource, PrunePolicy, frontend
 from compcache.errors import StorageError
 from compcache.files import reraise_interrupt
 from compcache.globals.pickled import Pickled
+from compcache.interrupts import suppress
 from compcache.miss import many
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from mock_directory import Plan
 
 PACKAGE = PACKAGE_ROOT / "compcache"
-#: Programs of their own, in whose main threads no handler of a user's runs, and what meets no code of LLVM or files of a cache.
-ELSEWHERE = (
-    "remote/helper", "cli", "numba/__main__.py", "batch", "packaging", "clang", "signing", "numba/lazy", "numba/exports", "numba/kernels"
-)
-#: A message that is read, a question to the C library, and an object that ends, where Python raises nothing.
-EXEMPT = (
-    "errors.py: ",
-    "translation/global_values.py:         except (OSError, AttributeError)",
-    "files.py:             except OSError:\n                return  # code of others",
-)
+#: Programs of their own, in whose main threads no handler of a user's runs.
+ELSEWHERE = ("remote/helper/", "cli/", "numba/__main__.py", "batch/worker.py", "packaging/")
+#: What Python itself says of code and of its limits, and nobody of time.
+OF_THE_LANGUAGE = {
+    "AssertionError", "BufferError", "GeneratorExit", "ImportError", "KeyboardInterrupt", "MemoryError", "ModuleNotFoundError", "NameError",
+    "NotImplementedError", "OverflowError", "RecursionError", "StopIteration", "SyntaxError", "SystemExit", "UnicodeDecodeError",
+    "UnicodeEncodeError",
+}  # fmt: skip
+CAUGHT = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)} - OF_THE_LANGUAGE
+#: Python runs handlers where something is called, and where a loop begins again.
+INTERRUPTED = (ast.Call, ast.For, ast.While, ast.With, ast.comprehension, ast.Yield, ast.Import, ast.ImportFrom)
+#: File and class of a handler that asks nobody, and why.
+EXEMPT = {
+    ("errors.py", "OSError"): "a message that is read: what it cannot say, it leaves out",
+    ("files.py", "OSError"): "an object that ends, where Python raises nothing",
+    ("hit/runtime.py", "FileNotFoundError"): "the package of a checkout is imported",
+    ("hit/recorder.py", "IndexError"): "what was drained is kept, and is on the hit path",
+    ("translation/global_values.py", "OSError"): "a question to the C library",
+    ("translation/global_values.py", "AttributeError"): "a question to the C library",
+    ("images/llvm_thread.py", "BaseException"): "interrupts are raised when LLVM returns, by who waits for it",
+}
 TESTS = str(PACKAGE_ROOT / "tests")
 
 #: A timer fires somewhere within each hit and each look-up; what the handler raised has to arrive, or the right answer.
@@ -89,23 +106,66 @@ result = len(fired), arrived, wrong, open_files() - before, others
 """
 
 
-HANDLER = re.compile(r"^ *except (?:[^\n]*\W)?OSError\b[^\n:]*?(?: as (\w+))?:[^\n]*\n(?: *#[^\n]*\n)* *([^\n]*)$", re.MULTILINE)
+def names_of(caught: ast.expr | None) -> list[str]:
+    """The classes that a handler names."""
+    if caught is None:
+        return ["BaseException"]
+    return [ast.unparse(part) for part in (caught.elts if isinstance(caught, ast.Tuple) else [caught])]
 
 
-def is_of_interest(path: Path) -> bool:
-    return not path.relative_to(PACKAGE).as_posix().startswith(ELSEWHERE)
+def lets_interrupts_pass(handler: ast.ExceptHandler) -> bool:
+    first, last = handler.body[0], handler.body[-1]
+    if isinstance(first, ast.Raise) and first.exc is None:
+        return True
+    if names_of(handler.type) == ["BaseException"] and isinstance(last, ast.Raise) and last.exc is None:
+        return True
+    return ast.unparse(first) == f"reraise_interrupt({handler.name})"
 
 
-def test_who_catches_errors_of_the_system_lets_interrupts_pass() -> None:
+def catches(tree: ast.AST) -> Iterator[tuple[int, list[str], bool]]:
+    """The line of everything that catches errors of Python's own classes, which, and whether interrupts pass."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "contextlib"]
+    is_contextlibs = any(alias.name == "suppress" for node in imports for alias in node.names)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Try) and any(isinstance(part, INTERRUPTED) for line in node.body for part in ast.walk(line)):
+            for handler in node.handlers:
+                yield handler.lineno, [name for name in names_of(handler.type) if name in CAUGHT], lets_interrupts_pass(handler)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "suppress":
+            is_own = isinstance(node.func, ast.Name) and not is_contextlibs
+            yield node.lineno, [name for name in map(ast.unparse, node.args) if name in CAUGHT], is_own
+
+
+def test_who_catches_errors_of_pythons_own_lets_interrupts_pass() -> None:
     found = 0
-    swallowing = []
-    for path in sorted(filter(is_of_interest, PACKAGE.rglob("*.py"))):
-        for handler in HANDLER.finditer(path.read_text()):
-            found += 1
-            if handler[2] not in ("raise", f"reraise_interrupt({handler[1]})"):
-                swallowing.append(f"{path.relative_to(PACKAGE)}: {handler[0]}")
-    assert found > 100
-    assert [place for place in swallowing if not place.startswith(EXEMPT)] == []
+    swallowing: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        for line, classes, is_right in () if name.startswith(ELSEWHERE) else catches(ast.parse(path.read_text())):
+            found += bool(classes)
+            for caught in () if is_right else classes:
+                swallowing.setdefault((name, caught), []).append(f"{name}:{line}")
+    assert found > 300
+    assert {place: lines for place, lines in swallowing.items() if place not in EXEMPT} == {}
+    assert EXEMPT.keys() <= swallowing.keys(), "exempt, and not there any more"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_right"),
+    [
+        ("try:\n    f()\nexcept OSError as error:\n    reraise_interrupt(error)", True),
+        ("try:\n    f()\nexcept OSError as error:\n    reraise_interrupt(other)", False),
+        ("try:\n    f()\nexcept (A, FileNotFoundError):\n    pass", False),
+        ("try:\n    f()\nexcept Exception:\n    close()\n    raise", False),
+        ("try:\n    f()\nexcept:\n    close()\n    raise", True),
+        ("try:\n    import f\nexcept OSError:\n    raise", True),
+        ("try:\n    [a for a in b]\nexcept ValueError as error:\n    raise A from error", False),
+        ("from contextlib import suppress\nwith suppress(OSError):\n    f()", False),
+        ("with contextlib.suppress(OSError):\n    f()", False),
+        ("with suppress(OSError):\n    f()", True),
+    ],
+)
+def test_the_rule_for_who_catches(code: str, *, is_right: bool) -> None:
+    assert [found for _, classes, found in catches(ast.parse(code)) if classes] == [is_right]
 
 
 def test_interrupted_loads_raise_the_timeout_or_give_the_right_answer(directory: Path) -> None:
@@ -186,7 +246,7 @@ class Handler:
         raise self.error
 
 
-def handle(error: type[Exception], *_: object) -> None:
+def handle(error: type[Exception] | Exception, *_: object) -> None:
     raise error
 
 
@@ -234,9 +294,86 @@ def test_what_is_not_an_interrupt(error: Exception) -> None:
         reraise_interrupt(raised)
 
 
-def test_an_error_that_another_thread_raises_by_its_class_is_an_interrupt() -> None:
-    with pytest.raises(TimeoutError):
-        reraise_interrupt(TimeoutError())
+@contextmanager
+def handled_by(handler: Callable[..., Any]) -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def once(_number: int, frame: object) -> None:
+    """As programs have them that wait for one signal."""
+    assert frame is not None
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    raise FileNotFoundError(2, "too late")
+
+
+def forgetful(_number: int, frame: object) -> None:
+    del frame
+    raise FileNotFoundError(2, "too late")
+
+
+@pytest.mark.parametrize(
+    "handler", [once, forgetful, functools.partial(forgetful), functools.partial(handle, PermissionError(13, "late")), Handler(Late).method]
+)
+def test_an_interrupt_is_told_whatever_it_is(handler: Callable[..., Any]) -> None:
+    with handled_by(handler):
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - of any class
+            interrupt()
+        with pytest.raises(type(raised.value)) as caught:
+            reraise_interrupt(raised.value)
+    assert caught.value is raised.value
+
+
+def test_an_interrupt_that_a_library_made_something_else_of_arrives() -> None:
+    def library() -> None:
+        try:
+            interrupt()
+        except OSError:
+            raise ValueError("not a zip file") from None
+
+    with handled_by(once), pytest.raises(ValueError, match="zip") as raised:
+        library()
+    with pytest.raises(FileNotFoundError, match="too late"):
+        reraise_interrupt(raised.value)
+
+
+def test_an_interrupt_that_the_program_handles_already_is_not_raised_again(tmp_path: Path) -> None:
+    with handled_by(once):
+        try:
+            interrupt()
+        except FileNotFoundError:
+            with suppress(FileNotFoundError):
+                os.stat(tmp_path / "nothing")
+            assert not Cache(tmp_path / "none").has("nothing")
+
+
+def test_what_is_suppressed_are_no_interrupts(tmp_path: Path) -> None:
+    with suppress(OSError):
+        os.stat(tmp_path / "nothing")
+    with handled_by(once), pytest.raises(FileNotFoundError, match="too late"), suppress(OSError):
+        interrupt()
+    with pytest.raises(ValueError, match="wrong"), suppress(OSError):
+        raise ValueError("wrong")
+
+
+@pytest.mark.parametrize("error", [TimeoutError, FileNotFoundError])
+def test_an_error_that_another_thread_raises_by_its_class_is_an_interrupt(error: type[Exception]) -> None:
+    def interrupted() -> None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(error))
+        for _ in range(1000):
+            pass
+
+    with pytest.raises(error) as caught:
+        interrupted()
+    with pytest.raises(error):
+        reraise_interrupt(caught.value)
 
 
 def test_an_interrupt_is_not_a_failure_to_pickle() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
@@ -49,9 +50,7 @@ def features_of(cache: Cache, name: str) -> frozenset[str]:
     ("cpu", "features"),
     [("x86-64-v3", None), ("x86-64", "+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe,+xsave,+popcnt,+sahf,+cx16,+crc32"), ("haswell", "-rdrnd")],
 )
-def test_code_requires_what_its_machine_has_however_it_was_named(
-    cache: Cache, directory: Path, cpu: str, features: str | None
-) -> None:
+def test_code_requires_what_its_machine_has_however_it_was_named(cache: Cache, directory: Path, cpu: str, features: str | None) -> None:
     cache.add_module(ModuleSource(constant("f", 1), cpu=cpu, features=features))
     assert {"avx2", "avx", "fma", "sse4.2", "bmi2"} <= features_of(cache, "f")
     with (
@@ -173,6 +172,19 @@ def test_what_the_host_does_not_have_is_taken_away_from_its_cpu(monkeypatch: pyt
     machine = machine_for(None, None, host, platform_name())
     assert not [name for name in machine.requires if name.startswith("avx512")]
     assert machine.cpu == "skylake-avx512"  # still tuned for it
+
+
+def test_the_host_is_asked_for_where_no_handler_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = []
+
+    def asked() -> str:
+        asking.append(threading.get_ident())
+        return "skylake-avx512"
+
+    monkeypatch.setattr(llvm, "get_host_cpu_name", asked)
+    probe_host(host_like("skylake-avx512").processor)
+    assert len(asking) == 1
+    assert threading.main_thread().ident not in asking
 
 
 def test_a_feature_whose_base_is_hidden_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

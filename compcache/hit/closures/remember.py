@@ -8,14 +8,13 @@ module that is added later can be preferred; where not, the closure holds for as
 
 from __future__ import annotations
 
-import contextlib
-
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import WEAK
 from compcache.formats.records import decode_module
 from compcache.hit.closures.planned import FUNCTION, HEAD, MAGIC, NO_STATE, REQUIREMENT_PARTS, modules_of, seal
+from compcache.interrupts import suppress
 from compcache.store import CLOSURES, ModuleFile, is_ordered
 
 TYPE_CHECKING = False
@@ -96,5 +95,5 @@ def remove_closures(store: Store, gone: Container[bytes]) -> None:
     for name in store.names(CLOSURES):
         data = store.read_file(CLOSURES, name)
         if data is None or any(module_id in gone for module_id in modules_of(data)):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 store.files.unlink(store.path(CLOSURES, name))

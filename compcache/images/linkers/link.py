@@ -23,6 +23,7 @@ from compcache.images.archives import is_archive
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.patching import hide_symbols
 from compcache.images.linkers.find import CHOICES
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -236,7 +237,7 @@ def _remove_abandoned(temporary: str) -> None:
         reraise_interrupt(error)
         return
     for entry in found:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             status = entry.stat(follow_symlinks=False)
             is_old = max(status.st_mtime, status.st_ctime) < now - _ABANDONED_SECONDS
             if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and is_old:
@@ -248,6 +249,7 @@ def _read_image(linker: Linker, directory: str, output: str) -> bytes:
         with open(os.path.join(directory, _IMAGE), "rb") as file:
             image = file.read()
     except FileNotFoundError as error:
+        reraise_interrupt(error)
         raise LinkerError(f"{linker} reported success but wrote no file", output=output) from error
     if not is_elf(image):
         raise LinkerError(f"{linker} reported success but did not write an ELF file", output=output)
@@ -287,7 +289,7 @@ def _run(
             raise LinkerError(message, output=_trim(error.output or error.stderr or b"")) from error
         finally:
             if process.returncode is None:  # a timeout, or an interrupt, which may have come when it had ended
-                with contextlib.suppress(ProcessLookupError):
+                with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     return _Ended(process.returncode, _trim(printed or complaints or b""))
@@ -326,7 +328,8 @@ def _describe(status: int) -> str:
         return f"failed with exit status {status}"
     try:
         return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         return f"was killed by signal {-status}"
 
 

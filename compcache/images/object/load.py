@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import IntegrityError
+from compcache.files import reraise_interrupt
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.reading import undefined_symbols
@@ -71,6 +72,7 @@ def _link(obj: bytes, symbol: str) -> LinkedObject:
     try:
         tracker = builder.link(_jit(), f"compcache-{next(_numbers)}")
     except RuntimeError as error:
+        reraise_interrupt(error)
         raise IntegrityError(f"ORC cannot link an object: {error}", reason=str(error)) from error
     return LinkedObject(tracker[symbol], tracker)
 

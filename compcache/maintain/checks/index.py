@@ -52,7 +52,8 @@ def _index_content(store: Store) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
         try:
             store.index.refresh()
             return _read_index(store)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
             continue  # the segment was merged into another one meanwhile
         except OSError as error:
             reraise_interrupt(error)
@@ -72,7 +73,8 @@ def _read_index(store: Store, *, or_fail: bool = True) -> tuple[set[bytes], dict
             entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in segment.functions.entries()])
             for data in segment.modules.entries():
                 stamps.setdefault(data[:DIGEST_SIZE], []).append(data)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
             if or_fail:
                 raise
         except (FormatError, OSError) as error:

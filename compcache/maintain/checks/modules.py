@@ -75,7 +75,8 @@ def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
                 signed = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
             if not signed:
                 _foreign(state, module_id)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
             continue
         except (OSError, FormatError) as error:
             reraise_interrupt(error)
@@ -135,7 +136,8 @@ def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
             done = recompile(state.store, module_id.hex())
             kept += done.translated
             compared += done.compared
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
             continue
         except (OSError, CompcacheError) as error:
             reraise_interrupt(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from compcache.files import reraise_interrupt
 from compcache.numba.declarations.types import CONSTRUCTORS, type_of, type_of_dtype
 from compcache.numba.lazy.c_helpers import has_numba, number_of_threads, set_number_of_threads
 from compcache.numba.lazy.content import NotLazy
@@ -134,7 +135,8 @@ class TypeConstructor(Reference):
         make = object.__getattribute__(self, "_make")
         try:
             found = None if has_numba() else make(*args, **keywords)
-        except TypeError:
+        except TypeError as error:
+            reraise_interrupt(error)
             found = None  # other arguments, which Numba judges
         return super().__call__(*args, **keywords) if found is None else found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compcache.files import reraise_interrupt
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.stand_ins import LazyObject, made
 
@@ -79,5 +80,6 @@ def _add_names(code: Any, names: set[str]) -> None:
 def _copy(cell: Any) -> Any:
     try:
         return type(cell)(cell.cell_contents)
-    except ValueError:  # the variable is not set yet
+    except ValueError as error:  # the variable is not set yet
+        reraise_interrupt(error)
         return type(cell)()

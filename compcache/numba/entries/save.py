@@ -20,6 +20,7 @@ from numba.core.typed_passes import _reload_parfors
 
 from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, LinkError
+from compcache.files import reraise_interrupt
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.generators import next_symbol
@@ -136,6 +137,7 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
         with scopes.storing():
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
+        reraise_interrupt(error)
         raise NotCacheable(f"Numba's description of it cannot be pickled: {error}") from error
     reason = why_copied(text, pickled, cres.environment.consts)
     if reason:

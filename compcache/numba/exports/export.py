@@ -15,6 +15,7 @@ import numba
 
 from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, ShadowWarning
+from compcache.files import reraise_interrupt
 from compcache.numba.compilation.error_text import describe_error
 from compcache.numba.compilation.plain_containers import carried_type, has_containers, made_type, with_lists
 from compcache.numba.exports.assembly import assemble
@@ -177,6 +178,7 @@ def _compile(func_name: str, function: Any, options: dict[str, Any], local_types
                 flags=flags, locals=local_types,
             )  # fmt: skip
     except Exception as error:  # Numba's, and what functions that it calls raise
+        reraise_interrupt(error)
         shown = ", ".join(map(str, args))
         raise refusal(func_name, f"Numba does not compile it for ({shown}): {describe_error(error)}") from error
     if cres.objectmode or any(isinstance(part, LiftedLoop) for part in cres.lifted):

@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.library_code import is_library_module
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Reach:
             if module is None and not is_library_module(candidate):
                 try:
                     module = import_module(candidate)
-                except Exception:  # noqa: BLE001 - importing it fails for the function, too
+                except Exception as error:  # noqa: BLE001 - importing it fails for the function, too
+                    reraise_interrupt(error)
                     walk.token("no module", candidate)
                     continue
             if module is not None:

@@ -9,6 +9,8 @@ import sys
 from importlib import import_module
 from typing import NamedTuple
 
+from compcache.files import reraise_interrupt
+
 __all__ = ["REPLACED", "USED", "PrivateName", "moved"]
 
 
@@ -117,6 +119,7 @@ def _is_there(name: str) -> bool:
         found = sys.modules.get(module) or import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError) as error:
+        reraise_interrupt(error)
         return False
     return True

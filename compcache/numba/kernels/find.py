@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from compcache.files import reraise_interrupt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,7 @@ class Kernels:
             try:
                 return target(*arguments, **named)
             except TypeError as error:
+                reraise_interrupt(error)
                 first = first or error
         shown = ", ".join(type(argument).__name__ for argument in arguments)
         known = "; ".join(str(target.signature) for target in self._targets)
@@ -105,7 +108,8 @@ def _require_same_owner(place: str, file: str) -> None:
     found = os.stat(place)
     try:
         module = os.stat(file)
-    except OSError:  # it was removed: the directory speaks for itself
+    except OSError as error:  # it was removed: the directory speaks for itself
+        reraise_interrupt(error)
         module = os.stat_result((0o600, 0, 0, 0, os.getuid(), 0, 0, 0, 0, 0))
     owners = (module.st_uid, os.getuid(), 0)
     if found.st_uid not in owners or os.lstat(place).st_uid not in owners:

@@ -16,6 +16,7 @@ import sys
 from _thread import allocate_lock
 
 from compcache import frontend
+from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -265,7 +266,8 @@ def configured_threads() -> int:
         return max(1, len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
     try:
         return int(text)
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         return 0
 
 
@@ -291,7 +293,8 @@ def _has_tbb() -> bool:
 
     try:
         CDLL(_TBB)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return False
     return True
 

@@ -7,6 +7,7 @@ from struct import error as StructError  # noqa: N812 - it is a class
 
 from compcache.digest import digest
 from compcache.errors import GlobalValidationError
+from compcache.files import reraise_interrupt
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 from compcache.record import Record
@@ -53,6 +54,7 @@ class Request:
         try:
             description = Description.decode(data)
         except ValueError as error:
+            reraise_interrupt(error)
             raise _invalid(f"its description does not decode: {error}") from error
         if self.only is None:
             description.check(self)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from compcache import frontend
 from compcache.digest import blake2b
 from compcache.errors import CacheWarning, CompcacheError
+from compcache.files import reraise_interrupt
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy, content_of
 from compcache.numba.lazy.description import DESCRIPTION, Request
@@ -112,6 +113,7 @@ def open_cache() -> Cache | None:
             _cache = Cache(allow_pickle=True)
             _cache.has("compcache.numba")  # whoever may write to the directory is looked at now
         except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
             import warnings
 
             _is_unusable = True
@@ -148,7 +150,8 @@ def find_fields(cache: Cache, key: Key, shape: str) -> Any:
     data = frontend.get_entry(cache, key.name, START)
     try:
         return None if data is None else load_marshalled(data, shape)
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         return None
 
 

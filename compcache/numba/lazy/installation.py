@@ -13,6 +13,7 @@ import sys
 
 from compcache import frontend
 from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
@@ -161,7 +162,8 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
         return None, None
     try:
         listed, paths, stamps, identity, has_others = load_marshalled(data, _NOTE)
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         return None, None
     now = _dispatch.file_stamps(paths)
     of_places = len(listed) * _STAMP_SIZE

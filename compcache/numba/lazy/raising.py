@@ -6,6 +6,8 @@ if the pickle needs it. Exported kernels have names and plain arguments instead.
 
 from __future__ import annotations
 
+from compcache.files import reraise_interrupt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -96,6 +98,7 @@ def _located(exception: BaseException, location: Any) -> BaseException:
     try:
         exec(code, {"exception": exception})  # noqa: S102 - generated code
     except BaseException as raised:  # noqa: BLE001 - the exception to return
+        reraise_interrupt(raised)
         traceback = raised.__traceback__
         return raised.with_traceback(traceback.tb_next if traceback is not None else None)
     return exception

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from compcache.files import reraise_interrupt
 from compcache.numba.lazy.content import note_real, stand_for_prange
 
 TYPE_CHECKING = False
@@ -148,7 +149,8 @@ def replace_stand_ins(function: Any) -> None:
         try:
             if _is_stand_in(cell.cell_contents):
                 cell.cell_contents = _original(cell.cell_contents)
-        except ValueError:
+        except ValueError as error:
+            reraise_interrupt(error)
             continue
 
 

@@ -88,7 +88,8 @@ def metadata_in(place: str) -> list[str] | None:
     """The names of metadata in a directory of the path; None for an archive."""
     try:
         names = os.listdir(place or ".")
-    except NotADirectoryError:
+    except NotADirectoryError as error:
+        reraise_interrupt(error)
         return None
     except OSError as error:
         reraise_interrupt(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.files import reraise_interrupt
 from compcache.numba.lazy.content import NotLazy, content_of
 from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.installed import installed_backend
@@ -64,7 +65,8 @@ def backend_for_lazy() -> Backend | None:
         return installed
     try:
         require_supported()
-    except RuntimeError:
+    except RuntimeError as error:
+        reraise_interrupt(error)
         return None
     if _private_backend is None:
         from numba.core import entrypoints

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
 from compcache.errors import CacheWarning, CompcacheError
+from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text, type_text
 from compcache.numba.lazy.content import NotLazy
@@ -140,7 +141,8 @@ def settings_are_the_environments() -> bool:
     try:
         config._env_reloader.process_environ(dict(os.environ))
         fresh = config_text()
-    except Exception:  # noqa: BLE001 - any exception means that they are not plain
+    except Exception as error:  # noqa: BLE001 - any exception means that they are not plain
+        reraise_interrupt(error)
         return False
     finally:
         vars(config).update(settings)
@@ -223,7 +225,8 @@ def _pickled(constants: list[Any]) -> bytes | None:
         return b""
     try:
         data = pickle.dumps(list(constants), 4)
-    except Exception:  # noqa: BLE001 - any exception means that they cannot be pickled
+    except Exception as error:  # noqa: BLE001 - any exception means that they cannot be pickled
+        reraise_interrupt(error)
         return None
     return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
 

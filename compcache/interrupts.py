@@ -1,0 +1,117 @@
+"""Which errors are interrupts: raised by a signal handler, or by another thread, wherever this thread happened to be.
+
+An interrupt is the program's own and no failure of what was going on. It may have any class, `FileNotFoundError` with a number
+and `ValueError` included, so that a handler of errors must ask. Three things tell an interrupt, and none of them is its class:
+
+* Python calls a signal handler with the frame that it interrupts. No other function is called with the frame that calls it.
+* A handler that has forgotten its arguments is still installed.
+* What another thread raises here is a class without arguments, at an instruction that raises nothing. Of errors of the system this is told;
+  C code raises others without arguments as well.
+
+A library may make another error of an interrupt, as `zipfile` does. The interrupt is the context of such an error.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType, FrameType, TracebackType
+
+__all__ = ["interrupt_in", "reraise_interrupt", "suppress"]
+
+#: Flags of functions that take any arguments: `inspect.CO_VARARGS` and `CO_VARKEYWORDS`, without that slow import.
+_ANY_ARGUMENTS, _ANY_KEYWORDS = 4, 8
+
+
+def reraise_interrupt(error: BaseException) -> None:
+    """Raise the interrupt that an error is, or that it was made of; return where there is none.
+
+    To be called before anything else where an error of Python's own classes is caught.
+    """
+    interrupt = interrupt_in(error)
+    if interrupt is not None:
+        raise interrupt
+
+
+def interrupt_in(error: BaseException) -> BaseException | None:
+    """The interrupt that an error is, or that it was made of; None where there is none."""
+    seen: set[int] = set()
+    frames: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        steps = list(_steps(cause))
+        # A context that was not caught below the caller is what the program was handling already.
+        if cause is not error and (not steps or id(steps[0].tb_frame) not in frames):
+            break
+        if _is_interrupt(cause, steps):
+            return cause
+        frames.update(id(step.tb_frame) for step in steps[cause is error :])
+        cause = cause.__context__
+    return None
+
+
+class suppress:  # noqa: N801 - as the one of the standard library, which it replaces
+    """`contextlib.suppress` for errors that are no interrupts."""
+
+    def __init__(self, *errors: type[Exception]) -> None:
+        self._errors = errors
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        if not isinstance(error, self._errors):
+            return False
+        reraise_interrupt(error)
+        return True
+
+
+def _steps(error: BaseException) -> Iterator[TracebackType]:
+    step = error.__traceback__
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _is_interrupt(error: BaseException, steps: list[TracebackType]) -> bool:
+    if not steps:
+        return False
+    frames = [step.tb_frame for step in steps]
+    if any(_was_given(frame, caller) for caller, frame in pairwise(frames)):
+        return True
+    handlers = _codes_of_handlers()
+    if any(frame.f_code in handlers for frame in frames[1:]):
+        return True
+    return isinstance(error, OSError) and not error.args and not _raises(steps[-1])
+
+
+def _was_given(frame: FrameType, caller: FrameType) -> bool:
+    """Whether the function of a frame was called with the frame of its caller."""
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[: count + bool(code.co_flags & _ANY_ARGUMENTS) + bool(code.co_flags & _ANY_KEYWORDS)]
+    values = frame.f_locals
+    given = [values.get(name) for name in names]
+    given += [item for value in given if type(value) is tuple for item in value]
+    return any(value is caller for value in given)
+
+
+def _codes_of_handlers() -> set[CodeType]:
+    """The code of all signal handlers that are installed."""
+    import signal
+
+    installed = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [getattr(handler, "func", handler) for handler in installed if callable(handler)]  # `functools.partial`
+    called = [function if hasattr(function, "__code__") else getattr(function, "__call__", None) for function in functions]  # noqa: B004
+    return {code for function in called if (code := getattr(function, "__code__", None)) is not None}
+
+
+def _raises(step: TracebackType) -> bool:
+    """Whether the instruction where an error began is one that raises, and not one where it arrived."""
+    import dis
+
+    return dis.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
