@@ -120,7 +120,8 @@ class Processor:
             if word in self.words and number:
                 try:
                     mask = int(number, 16)
-                except ValueError:
+                except ValueError as error:
+                    reraise_interrupt(error)
                     return UNUSABLE
                 shared += (mask & self.words[word]).bit_count()
                 lacking += (mask & ~self.words[word]).bit_count()

@@ -147,7 +147,7 @@ def decode_requirements(data: bytes) -> dict[bytes, str]:
         at = start + length
         try:
             found[number] = rows[start:at].decode("utf-8", "surrogatepass")
-        except ValueError as error:
+        except UnicodeDecodeError as error:
             raise FormatError("a requirement of an index segment is not text") from error
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from compcache.errors import MissingPackageError
@@ -13,6 +12,7 @@ from compcache.formats.makers import read_makers
 from compcache.formats.order import order_of
 from compcache.formats.records import decode_module
 from compcache.inspect.descriptions import Provenance, Signer
+from compcache.interrupts import suppress
 from compcache.store import SIGNATURES
 from compcache.usage.module_reader import read_notes
 
@@ -59,7 +59,7 @@ def _status(store: Store, module: ModuleFile) -> tuple[float, str]:
         reraise_interrupt(error)
         return 0.0, ""
     owner = str(status.st_uid)
-    with contextlib.suppress(ImportError, KeyError):
+    with suppress(ImportError, KeyError):
         import pwd
 
         owner = pwd.getpwuid(status.st_uid).pw_name

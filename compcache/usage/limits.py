@@ -51,7 +51,8 @@ def read_seconds(text: str) -> float:
     """
     try:
         seconds = float(text)
-    except ValueError:
+    except ValueError as error:
+        reraise_interrupt(error)
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"{text!r} is not a number of seconds, like 60 or 0.5")
