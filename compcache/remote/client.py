@@ -27,7 +27,7 @@ from compcache.remote.shelves import card_key, module_key, platform_shelf, shelf
 from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from compcache.remote.address import RemoteSettings
     from compcache.remote.adopt import Adopted
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Inquiry", "RemoteStore"]
 
-#: How long one that cannot compile waits for each round of a look-up.
+#: How long one that cannot compile waits for each round of a look-up, and for how long after that for the helper.
 _PATIENCE = 10.0
 _PATIENCE_PER_NAME = 0.1
+_MARGIN = 2.0
 _BATCH = 512  # names in one question
 #: How often one process has a store probed that was left alone, in seconds.
 _PROBE_PAUSE = 1.0
@@ -54,6 +55,7 @@ class Inquiry:
         self._question = question
         self._asked = time.monotonic()
         self.fetched: tuple[str, ...] | None = None  # the functions that came; None until the answer is there
+        self.unanswered: tuple[str, ...] = ()  # those of which the store said nothing
 
     def arrived(self, seconds: float = 0.0) -> bool:
         """Whether functions have come into the local cache, after waiting for so long at most.
@@ -75,11 +77,13 @@ class Inquiry:
     def _take_in(self, waited: float) -> None:
         self._remote.count("remote_answers")
         self._remote.count("remote_seconds", time.monotonic() - self._asked)
-        if all(outcome == UNAVAILABLE for outcome, *_ in self._question.answer):
+        outcomes = zip(self._names, self._question.answer, strict=True)
+        self.unanswered = tuple(name for name, (outcome, *_) in outcomes if outcome == UNAVAILABLE)
+        if len(self.unanswered) == len(self._names):
             self._remote.patience.lost(waited)
         else:
             self._remote.patience.answered()
-        self.fetched = self._remote.take_in(self._names, self._question.answer)
+        self.fetched = self._remote.take_in(self._names, self._question.answer, insists=self._insists)
 
     def give_up(self) -> None:
         """The function was compiled meanwhile."""
@@ -147,7 +151,8 @@ class RemoteStore:
             if not self._is_in_service(waits=insists):
                 self.count("remote_skipped")
                 return None
-            question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic())
+            patience = _patience(wanted) if insists else 0.0
+            question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic(), patience)
         except OSError as error:
             reraise_interrupt(error)
             self.complain(str(error))
@@ -158,26 +163,29 @@ class RemoteStore:
         """Fetch functions and all that they import into the local cache; those of them that came. See `inquire`."""
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
-        for at in range(0, len(wanted), _BATCH):
-            names = wanted[at : at + _BATCH]
-            inquiry = self.inquire(names, plain=plain, insists=insists)
+        while wanted:
+            batch, wanted = wanted[:_BATCH], wanted[_BATCH:]
+            inquiry = self.inquire(batch, plain=plain, insists=insists)
             if inquiry is None:
                 continue
-            inquiry.arrived(_PATIENCE + _PATIENCE_PER_NAME * len(names))
+            inquiry.arrived(_patience(batch) + _MARGIN)
             if inquiry.fetched is None:
                 inquiry.give_up()
                 break
             come += inquiry.fetched
+            if insists and inquiry.fetched:
+                wanted += inquiry.unanswered  # as long as something comes
         return tuple(come)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
-        """For each function whether the store has code of it that this host can use."""
+        """For each function whether the store is known to have code of it that this host can use; warns where it does not say."""
         self._is_in_service(waits=True)
         question = ask(self.settings, "has", list(names), *self._places())
-        if not question.wait(_PATIENCE):
-            self.complain(question.problem)
-            return (False,) * len(names)
-        return tuple(question.answer)
+        answers = question.answer if question.wait(_patience(names) + _MARGIN) else [None] * len(names)
+        unknown = answers.count(None)
+        if unknown:
+            self.complain(question.problem or f"it did not say whether it has {unknown} of {len(names)} functions")
+        return tuple(map(bool, answers))
 
     def _places(self) -> tuple[str, list[str]]:
         """The platform, and the shelves that this host can use."""
@@ -195,14 +203,14 @@ class RemoteStore:
         try:
             if not self._is_in_service(waits=True):
                 return left_alone(url, name, *self._breaker().state())
-            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic())
+            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic(), _PATIENCE)
         except OSError as error:
             reraise_interrupt(error)
             return read_answer(self._store, url, name, None, str(error))
-        answer = question.answer[0] if question.wait(_PATIENCE) else None
+        answer = question.answer[0] if question.wait(_PATIENCE + _MARGIN) else None
         return read_answer(self._store, url, name, answer, question.problem)
 
-    def take_in(self, names: tuple[str, ...], answers: list[list[object]]) -> tuple[str, ...]:
+    def take_in(self, names: tuple[str, ...], answers: list[list[object]], *, insists: bool = False) -> tuple[str, ...]:
         """Verify and publish what was found, then fetch what it imports; the functions that came."""
         come: list[str] = []
         imports: dict[str, None] = {}
@@ -218,17 +226,17 @@ class RemoteStore:
                 imports.update(dict.fromkeys(adopted.imports))
             elif rest[-1] is True:  # a pack had it
                 distrusted.append(name)
-        come += self._ask_cards(distrusted)
+        come += self._ask_cards(distrusted, insists=insists)
         absent = [name for name in imports if name not in names and next(self._store.find(name), None) is None]
         if absent:
-            self.fetch(absent, plain=True)
+            self.fetch(absent, plain=True, insists=insists)
         return tuple(come)
 
-    def _ask_cards(self, names: list[str]) -> tuple[str, ...]:
+    def _ask_cards(self, names: list[str], *, insists: bool) -> tuple[str, ...]:
         """Look functions up by their cards, after what a pack had of them was rejected."""
         if not names or not ask(self.settings, "distrust", self._token()).wait(_PATIENCE):
             return ()
-        return self.fetch(names, plain=True)
+        return self.fetch(names, plain=True, insists=insists)
 
     def _adopt(self, name: str, data: bytes, signatures: bytes) -> Adopted | None:
         try:
@@ -341,3 +349,8 @@ class RemoteStore:
         if problem and not self._complained:
             self._complained = True
             warn(f"the remote store {self.settings.shown} is not used: {problem}")
+
+
+def _patience(names: Collection[str]) -> float:
+    """How long an answer about so many functions is waited for."""
+    return _PATIENCE + _PATIENCE_PER_NAME * len(names)

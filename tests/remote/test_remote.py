@@ -355,7 +355,7 @@ class Counting:
         self.objects = objects
         self.asked: list[tuple[str, int]] = []
 
-    async def get(self, key: str, largest: int) -> bytes | None:
+    async def get(self, key: str, largest: int, _: object = None) -> bytes | None:
         self.asked.append((key, largest))
         return self.objects.get(key)
 
@@ -646,13 +646,13 @@ def test_a_clock_that_was_set_back_leaves_no_store_alone_for_long(tmp_path: Path
         assert breaker.is_open() == is_open
 
 
-def test_a_failure_that_took_long_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
+def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
-    breaker.failed(1.0)
+    breaker.failed(doubt=True)
     assert (other.is_open(), other.is_doubtful(), other.allows()) == (True, True, False)
-    breaker.succeeded()  # it was slow once, says the probe
+    breaker.succeeded()  # it failed once, says the probe
     assert other.allows()
-    breaker.failed(1.0)
+    breaker.failed(doubt=True)
     for _ in range(2):
         breaker.failed(probe=True)
     assert (other.is_open(), other.is_doubtful()) == (True, False)

@@ -28,7 +28,7 @@ class Claiming:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    async def get(self, key: str, largest: int) -> bytes:
+    async def get(self, key: str, largest: int, _: object = None) -> bytes:
         if "/f/" in key:
             return encode_card(Card("f", b"m" * 16, LARGEST_MODULE // 3, 1.0, b""))
         self.asked.append(largest)
@@ -40,7 +40,7 @@ def test_one_question_reads_no_more_than_an_answer_may_have(tmp_path: Path) -> N
 
     async def run() -> list[str]:
         reads, room = Reads(store, Breaker(str(tmp_path / "breaker"))), Room()
-        answers = await asyncio.gather(*[reads.find("f", "platform", ["shelf"], 10.0, room) for _ in range(16)])
+        answers = await asyncio.gather(*[reads.find("f", "platform", ["shelf"], room) for _ in range(16)])
         return sorted({answer[0] for answer in answers})
 
     assert asyncio.run(run()) == ["missing", "unavailable"]

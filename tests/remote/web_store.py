@@ -40,6 +40,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer is two writes: the second would wait 40 ms for the acknowledgement of the first
     server: WebStore
 
     def do_GET(self) -> None:
@@ -80,6 +81,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _fail(self, _: bytes) -> None:
         self._answer(500, b"")
+
+    def _throttle(self, _: bytes) -> None:
+        self._answer(429, b"", **{"Retry-After": "0"})
 
     def _stall(self, _: bytes) -> None:
         time.sleep(STALL_SECONDS)

@@ -9,7 +9,7 @@ import re
 import stat
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from errno import ELOOP, ENOTDIR, ENXIO
+from errno import EAGAIN, EIO, ELOOP, ENOTDIR, ENXIO, ESTALE, ETIMEDOUT
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -27,9 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_backend"]
 
 _CONNECT = "250ms"
-_LONGEST = "60s"
+_LONGEST = "1h"  # `Requests` gives up earlier
 #: A link, a socket, or what `read_file` refuses.
 _NO_OBJECT = (ELOOP, ENOTDIR, ENXIO, None)
+#: What a shared file system says when its server is busy, or was exchanged.
+_PASSING = (EAGAIN, EIO, ESTALE, ETIMEDOUT)
+#: What passes of what `obstore` says: statuses of HTTP, and what becomes of connections. It does not tell `Retry-After`.
+_STATUS, _PASSING_STATUSES = re.compile(r"status: (\d{3})"), frozenset(("408", "425", "429", "500", "502", "503", "504"))
+_CONNECTION = re.compile(r"kind: (Connect|Request|Timeout|Interrupted)\b(?!.*InvalidCertificate)", re.DOTALL)
 
 
 class BackendMissingError(Exception):
@@ -51,8 +56,11 @@ class Listed(NamedTuple):
 class Backend(Protocol):
     """A store of immutable objects. Errors other than a missing object are raised as the client raises them."""
 
-    async def get(self, key: str, largest: int) -> bytes | None:
-        """The object, None where there is none. Raises `TooLargeError` where it has more bytes than `largest`, without reading it."""
+    async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None, /) -> bytes | None:
+        """The object, None where there is none. Raises `TooLargeError` where it has more bytes than `largest`, without reading it.
+
+        `begun` is called when the store has begun to answer, if that is told before the whole answer is there.
+        """
 
     async def create(self, key: str, data: bytes) -> bool:
         """Store an object unless the key is taken; whether it was stored."""
@@ -68,6 +76,9 @@ class Backend(Protocol):
 
     def list(self, prefix: str) -> AsyncIterator[Listed]:
         """The objects whose keys begin with `prefix`; NotImplementedError where the store cannot list."""
+
+    def pause_after(self, error: Exception) -> float | None:
+        """After how many seconds, at least, a request that failed so may be made again; None where that would be in vain."""
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
@@ -100,8 +111,11 @@ class _Directory:
         self._root = os.path.abspath(root)
         self._files = Tree(Files(), self._root, path_opener())
 
-    async def get(self, key: str, largest: int) -> bytes | None:
+    async def get(self, key: str, largest: int, _: Callable[[], None] | None = None) -> bytes | None:
         return await asyncio.to_thread(self._read, key, largest)
+
+    def pause_after(self, error: Exception) -> float | None:
+        return 0.0 if isinstance(error, OSError) and error.errno in _PASSING else None
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -205,14 +219,23 @@ class _ObjectStore:
         )
         self._creates = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
 
-    async def get(self, key: str, largest: int) -> bytes | None:
+    async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None) -> bytes | None:
         try:
             found = await self._obstore.get_async(self._store, key)
+            if begun is not None:
+                begun()
             if found.meta["size"] > largest:
                 raise TooLargeError(key)
             return bytes(await found.bytes_async())
         except FileNotFoundError:
             return None
+
+    def pause_after(self, error: Exception) -> float | None:
+        if type(error) is not self._obstore.exceptions.GenericError:
+            return None
+        status = _STATUS.search(str(error))
+        passes = status[1] in _PASSING_STATUSES if status is not None else _CONNECTION.search(str(error)) is not None
+        return 0.0 if passes else None
 
     async def create(self, key: str, data: bytes) -> bool:
         if not self._creates:
@@ -256,6 +279,8 @@ class _Redis:
     def __init__(self, settings: RemoteSettings) -> None:
         try:
             client: Any = import_module("redis.asyncio").Redis
+            known: Any = import_module("redis.exceptions")
+            never: Any = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
         except ImportError as error:
             raise _missing("redis", settings) from error
         plain, _, prefix = settings.url.partition("#")
@@ -267,16 +292,23 @@ class _Redis:
             plain, prefix = plain[: -len(rest) - 1], rest
         self._prefix = f"{prefix}/" if prefix else ""
         self._times = f"{self._prefix}{_TIMES}"
-        self._redis = client.from_url(plain, socket_connect_timeout=0.25, socket_timeout=60.0, single_connection_client=False)
+        self._passing = known.ConnectionError, known.TimeoutError, known.TryAgainError, known.ClusterDownError
+        self._refusing = known.AuthenticationError, known.AuthorizationError
+        self._redis = client.from_url(
+            plain, socket_connect_timeout=0.25, socket_timeout=3600.0, single_connection_client=False, retry=never
+        )
         pool = self._redis.connection_pool
         pool.connection_class = _bounded(pool.connection_class)
 
-    async def get(self, key: str, largest: int) -> bytes | None:
+    async def get(self, key: str, largest: int, _: Callable[[], None] | None = None) -> bytes | None:
         with _allowing(largest):
             found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
         if len(found) > largest:
             raise TooLargeError(key)
         return found or None  # nothing that is stored is empty
+
+    def pause_after(self, error: Exception) -> float | None:
+        return 0.0 if isinstance(error, self._passing) and not isinstance(error, self._refusing) else None
 
     async def create(self, key: str, data: bytes) -> bool:
         is_new = bool(await self._redis.set(self._prefix + key, data, nx=True))

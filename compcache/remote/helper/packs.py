@@ -76,11 +76,11 @@ class Packs:
     """Fetches and learns the packs of one store.
 
     Args:
-        fetch: gets an object; None or an error where it is not to be had.
+        fetch: gets an object; None where it is not to be had.
         store: stores an object in place of the one that is there.
     """
 
-    def __init__(self, fetch: Callable[[str], Awaitable[bytes | Exception | None]], store: Callable[[str, bytes], Awaitable[None]]) -> None:
+    def __init__(self, fetch: Callable[[str], Awaitable[bytes | None]], store: Callable[[str, bytes], Awaitable[None]]) -> None:
         self._fetch = fetch
         self._store = store
         self._start_ups: dict[bytes, StartUp] = {}
@@ -172,7 +172,7 @@ class Packs:
         keys = [pack_key(start_up.platform, shelf, start_up.first) for shelf in start_up.shelves]
         found = await asyncio.gather(*[self._fetch(key) for key in keys])
         for shelf, data in zip(start_up.shelves, found, strict=True):
-            if isinstance(data, bytes):
+            if data is not None:
                 with suppress(FormatError):
                     start_up.pack = decode_pack(data)
                     start_up.shelf, start_up.stored = shelf, len(start_up.pack)
