@@ -34,12 +34,14 @@ if TYPE_CHECKING:
     from compcache.remote.connection import Question
     from compcache.store import Store
 
-__all__ = ["Inquiry", "RemoteStore"]
+__all__ = ["START_SECONDS", "Inquiry", "RemoteStore"]
 
 #: How long one that cannot compile waits for each round of a look-up, and for how long after that for the helper.
 _PATIENCE = 10.0
 _PATIENCE_PER_NAME = 0.1
 _MARGIN = 2.0
+#: How long a process waits, once, for a helper that is being started and its first answer.
+START_SECONDS = 1.0
 _BATCH = 512  # names in one question
 #: How often one process has a store probed that was left alone, in seconds.
 _PROBE_PAUSE = 1.0
@@ -60,19 +62,26 @@ class Inquiry:
     def arrived(self, seconds: float = 0.0) -> bool:
         """Whether functions have come into the local cache, after waiting for so long at most.
 
-        It is not waited for a store that has not answered lately, unless the question insists.
+        Longer where more is at stake: as long as compiling functions of this label has taken here. For a helper process that is only being
+        started, a second, once in a process. It is not waited for a store that has not answered lately, unless the question insists.
         """
-        patience = self._remote.patience
         if self.fetched is None:
             started = time.monotonic()
-            if self._question.wait(seconds if self._insists or patience.allows() else 0.0):
+            if self._is_answered(seconds):
                 self._take_in(time.monotonic() - started)
-            elif seconds:
-                patience.lost(time.monotonic() - started)
+            elif seconds and self._question.sent:
+                self._remote.patience.lost(time.monotonic() - max(started, self._question.sent))
         if self._question.problem and self.fetched is None:
             self.fetched = ()
             self._remote.complain(self._question.problem)
         return bool(self.fetched)
+
+    def _is_answered(self, seconds: float) -> bool:
+        if not seconds or not (self._insists or self._remote.patience.allows()):
+            return self._question.wait(0.0)
+        if self._question.is_starting() and (self._question.wait(START_SECONDS) or not self._question.sent):
+            return self._question.is_answered
+        return self._question.wait(max(seconds, self._remote.at_stake(self._names)))
 
     def _take_in(self, waited: float) -> None:
         self._remote.count("remote_answers")
@@ -86,10 +95,14 @@ class Inquiry:
         self.fetched = self._remote.take_in(self._names, self._question.answer, insists=self._insists)
 
     def give_up(self) -> None:
-        """The function was compiled meanwhile."""
+        """The functions are compiled."""
         if self.fetched is None:
             self._remote.count("remote_late")
             self._question.close()
+
+    def compiled(self, seconds: float) -> None:
+        """They were, in so many seconds."""
+        self._remote.note_stake(self._names, seconds)
 
 
 class RemoteStore:
@@ -104,6 +117,7 @@ class RemoteStore:
         self._probed = -_PROBE_PAUSE  # when this process had the store probed
         self._rejected: set[str] = set()  # functions that the store has, but not as this cache takes them
         self._start_up = 0, b""  # a process, and the token by which the helper knows its questions
+        self._stakes: dict[str, float] = {}  # by label: the seconds that the last compilation took
 
     @property
     def writes(self) -> bool:
@@ -251,6 +265,14 @@ class RemoteStore:
         self.count("remote_size", len(data))
         return adopted
 
+    def note_stake(self, names: Iterable[str], seconds: float) -> None:
+        """Compiling these functions took so many seconds."""
+        self._stakes.update(dict.fromkeys(map(_label, names), seconds))
+
+    def at_stake(self, names: Iterable[str]) -> float:
+        """The seconds that compiling these functions may take, by what others of their labels took; 0.0 where none did."""
+        return min(max([self._stakes.get(_label(name), 0.0) for name in names], default=0.0), _PATIENCE)
+
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
@@ -349,6 +371,10 @@ class RemoteStore:
         if problem and not self._complained:
             self._complained = True
             warn(f"the remote store {self.settings.shown} is not used: {problem}")
+
+
+def _label(name: str) -> str:
+    return label_of(name) or name
 
 
 def _patience(names: Collection[str]) -> float:

@@ -85,6 +85,11 @@ class Handler(BaseHTTPRequestHandler):
     def _throttle(self, _: bytes) -> None:
         self._answer(429, b"", **{"Retry-After": "0"})
 
+    def _delay(self, _: bytes) -> None:
+        time.sleep(0.3)
+        found = self.server.objects.get(self.path)
+        self._answer(404 if found is None else 200, found or b"")
+
     def _stall(self, _: bytes) -> None:
         time.sleep(STALL_SECONDS)
         self.close_connection = True

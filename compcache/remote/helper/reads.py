@@ -16,6 +16,8 @@ from compcache.remote.helper.requests import Requests
 from compcache.remote.shelves import LAYOUT, card_key, module_key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from compcache.remote.breaker import Breaker
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
@@ -42,15 +44,21 @@ class _LeftAloneError(Exception):
 
 
 class Room:
-    """How many bytes of modules the answer to one question may have: what a store says of sizes is reserved before it is read."""
+    """How many bytes of modules the answer to one question may have: what a store says of sizes is reserved before it is read.
 
-    def __init__(self) -> None:
+    `tell` is called with the seconds that compiling a module took before it is fetched.
+    """
+
+    def __init__(self, tell: Callable[[float], None] = lambda _: None) -> None:
         self._left = LARGEST_MODULE
+        self._tell = tell
 
-    def reserve(self, size: int) -> bool:
-        """Whether there is room for so many more."""
-        has_room = size <= self._left
-        self._left -= size if has_room else 0
+    def reserve(self, card: Card) -> bool:
+        """Whether there is room for the module of this card."""
+        has_room = card.size <= self._left
+        self._left -= card.size if has_room else 0
+        if has_room and not card.module:
+            self._tell(card.seconds)
         return has_room
 
 
@@ -121,7 +129,7 @@ class Reads:
             card = decode_card(data)
             if card.name != name:
                 raise FormatError("the card is that of another function")
-            if room is not None and not room.reserve(card.size):
+            if room is not None and not room.reserve(card):
                 raise TooLargeError("the answer has no room for one more module of that size: ask for fewer functions at a time")
             module = card.module or await self._module(card, patience)
             if module is None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import FOUND, UNAVAILABLE
 from compcache.remote.breaker import Breaker
-from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, decode, encode, owner_of
+from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
@@ -29,7 +29,7 @@ from compcache.remote.helper.uploads import CONCURRENT, Uploads
 from compcache.remote.outbox import Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from compcache.remote.helper.backends import Backend
 
@@ -100,6 +100,8 @@ class Helper:
             if size > MAX_MESSAGE:
                 return
             operation, *arguments = decode(await reader.readexactly(size))
+            if operation == "find":
+                arguments.append(lambda seconds: writer.write(encode({STAKE: seconds})))
             answer = await getattr(self, f"_do_{operation}")(*arguments)
             writer.write(encode(answer))
             await writer.drain()
@@ -107,13 +109,15 @@ class Helper:
     # ---------------------------------------------------------------- requests
 
     async def _do_find(
-        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool, asked: float, patience: float
-    ) -> list[list[Any]]:
+        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool, asked: float, patience: float,
+        tell: Callable[[float], None],
+    ) -> list[list[Any]]:  # fmt: skip
         """For each function: FOUND, the module, its signatures, and whether a pack had it; MISSING; or UNAVAILABLE and why.
 
         `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind, `asked` is the
         monotonic time since when somebody waits. With `patience`, in seconds, requests are made again for so long, a store in doubt is
-        waited for, and what has not come by then is unavailable; 0: the question is one look-up that must not take long.
+        waited for, and what has not come by then is unavailable; 0: the question is one look-up that must not take long. `tell` is told
+        how many seconds compiling took what is there and takes longer to fetch than a card.
         """
         if patience and self._breaker.is_doubtful():
             await asyncio.shield(self._reads.probe())
@@ -126,7 +130,7 @@ class Helper:
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for all the others
-        room = Room()
+        room = Room(tell)
 
         async def find(name: str) -> list[Any]:
             packed = await start_up.find(name, wait) if start_up is not None else None
