@@ -113,7 +113,6 @@ class Gate:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._path = ""
         self._believed_until = 0.0
 
     def is_shut(self) -> bool:
@@ -122,11 +121,11 @@ class Gate:
         if 0 < self._believed_until - now <= _BELIEVED:
             return True
         try:
-            self._path = self._path or os.path.join(state_directory(self._url, os.environ), "breaker")
+            path = os.path.join(state_directory(self._url, os.environ), "breaker")  # of the credentials that the environment has now
         except OSError as error:
             reraise_interrupt(error)
             return False  # who asks is told
-        is_open = Breaker(self._path).is_open()
+        is_open = Breaker(path).is_open()
         self._believed_until = now + _BELIEVED if is_open else 0.0
         return is_open
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError
@@ -21,7 +22,7 @@ from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import INLINE_LIMIT, Card, encode_card
 from compcache.remote.connection import ask, wake_helper
-from compcache.remote.directory import state_directory
+from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, module_key, platform_shelf, shelf_of, usable_shelves
 from compcache.store import SIGNATURES
@@ -111,7 +112,6 @@ class RemoteStore:
     def __init__(self, store: Store, settings: RemoteSettings) -> None:
         self._store = store
         self.settings = settings
-        self._directory: str | None = None
         self._complained = False
         self.patience = Patience()
         self._probed = -_PROBE_PAUSE  # when this process had the store probed
@@ -125,10 +125,12 @@ class RemoteStore:
         return self.settings.mode == WRITE
 
     def directory(self) -> str:
-        """The directory of the helper's socket, the breaker and the outbox. Raises `OSError`."""
-        if self._directory is None:
-            self._directory = state_directory(self.settings.url, os.environ)
-        return self._directory
+        """The directory of the helper's socket and the breaker, for the credentials that there are now. Raises `OSError`."""
+        return state_directory(self.settings.url, os.environ)
+
+    def outbox(self) -> Outbox:
+        """The uploads that wait. Raises `OSError`."""
+        return Outbox(outbox_directory(self.settings.url, os.environ))
 
     def _breaker(self) -> Breaker:
         return Breaker(os.path.join(self.directory(), "breaker"))
@@ -281,7 +283,7 @@ class RemoteStore:
             upload = self._upload_of(module_id, always=always)
             if upload is None:
                 return False
-            dropped = Outbox(os.path.join(self.directory(), "outbox")).put(upload)
+            dropped = self.outbox().put(upload)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             self.complain(f"a module could not be put into the outbox: {error}")
@@ -303,7 +305,7 @@ class RemoteStore:
 
     def flush(self, seconds: float) -> int:
         """Wait until what waits is uploaded; how many uploads are left."""
-        waiting = Outbox(os.path.join(self.directory(), "outbox"))
+        waiting = self.outbox()
         if not waiting.names() and not (self.writes and self._start_up[1]):
             return 0  # nor has this process anything to leave in a pack
         question = ask(self.settings, "flush", seconds)
@@ -366,8 +368,8 @@ class RemoteStore:
     def complain(self, problem: str) -> None:
         """Warn, once, that the store is not used, and leave it alone for a while."""
         self.count("remote_errors")
-        if self._directory is not None:
-            Breaker(os.path.join(self._directory, "breaker")).failed()
+        with suppress(OSError):
+            self._breaker().failed()
         if problem and not self._complained:
             self._complained = True
             warn(f"the remote store {self.settings.shown} is not used: {problem}")

@@ -194,7 +194,7 @@ def test_what_is_added_by_the_group_is_uploaded(open_cache: Callable[..., Cache]
     first.get_or_compile(Identity("slow", code=1), lambda: constant("slow", 1))
     names = [Identity("f", number=number).func_name for number in range(3)]
     first.add_modules([ModuleSource(constant("f", number), {name: Function(symbol="f")}) for number, name in enumerate(names)])
-    waiting = Outbox(str(Path(first.remote.directory()) / "outbox"))  # type: ignore[union-attr]
+    waiting = first.remote.outbox()  # type: ignore[union-attr]
     assert first.flush_uploads(60)
     assert waiting.names() == []
     assert len(objects(store, "f")) + first.remote.status().get("not_worth_uploading", 0) == 4  # type: ignore[union-attr]
@@ -459,7 +459,7 @@ def test_what_another_cache_compiled_gets_no_signature_here(open_cache: Callable
 
 @pytest.mark.parametrize("value", [1, 2])
 def test_a_publisher_signs_what_is_there_unsigned(open_cache: Callable[..., Cache], value: int) -> None:
-    """By compiling it: whether that gives the same module or another one, those who trust the key have it then, and the publisher as well."""
+    """By compiling it: whether that gives the same module or another one, those who trust the key have it then, as has the publisher."""
     pytest.importorskip("nacl")
     mine, name = new_key("mine"), Identity("f", code=value)
     first = open_cache("a")

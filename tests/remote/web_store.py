@@ -29,6 +29,8 @@ class WebStore(ThreadingHTTPServer):
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.behave: Callable[[str, str], str] = lambda *_: ""
+        self.authorizations: list[str] = []
+        self.accepts: Callable[[str], bool] = lambda _: True  # which of them are let in
         self.url = f"http://127.0.0.1:{self.server_address[1]}/cache"
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -56,7 +58,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _misbehaves(self, data: bytes) -> bool:
         self.server.requests.append((self.command, self.path))
-        way = self.server.behave(self.command, self.path)
+        authorization = self.headers.get("Authorization", "")
+        self.server.authorizations.append(authorization)
+        way = self.server.behave(self.command, self.path) if self.server.accepts(authorization) else "forbid"
         if way:
             getattr(self, f"_{way}")(data)
         return bool(way)

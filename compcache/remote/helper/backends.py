@@ -9,6 +9,7 @@ import re
 import stat
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from datetime import timedelta
 from errno import EAGAIN, EIO, ELOOP, ENOTDIR, ENXIO, ESTALE, ETIMEDOUT
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -212,11 +213,13 @@ class _ObjectStore:
         )
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _LONGEST, "allow_http": plain}
         if settings.kind == "http" and settings.credentials is not None:  # the client knows passwords of object stores alone
-            token = base64.b64encode(":".join(settings.credentials).encode()).decode()
-            options["default_headers"] = {"authorization": f"Basic {token}"}
+            user, password = settings.credentials
+            basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+            options["default_headers"] = {"authorization": f"Basic {basic}" if user else f"Bearer {password}"}
         self._store = from_url(
-            settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0}
-        )
+            settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0},
+            **_found_by_boto3(settings),
+        )  # fmt: skip
         self._creates = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
 
     async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None) -> bytes | None:
@@ -269,6 +272,41 @@ class _ObjectStore:
         async for batch in self._obstore.list(self._store, prefix):
             for item in batch:
                 yield Listed(item["path"], item["size"], item["last_modified"].timestamp())
+
+
+#: What `obstore` finds by itself, and renews.
+_OWN_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+)  # fmt: skip
+_CREDENTIALS_MINUTES = 5
+
+
+def _found_by_boto3(settings: RemoteSettings) -> dict[str, Any]:
+    """Options that have boto3 find credentials of S3, where it is installed: profiles, SSO, processes, roles, metadata of instances.
+
+    They are looked for anew every five minutes, so that what is exchanged on disk is used.
+
+    Raises:
+        BackendMissingError: a profile is named, which boto3 alone knows.
+    """
+    if not urlsplit(settings.url).scheme.startswith("s3") or any(os.environ.get(name) for name in _OWN_CREDENTIALS):
+        return {}
+    try:
+        provider: Any = import_module("obstore.auth.boto3").Boto3CredentialProvider
+    except ImportError as error:
+        if os.environ.get("AWS_PROFILE"):
+            raise BackendMissingError("AWS_PROFILE needs boto3: pip install boto3") from error
+        return {}
+
+    def credentials() -> Any:
+        return provider(ttl=timedelta(minutes=_CREDENTIALS_MINUTES))()
+
+    try:
+        region = provider().config.get("region")
+    except ValueError:
+        return {}  # it finds none: the bucket may be public, or the metadata of the instance come later
+    return {"credential_provider": credentials, **({"config": {"region": region}} if region else {})}
 
 
 class _Redis:

@@ -20,6 +20,7 @@ from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import FOUND, UNAVAILABLE
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
+from compcache.remote.directory import outbox_directory
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
@@ -47,13 +48,13 @@ _IDLE_SECONDS = 60.0
 class Helper:
     """What one helper process serves."""
 
-    def __init__(self, backend: Backend, directory: str) -> None:
+    def __init__(self, backend: Backend, directory: str, outbox: Outbox) -> None:
         self._requests = Requests(backend, CONCURRENT)  # of uploads and of what tools ask; look-ups do not wait for these
         self._directory = directory
         self._code = _code_on_disk()
         self._breaker = Breaker(os.path.join(directory, "breaker"))
         self._reads = Reads(backend, self._breaker)
-        self._outbox = Outbox(os.path.join(directory, "outbox"))
+        self._outbox = outbox
         self._packs = Packs(self._get_pack, self._put_pack)
         self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs)
         self._last_use = time.monotonic()
@@ -261,6 +262,7 @@ def main(arguments: list[str]) -> int:
     except OSError:
         return 0  # another one serves
     try:
+        outbox = Outbox(outbox_directory(url, os.environ))
         backend = open_backend(RemoteSettings(url, mode))
     except (BackendMissingError, ValueError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
@@ -276,7 +278,7 @@ def main(arguments: list[str]) -> int:
 
     async def run() -> None:
         try:
-            await Helper(backend, directory).serve(listener)
+            await Helper(backend, directory, outbox).serve(listener)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(SOCKET)
