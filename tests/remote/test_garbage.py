@@ -22,6 +22,7 @@ from compcache.remote.helper.garbage import MARKS, Collected, GarbageCollector, 
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import Uploads
+from compcache.remote.helper.used_shelves import UsedShelves
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import LAYOUT, module_key
 
@@ -93,7 +94,7 @@ def keys(items: Any) -> list[str]:
 
 
 def content(store: MemoryStore) -> set[str]:
-    return {key for key in store.objects if not key.startswith(MARKS)}
+    return {key for key in store.objects if not key.startswith((MARKS, f"{LAYOUT}/s/"))}
 
 
 def is_reachable(store: MemoryStore, upload: Upload) -> bool:
@@ -347,7 +348,10 @@ class Writer:
             self.task.cancel()
         healthy: Any = Healthy()
         packs: Packs = NoPacks()  # type: ignore[assignment]
-        self.task = asyncio.ensure_future(Uploads(Reads(self._store, healthy), Requests(self._store), self.outbox, packs).go_on())
+        requests = Requests(self._store)
+        self.task = asyncio.ensure_future(
+            Uploads(Reads(self._store, healthy), requests, self.outbox, packs, UsedShelves(requests)).go_on()
+        )
 
     def offer(self, upload: Upload) -> None:
         before = set(self.outbox.names())

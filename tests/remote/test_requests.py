@@ -22,6 +22,7 @@ from compcache.remote.helper.packs import Packs
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import Uploads
+from compcache.remote.helper.used_shelves import UsedShelves
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, module_key
 
@@ -255,7 +256,8 @@ def test_a_card_whose_module_could_not_be_asked_for_is_not_replaced(tmp_path: Pa
 
     async def work() -> None:
         reads = Reads(store, Breaker(str(tmp_path / "breaker")))
-        uploads = Uploads(reads, Requests(store), outbox, Packs(store.get, store.replace))
+        shelves = UsedShelves(Requests(store))
+        uploads = Uploads(reads, Requests(store), outbox, Packs(store.get, store.replace, shelves), shelves)
         await uploads.flush(5.0)
 
     run(work())

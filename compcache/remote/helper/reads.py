@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
 
-__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "Reads", "Room", "is_intact", "words"]
+__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "Reads", "Room", "is_intact", "words"]
 
 LOOKUP_SECONDS = 1.0
-#: How long the requests of a look-up that must not fail are made again.
-_PATIENCE = 10.0
+#: How long requests are made again of a look-up that is waited for as long as it takes.
+PATIENCE = 3.0
 _SECONDS_PER_BYTE = 1.0 / (1 << 20)
 _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
 #: What is larger is not a card, or not a module, whatever it says: nothing of it is read.
@@ -98,7 +98,7 @@ class Reads:
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
         """Whether there is a card of a function on one of the shelves; None where that could not be asked."""
-        cards, error = await self._cards(name, platform, shelves, LOOKUP_SECONDS, _PATIENCE)
+        cards, error = await self._cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE)
         return None if error is not None and not cards else bool(cards)
 
     async def _cards(

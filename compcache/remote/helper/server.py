@@ -24,9 +24,10 @@ from compcache.remote.directory import outbox_directory
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
-from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, Room, is_intact, words
+from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Reads, Room, is_intact, words
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import CONCURRENT, Uploads
+from compcache.remote.helper.used_shelves import UsedShelves
 from compcache.remote.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ class Helper:
         self._breaker = Breaker(os.path.join(directory, "breaker"))
         self._reads = Reads(backend, self._breaker)
         self._outbox = outbox
-        self._packs = Packs(self._get_pack, self._put_pack)
-        self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs)
+        self._shelves = UsedShelves(self._requests)
+        self._packs = Packs(self._get_pack, self._put_pack, self._shelves)
+        self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs, self._shelves)
         self._last_use = time.monotonic()
         self._connections = 0
 
@@ -116,9 +118,9 @@ class Helper:
         """For each function: FOUND, the module, its signatures, and whether a pack had it; MISSING; or UNAVAILABLE and why.
 
         `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind, `asked` is the
-        monotonic time since when somebody waits. With `patience`, in seconds, requests are made again for so long, a store in doubt is
-        waited for, and what has not come by then is unavailable; 0: the question is one look-up that must not take long. `tell` is told
-        how many seconds compiling took what is there and takes longer to fetch than a card.
+        monotonic time since when somebody waits. `patience` says for how many seconds: what has not come by then is unavailable, requests
+        are made again for longer, and a store in doubt is waited for; 0: the question is one look-up that must not take long. `tell` is
+        told how many seconds compiling took what is there and takes longer to fetch than a card.
         """
         if patience and self._breaker.is_doubtful():
             await asyncio.shield(self._reads.probe())
@@ -138,7 +140,8 @@ class Helper:
             if packed is not None and is_intact(packed.card, packed.module):
                 self._reads.count("found_in_packs")
                 return [FOUND, packed.module, packed.card.signatures, True]
-            outcome, *found = await self._reads.find(name, platform, shelves, room, seconds=seconds, patience=patience)
+            places = self._shelves.among(platform, shelves)
+            outcome, *found = await self._reads.find(name, platform, places, room, seconds=seconds, patience=min(patience, PATIENCE))
             if outcome != FOUND:
                 return [outcome, *found]
             module, card, shelf = found
@@ -164,7 +167,7 @@ class Helper:
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
         """For each function whether there is a card on one of the shelves; None where the store does not say."""
-        return await asyncio.gather(*[self._reads.has(name, platform, shelves) for name in names])
+        return await asyncio.gather(*[self._reads.has(name, platform, self._shelves.among(platform, shelves)) for name in names])
 
     async def _do_status(self) -> dict[str, Any]:
         """What `compcache remote status` shows."""

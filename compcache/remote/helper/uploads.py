@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compcache.remote.helper.packs import Packs
     from compcache.remote.helper.reads import Reads
     from compcache.remote.helper.requests import Requests
+    from compcache.remote.helper.used_shelves import UsedShelves
     from compcache.remote.outbox import Outbox, Upload
 
 __all__ = ["CONCURRENT", "Uploads"]
@@ -33,11 +34,12 @@ _LARGEST_CARD = 1 << 20
 class Uploads:
     """The uploads of one store. That they fail need not mean that look-ups do: readers of a store that takes nothing go on reading."""
 
-    def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs) -> None:
+    def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs, shelves: UsedShelves) -> None:
         self._reads = reads
         self._requests = requests
         self._outbox = outbox
         self._packs = packs
+        self._shelves = shelves
         self.news = asyncio.Event()  # the outbox has something new
         self._turn = asyncio.Lock()
         self._pause = 0.0
@@ -179,6 +181,8 @@ class Uploads:
             if upload.module:
                 await self._requests.create(upload.key, upload.module)
             for key, card in upload.cards:
+                _, _, platform, shelf, *_ = key.split("/")
+                await self._shelves.note(platform, shelf)
                 await self._put_card(key, card, replaces=upload.replaces)
         except Exception as error:  # noqa: BLE001 - whatever the client raises
             self._reads.note_error(error)
