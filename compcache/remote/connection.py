@@ -17,7 +17,7 @@ import msgpack
 
 from compcache.files import reraise_interrupt
 from compcache.processes.detached import start_detached
-from compcache.remote.directory import state_directory
+from compcache.remote.directory import outbox_directory, state_directory
 
 if TYPE_CHECKING:
     from compcache.remote.address import RemoteSettings
@@ -202,7 +202,7 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
         return "" if time.monotonic() - when < 1.0 else "its helper process ends when it is started"
     _reached.discard(directory)
     try:
-        told = encode([settings.url, settings.mode])
+        told = encode([settings.url, settings.mode, outbox_directory(settings.url, os.environ)])
         _started[directory] = start_detached(_HELPER, [directory], os.environ, told), time.monotonic()
     except OSError as error:
         reraise_interrupt(error)

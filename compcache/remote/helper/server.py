@@ -20,7 +20,6 @@ from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import FOUND, UNAVAILABLE
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
-from compcache.remote.directory import outbox_directory
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
@@ -253,10 +252,12 @@ def _code_on_disk() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve a store. The argument is the directory of the socket; the store's URL and mode come by standard input, as a message."""
+    """Serve a store. The argument is the directory of the socket; the URL and mode of the store, and the directory of the uploads that wait
+    for it, come by standard input, as a message.
+    """
     (directory,) = arguments
     with open(0, "rb", closefd=False) as told:
-        url, mode = decode(told.read()[LENGTH.size :])
+        url, mode, outbox = decode(told.read()[LENGTH.size :])
     os.umask(0o077)
     os.chdir(directory)  # paths of sockets have 107 bytes at most
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -265,7 +266,6 @@ def main(arguments: list[str]) -> int:
     except OSError:
         return 0  # another one serves
     try:
-        outbox = Outbox(outbox_directory(url, os.environ))
         backend = open_backend(RemoteSettings(url, mode))
     except (BackendMissingError, ValueError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
@@ -281,7 +281,7 @@ def main(arguments: list[str]) -> int:
 
     async def run() -> None:
         try:
-            await Helper(backend, directory, outbox).serve(listener)
+            await Helper(backend, directory, Outbox(outbox)).serve(listener)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(SOCKET)
