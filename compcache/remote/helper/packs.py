@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
 from compcache.identity import label_of
-from compcache.remote.card import Packed, decode_pack, encode_pack
+from compcache.remote.card import MAX_UNPACKED, Packed, decode_pack, encode_pack
 from compcache.remote.shelves import pack_key
 
 if TYPE_CHECKING:
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST_PACK", "Packs", "StartUp"]
 
-#: The size of a pack, in bytes, and of a module in it.
-MAX_PACK = 32 << 20
-#: With what stands beside the modules.
-LARGEST_PACK = 2 * MAX_PACK
+#: The size of the modules of a pack, in bytes, and what is read of one at most.
+MAX_PACK, LARGEST_PACK = 32 << 20, MAX_UNPACKED
+#: The size of a module in it.
 _MAX_MODULE = 4 << 20
 #: Fewer functions than these are not worth a request of their own.
 _FEWEST = 4
