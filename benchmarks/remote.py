@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
 from compcache import Cache, Identity
-from compcache.publish import single_flight
+from compcache.miss import compile_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +62,9 @@ class QuietServer(ThreadingHTTPServer):
 
     request_queue_size = 1000
     daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients hang up."""
 
 
 class Store(BaseHTTPRequestHandler):
@@ -200,7 +203,7 @@ def main() -> None:
     server = QuietServer(("127.0.0.1", 0), Store)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}/cache"
-    single_flight.HEDGE_SECONDS = 10.0  # the time of a hit, not of what is done instead
+    compile_once.HEDGE_SECONDS = 10.0  # the time of a hit, not of what is done instead
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         os.environ["XDG_RUNTIME_DIR"] = str(base / "run")

@@ -88,7 +88,7 @@ OTHERS = {
     ("images/llvm_thread.py", "start_new_thread"): "ends with its work; a fork waits for the step under way, by llvmlite's lock",
     ("miss/entries.py", "PendingEntries._lock"): "made anew by `_forget`",
     ("remote/helper/uploads.py", "Uploads._turn"): "of the helper process, which does not fork",
-    ("remote/helper/reads.py", "Reads._slots"): "likewise",
+    ("remote/helper/requests.py", "Requests._slots"): "likewise",
     ("batch/worker.py", "Thread"): "watches the parent of a worker process; children of a job are ended by the pool",
     ("miss/many.py", "ThreadPoolExecutor"): "of one call; a child of its thread has no result to wait for",
     ("publish/atomic_file.py", "ThreadPoolExecutor"): "of one call, likewise",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from compcache.files import reraise_interrupt
 from compcache.settings import from_environment
 
 TYPE_CHECKING = False
@@ -34,7 +35,7 @@ class Session:
         remote: the URL and the mode of the remote store, None each where the environment decides.
     """
 
-    __slots__ = ("_gates", "_remote_given", "_remotes", "loader", "lock_timeout", "max_size", "retargets", "store")
+    __slots__ = ("_gates", "_remote_given", "_remotes", "_url", "loader", "lock_timeout", "max_size", "retargets", "store")
 
     def __init__(
         self, store: Store, loader: Loader, *, max_size: int | None, lock_timeout: float | None, retargets: bool,
@@ -48,6 +49,7 @@ class Session:
         self._remote_given = remote
         self._remotes: list[RemoteStore | None] = []  # the store that was opened, or None where there is none: at most one item
         self._gates: list[Gate | None] = []  # likewise
+        self._url: str | None = None  # with what was read of a file when these were opened
 
     @property
     def remote_given(self) -> str | None:
@@ -55,14 +57,25 @@ class Session:
         return self._remote_given[0]
 
     def remote_url(self) -> str | None:
-        """The remote store that was given, or that the environment names.
+        """The remote store that was given, or that the environment names; a file is read each time, as passwords and tokens change.
 
         Raises:
-            ValueError: a variable or a file is named that does not tell a URL.
+            ValueError: a variable or a file is named that does not tell a URL, and has not done so before.
             SettingError: the environment names what is not one.
         """
         given = self._remote_given[0]
-        return from_environment(REMOTE_VARIABLE, _told) if given is None else _told(given)
+        try:
+            url = from_environment(REMOTE_VARIABLE, _told) if given is None else _told(given)
+        except (ValueError, OSError) as error:
+            reraise_interrupt(error)
+            if not self._url:
+                raise
+            url = self._url  # the file is being exchanged
+        if url != self._url:
+            self._url = url
+            self._remotes.clear()
+            self._gates.clear()
+        return url
 
     def remote_mode(self) -> str | None:
         """What may be done with it: what was given, or what the environment says."""
@@ -75,8 +88,9 @@ class Session:
             ValueError: its URL or mode is of no known kind.
             SettingError: that of the environment is not.
         """
+        url = self.remote_url()
         if not self._remotes:
-            url, opened = self.remote_url(), None
+            opened = None
             if not self.store.readonly and (url or self._remote_given[1] is not None):
                 from compcache.remote.address import read_mode, read_settings, read_url
                 from compcache.remote.client import RemoteStore

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_soon", "find_fetched", "find_stored"]
 
-#: How long a miss waits for the remote store before it begins to compile.
+#: How long a miss waits for the remote store before it begins to compile, where it is not known how long that takes.
 HEDGE_SECONDS = 0.15
 
 
@@ -226,6 +226,8 @@ def _build_exporting(
     from compcache.miss.build import build_source  # LLVM: what the remote store has is loaded without
 
     built = build_source(session, source, getattr(build, "digest", ""))
+    if inquiry is not None:
+        inquiry.compiled(built.seconds)
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:

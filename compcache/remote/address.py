@@ -59,7 +59,7 @@ class RemoteSettings(NamedTuple):
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """The user and the password of the URL, decoded; None where it names neither."""
+        """The user and the password of the URL, decoded; None where it names neither. Without a user the password is a token."""
         parts = urlsplit(self.url)
         if parts.username is None and parts.password is None:
             return None

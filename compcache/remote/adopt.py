@@ -15,6 +15,7 @@ from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
     from compcache.formats.footer import Footer
+    from compcache.signing.keys import PublicKey
     from compcache.store import Store
 
 __all__ = ["Acceptable", "Adopted", "adopt_module", "require_acceptable"]
@@ -43,7 +44,8 @@ def adopt_module(store: Store, data: bytes, *, wanted: str, signatures: bytes) -
         store: the cache directory to publish it in.
         data: the file, as another cache has it.
         wanted: a function that it must realize.
-        signatures: those that its publisher keeps beside it; one of a trusted key must be right where the store has such keys.
+        signatures: those that its publisher keeps beside it; one of a trusted key must be right where the store has such keys, one of its
+            own where it has that alone.
 
     Raises:
         FormatError: the bytes are not an intact module of this version of the format.
@@ -53,17 +55,27 @@ def adopt_module(store: Store, data: bytes, *, wanted: str, signatures: bytes) -
     """
     footer, sections, manifest = require_acceptable(store, data, wanted=wanted, signatures=signatures)
     header, indexed, name = manifest.header, manifest.indexed(), footer.module_id.hex()
-    if signatures and store.trusted_keys:
+    keys = _keys(store)
+    if signatures and keys:
         from compcache.signing.signatures import merged_signatures
 
         known = store.read_file(SIGNATURES, SIGNATURES.file_name(name), authenticated=True) or b""
-        merged = merged_signatures(known, signatures, store.trusted_keys, footer.module_id, header.requirement())
+        merged = merged_signatures(known, signatures, keys, footer.module_id, header.requirement())
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
     module_id = add_module(
         store, (*sections[:4], pack_notes({**decode_notes(sections[4]), ORIGIN: "remote"})), indexed,
         target=target_id(header.requirement()), flags=image_flag(header.image_kind), key=header.key, signs=False,
     )  # fmt: skip
     return Adopted(module_id, tuple(function for function, _, _ in indexed), manifest.imports())
+
+
+def _keys(store: Store) -> tuple[PublicKey, ...]:
+    """The keys one of which must have signed a module. A publisher who names none takes what it has signed itself: it compiles the rest,
+    signs that and puts it in the place of what its readers would refuse.
+    """
+    if store.trusted_keys or store.publish_key is None:
+        return tuple(store.trusted_keys)
+    return (store.publish_key.public(),)
 
 
 def require_acceptable(store: Store, data: bytes, *, wanted: str, signatures: bytes) -> Acceptable:
@@ -74,11 +86,13 @@ def require_acceptable(store: Store, data: bytes, *, wanted: str, signatures: by
         raise IntegrityError(f"module {name} does not carry the signature of this cache's key", path=name)
     sections = sections_of(data, footer)
     manifest = WholeManifest(sections[1])
-    if store.trusted_keys:
+    keys = _keys(store)
+    if keys:
         from compcache.signing.signatures import is_signed
 
-        if not is_signed(signatures, store.trusted_keys, footer.module_id, manifest.header.requirement()):
-            raise IntegrityError(f"module {name} is not signed with a key that is trusted here (trusted_keys)", path=name)
+        if not is_signed(signatures, keys, footer.module_id, manifest.header.requirement()):
+            which = "a key that is trusted here (trusted_keys)" if store.trusted_keys else "this cache's own key (publish_key)"
+            raise IntegrityError(f"module {name} is not signed with {which}", path=name)
     elif manifest.is_pickled() and not store.signing_key:
         raise PickleNotAllowedError(
             f"module {name} holds a pickled global: such modules are taken from elsewhere only with a trusted signature"

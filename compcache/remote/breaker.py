@@ -4,7 +4,7 @@ The breaker is a file. It holds three numbers as text: failures in a row, the ti
 epoch; 0: it is not), and for how many seconds. A file that is damaged or missing counts as a healthy store.
 
     healthy    look-ups go to the store
-    doubtful   one took long, in vain: left alone while the helper probes, which takes a moment where the store was slow once
+    doubtful   one failed after several tries: left alone while the helper probes, which takes a moment where the store failed once
     open       three failed in a row: left alone for 30 s, after each further failure twice as long, up to 10 minutes
     half-open  the pause is over: the next question has the helper probe, and is not waited for
 
@@ -24,8 +24,6 @@ __all__ = ["PROBE_SECONDS", "Breaker", "Gate", "Patience"]
 _FAILURES = 3  # in a row open it
 _FIRST_PAUSE = 30.0
 _LONGEST_PAUSE = 600.0
-#: A failure that took so long casts doubt on the store at once: three of these are more than a process may lose.
-_LONG = 0.1
 #: How long a probe may take, and for how long a store is in doubt where the outcome does not become known.
 PROBE_SECONDS = 1.0
 _DOUBT = PROBE_SECONDS + 2.0
@@ -65,8 +63,11 @@ class Breaker:
         if self._read() != (0, 0.0, 0.0):
             self._write(0, 0.0, 0.0)
 
-    def failed(self, seconds: float = 0.0, *, probe: bool = False) -> None:
-        """A request was not answered in time, or with an error of the store, after so many seconds."""
+    def failed(self, *, doubt: bool = False, probe: bool = False) -> None:
+        """A request was not answered in time, or with an error of the store, however often it was made.
+
+        `doubt`: the helper finds out whether the next one fares better, before others lose as much. `probe`: it did not.
+        """
         failures, until, pause = self._read()
         if until and not probe:
             return  # one of several that were on their way when another one failed
@@ -74,7 +75,7 @@ class Breaker:
         if failures >= _FAILURES:
             pause = min(2 * pause, _LONGEST_PAUSE) if pause else _FIRST_PAUSE
             until = time.time() + pause
-        elif probe or seconds >= _LONG:
+        elif probe or doubt:
             until = time.time() + _DOUBT
         self._write(failures, until, pause)
 
@@ -112,7 +113,6 @@ class Gate:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._path = ""
         self._believed_until = 0.0
 
     def is_shut(self) -> bool:
@@ -121,11 +121,11 @@ class Gate:
         if 0 < self._believed_until - now <= _BELIEVED:
             return True
         try:
-            self._path = self._path or os.path.join(state_directory(self._url, os.environ), "breaker")
+            path = os.path.join(state_directory(self._url, os.environ), "breaker")  # of the credentials that the environment has now
         except OSError as error:
             reraise_interrupt(error)
             return False  # who asks is told
-        is_open = Breaker(self._path).is_open()
+        is_open = Breaker(path).is_open()
         self._believed_until = now + _BELIEVED if is_open else 0.0
         return is_open
 

@@ -4,13 +4,15 @@ Layout: magic, a msgpack list ``[name, module_id, size, seconds, module, signatu
 where the module has an object of its own; `signatures` is the file of signatures that its publisher keeps beside it. A card is a
 pointer and decides nothing: the module that it leads to is verified by its own digest (and signature), and must realize the function.
 
-A pack is a magic, a msgpack list of the cards (without their modules) and of the modules, each once, and the check of all that.
+A pack is a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed by zlib, and the check of
+all that.
 
-Limitations: a card is at most `MAX_CARD` bytes.
+Limitations: a card is at most `MAX_CARD` bytes, what a pack holds `MAX_UNPACKED`.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
@@ -22,12 +24,15 @@ from compcache.files import reraise_interrupt
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["INLINE_LIMIT", "MAX_CARD", "Card", "Packed", "decode_card", "decode_pack", "encode_card", "encode_pack"]
+__all__ = ["INLINE_LIMIT", "MAX_CARD", "MAX_UNPACKED", "Card", "Packed", "decode_card", "decode_pack", "encode_card", "encode_pack"]
 
 _MAGIC = b"CCCARD1\0"
-_PACK_MAGIC = b"CCPACK1\0"
+_PACK_MAGIC = b"CCPACK2\0"
+#: Modules are much alike: more effort saves little.
+_EFFORT = 1
 #: The size of modules, in bytes, up to which the card holds them: one request instead of two.
 INLINE_LIMIT = 32 << 10
+MAX_UNPACKED = 64 << 20
 MAX_CARD = INLINE_LIMIT + (128 << 10)  # the longest name, and what frames it
 
 
@@ -87,7 +92,7 @@ def encode_pack(items: Iterable[Packed]) -> bytes:
     items = list(items)
     cards = [encode_card(item.card._replace(module=b"")) for item in items]
     modules = {item.card.module_id: item.module for item in items}
-    data: bytes = _PACK_MAGIC + msgpack.packb([cards, list(modules.items())])
+    data = _PACK_MAGIC + zlib.compress(msgpack.packb([cards, list(modules.items())]), _EFFORT)
     return data + check(data)
 
 
@@ -100,10 +105,14 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     if data[: len(_PACK_MAGIC)] != _PACK_MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("it is not a pack of a known version, or damaged")
     try:
-        cards, rows = msgpack.unpackb(data[len(_PACK_MAGIC) : -CHECK_SIZE])
+        unpacking = zlib.decompressobj()
+        plain = unpacking.decompress(data[len(_PACK_MAGIC) : -CHECK_SIZE], MAX_UNPACKED)
+        if not unpacking.eof:
+            raise FormatError("the pack holds more than packs do, or is cut")
+        cards, rows = msgpack.unpackb(plain)
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known = [decode_card(card) for card in cards]
         return {card.name: Packed(card, modules[card.module_id]) for card in known}
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, zlib.error) as error:
         reraise_interrupt(error)
         raise FormatError(f"the pack does not decode: {error}") from error

@@ -12,6 +12,7 @@ from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
 from compcache.formats.records import decode_module
 from compcache.identity import label_of
+from compcache.interrupts import suppress
 from compcache.publish.index_rebuild import module_index
 from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
@@ -21,24 +22,27 @@ from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import INLINE_LIMIT, Card, encode_card
 from compcache.remote.connection import ask, wake_helper
-from compcache.remote.directory import state_directory
+from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, module_key, platform_shelf, shelf_of, usable_shelves
 from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from compcache.remote.address import RemoteSettings
     from compcache.remote.adopt import Adopted
     from compcache.remote.connection import Question
     from compcache.store import Store
 
-__all__ = ["Inquiry", "RemoteStore"]
+__all__ = ["START_SECONDS", "Inquiry", "RemoteStore"]
 
-#: How long one that cannot compile waits for each round of a look-up.
+#: How long one that cannot compile waits for each round of a look-up, and for how long after that for the helper.
 _PATIENCE = 10.0
 _PATIENCE_PER_NAME = 0.1
+_MARGIN = 2.0
+#: How long a process waits, once, for a helper that is being started and its first answer.
+START_SECONDS = 1.0
 _BATCH = 512  # names in one question
 #: How often one process has a store probed that was left alone, in seconds.
 _PROBE_PAUSE = 1.0
@@ -54,38 +58,52 @@ class Inquiry:
         self._question = question
         self._asked = time.monotonic()
         self.fetched: tuple[str, ...] | None = None  # the functions that came; None until the answer is there
+        self.unanswered: tuple[str, ...] = ()  # those of which the store said nothing
 
     def arrived(self, seconds: float = 0.0) -> bool:
         """Whether functions have come into the local cache, after waiting for so long at most.
 
-        It is not waited for a store that has not answered lately, unless the question insists.
+        Longer where more is at stake: as long as compiling functions of this label has taken here. For a helper process that is only being
+        started, a second, once in a process. It is not waited for a store that has not answered lately, unless the question insists.
         """
-        patience = self._remote.patience
         if self.fetched is None:
             started = time.monotonic()
-            if self._question.wait(seconds if self._insists or patience.allows() else 0.0):
+            if self._is_answered(seconds):
                 self._take_in(time.monotonic() - started)
-            elif seconds:
-                patience.lost(time.monotonic() - started)
+            elif seconds and self._question.sent:
+                self._remote.patience.lost(time.monotonic() - max(started, self._question.sent))
         if self._question.problem and self.fetched is None:
             self.fetched = ()
             self._remote.complain(self._question.problem)
         return bool(self.fetched)
 
+    def _is_answered(self, seconds: float) -> bool:
+        if not seconds or not (self._insists or self._remote.patience.allows()):
+            return self._question.wait(0.0)
+        if self._question.is_starting() and (self._question.wait(START_SECONDS) or not self._question.sent):
+            return self._question.is_answered
+        return self._question.wait(max(seconds, self._remote.at_stake(self._names)))
+
     def _take_in(self, waited: float) -> None:
         self._remote.count("remote_answers")
         self._remote.count("remote_seconds", time.monotonic() - self._asked)
-        if all(outcome == UNAVAILABLE for outcome, *_ in self._question.answer):
+        outcomes = zip(self._names, self._question.answer, strict=True)
+        self.unanswered = tuple(name for name, (outcome, *_) in outcomes if outcome == UNAVAILABLE)
+        if len(self.unanswered) == len(self._names):
             self._remote.patience.lost(waited)
         else:
             self._remote.patience.answered()
-        self.fetched = self._remote.take_in(self._names, self._question.answer)
+        self.fetched = self._remote.take_in(self._names, self._question.answer, insists=self._insists)
 
     def give_up(self) -> None:
-        """The function was compiled meanwhile."""
+        """The functions are compiled."""
         if self.fetched is None:
             self._remote.count("remote_late")
             self._question.close()
+
+    def compiled(self, seconds: float) -> None:
+        """They were, in so many seconds."""
+        self._remote.note_stake(self._names, seconds)
 
 
 class RemoteStore:
@@ -94,12 +112,12 @@ class RemoteStore:
     def __init__(self, store: Store, settings: RemoteSettings) -> None:
         self._store = store
         self.settings = settings
-        self._directory: str | None = None
         self._complained = False
         self.patience = Patience()
         self._probed = -_PROBE_PAUSE  # when this process had the store probed
         self._rejected: set[str] = set()  # functions that the store has, but not as this cache takes them
         self._start_up = 0, b""  # a process, and the token by which the helper knows its questions
+        self._stakes: dict[str, float] = {}  # by label: the seconds that the last compilation took
 
     @property
     def writes(self) -> bool:
@@ -107,10 +125,12 @@ class RemoteStore:
         return self.settings.mode == WRITE
 
     def directory(self) -> str:
-        """The directory of the helper's socket, the breaker and the outbox. Raises `OSError`."""
-        if self._directory is None:
-            self._directory = state_directory(self.settings.url, os.environ)
-        return self._directory
+        """The directory of the helper's socket and the breaker, for the credentials that there are now. Raises `OSError`."""
+        return state_directory(self.settings.url, os.environ)
+
+    def outbox(self) -> Outbox:
+        """The uploads that wait. Raises `OSError`."""
+        return Outbox(outbox_directory(self.settings.url, os.environ))
 
     def _breaker(self) -> Breaker:
         return Breaker(os.path.join(self.directory(), "breaker"))
@@ -147,7 +167,8 @@ class RemoteStore:
             if not self._is_in_service(waits=insists):
                 self.count("remote_skipped")
                 return None
-            question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic())
+            patience = _patience(wanted) if insists else 0.0
+            question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic(), patience)
         except OSError as error:
             reraise_interrupt(error)
             self.complain(str(error))
@@ -158,26 +179,29 @@ class RemoteStore:
         """Fetch functions and all that they import into the local cache; those of them that came. See `inquire`."""
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
-        for at in range(0, len(wanted), _BATCH):
-            names = wanted[at : at + _BATCH]
-            inquiry = self.inquire(names, plain=plain, insists=insists)
+        while wanted:
+            batch, wanted = wanted[:_BATCH], wanted[_BATCH:]
+            inquiry = self.inquire(batch, plain=plain, insists=insists)
             if inquiry is None:
                 continue
-            inquiry.arrived(_PATIENCE + _PATIENCE_PER_NAME * len(names))
+            inquiry.arrived(_patience(batch) + _MARGIN)
             if inquiry.fetched is None:
                 inquiry.give_up()
                 break
             come += inquiry.fetched
+            if insists and inquiry.fetched:
+                wanted += inquiry.unanswered  # as long as something comes
         return tuple(come)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
-        """For each function whether the store has code of it that this host can use."""
+        """For each function whether the store is known to have code of it that this host can use; warns where it does not say."""
         self._is_in_service(waits=True)
         question = ask(self.settings, "has", list(names), *self._places())
-        if not question.wait(_PATIENCE):
-            self.complain(question.problem)
-            return (False,) * len(names)
-        return tuple(question.answer)
+        answers = question.answer if question.wait(_patience(names) + _MARGIN) else [None] * len(names)
+        unknown = answers.count(None)
+        if unknown:
+            self.complain(question.problem or f"it did not say whether it has {unknown} of {len(names)} functions")
+        return tuple(map(bool, answers))
 
     def _places(self) -> tuple[str, list[str]]:
         """The platform, and the shelves that this host can use."""
@@ -195,14 +219,14 @@ class RemoteStore:
         try:
             if not self._is_in_service(waits=True):
                 return left_alone(url, name, *self._breaker().state())
-            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic())
+            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic(), _PATIENCE)
         except OSError as error:
             reraise_interrupt(error)
             return read_answer(self._store, url, name, None, str(error))
-        answer = question.answer[0] if question.wait(_PATIENCE) else None
+        answer = question.answer[0] if question.wait(_PATIENCE + _MARGIN) else None
         return read_answer(self._store, url, name, answer, question.problem)
 
-    def take_in(self, names: tuple[str, ...], answers: list[list[object]]) -> tuple[str, ...]:
+    def take_in(self, names: tuple[str, ...], answers: list[list[object]], *, insists: bool = False) -> tuple[str, ...]:
         """Verify and publish what was found, then fetch what it imports; the functions that came."""
         come: list[str] = []
         imports: dict[str, None] = {}
@@ -218,17 +242,17 @@ class RemoteStore:
                 imports.update(dict.fromkeys(adopted.imports))
             elif rest[-1] is True:  # a pack had it
                 distrusted.append(name)
-        come += self._ask_cards(distrusted)
+        come += self._ask_cards(distrusted, insists=insists)
         absent = [name for name in imports if name not in names and next(self._store.find(name), None) is None]
         if absent:
-            self.fetch(absent, plain=True)
+            self.fetch(absent, plain=True, insists=insists)
         return tuple(come)
 
-    def _ask_cards(self, names: list[str]) -> tuple[str, ...]:
+    def _ask_cards(self, names: list[str], *, insists: bool) -> tuple[str, ...]:
         """Look functions up by their cards, after what a pack had of them was rejected."""
         if not names or not ask(self.settings, "distrust", self._token()).wait(_PATIENCE):
             return ()
-        return self.fetch(names, plain=True)
+        return self.fetch(names, plain=True, insists=insists)
 
     def _adopt(self, name: str, data: bytes, signatures: bytes) -> Adopted | None:
         try:
@@ -243,6 +267,14 @@ class RemoteStore:
         self.count("remote_size", len(data))
         return adopted
 
+    def note_stake(self, names: Iterable[str], seconds: float) -> None:
+        """Compiling these functions took so many seconds."""
+        self._stakes.update(dict.fromkeys(map(_label, names), seconds))
+
+    def at_stake(self, names: Iterable[str]) -> float:
+        """The seconds that compiling these functions may take, by what others of their labels took; 0.0 where none did."""
+        return min(max([self._stakes.get(_label(name), 0.0) for name in names], default=0.0), _PATIENCE)
+
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
@@ -251,7 +283,7 @@ class RemoteStore:
             upload = self._upload_of(module_id, always=always)
             if upload is None:
                 return False
-            dropped = Outbox(os.path.join(self.directory(), "outbox")).put(upload)
+            dropped = self.outbox().put(upload)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             self.complain(f"a module could not be put into the outbox: {error}")
@@ -273,7 +305,7 @@ class RemoteStore:
 
     def flush(self, seconds: float) -> int:
         """Wait until what waits is uploaded; how many uploads are left."""
-        waiting = Outbox(os.path.join(self.directory(), "outbox"))
+        waiting = self.outbox()
         if not waiting.names() and not (self.writes and self._start_up[1]):
             return 0  # nor has this process anything to leave in a pack
         question = ask(self.settings, "flush", seconds)
@@ -336,8 +368,17 @@ class RemoteStore:
     def complain(self, problem: str) -> None:
         """Warn, once, that the store is not used, and leave it alone for a while."""
         self.count("remote_errors")
-        if self._directory is not None:
-            Breaker(os.path.join(self._directory, "breaker")).failed()
+        with suppress(OSError):
+            self._breaker().failed()
         if problem and not self._complained:
             self._complained = True
             warn(f"the remote store {self.settings.shown} is not used: {problem}")
+
+
+def _label(name: str) -> str:
+    return label_of(name) or name
+
+
+def _patience(names: Collection[str]) -> float:
+    """How long an answer about so many functions is waited for."""
+    return _PATIENCE + _PATIENCE_PER_NAME * len(names)

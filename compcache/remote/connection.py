@@ -18,17 +18,17 @@ import msgpack
 from compcache.files import reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.processes.detached import start_detached
-from compcache.remote.directory import state_directory
+from compcache.remote.directory import outbox_directory, state_directory
 
 if TYPE_CHECKING:
     from compcache.remote.address import RemoteSettings
 
 __all__ = [
-    "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "Question", "ask", "decode", "encode", "owner_of", "wake_helper",
+    "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "STAKE", "Question", "ask", "decode", "encode", "owner_of", "wake_helper",
 ]  # fmt: skip
 
 #: The version of the questions and answers. Helpers of several versions may run side by side; breaker and outbox are common to them.
-_PROTOCOL = 3
+_PROTOCOL = 4
 SOCKET, LOCK, REFUSED = f"socket-{_PROTOCOL}", f"helper-{_PROTOCOL}.lock", f"refused-{_PROTOCOL}"
 LENGTH = Struct("<I")
 MAX_MESSAGE = 1 << 30
@@ -41,6 +41,10 @@ _START_SECONDS = 10.0
 _started: dict[str, tuple[int, float]] = {}  # by directory: the process and when this process started it
 _reached: set[str] = set()  # directories whose helper was reached since
 _questions: WeakSet[Question] = WeakSet()
+_awaited: set[str] = set()  # directories whose helper this process has waited for
+#: The one field of a message before the answer: the seconds that compiling took what the store has, and is still to come.
+STAKE = "stake"
+_LONGEST_STAKE = 10.0
 
 
 def encode(message: object) -> bytes:
@@ -60,7 +64,10 @@ def owner_of(connection: socket.socket) -> int:
 
 
 class Question:
-    """A question that was sent, or will be when the helper listens; `answer` is there once `wait` says so."""
+    """A question that was sent, or will be when the helper listens; `answer` is there once `wait` says so.
+
+    `sent` is the monotonic time when it was, 0.0 before.
+    """
 
     def __init__(self, directory: str, settings: RemoteSettings, message: object) -> None:
         self._directory = directory
@@ -68,25 +75,40 @@ class Question:
         self._unsent = encode(message)
         self._received = bytearray()
         self._socket: socket.socket | None = None
+        self._stake = 0.0
+        self.sent = 0.0
         self.answer: Any = None
         self.is_answered = False
         self.problem = ""
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer, for so long at most; whether it is there. False for good where `problem` says why."""
-        end = time.monotonic() + seconds
+        """Wait for the answer, for so long at most; whether it is there. False for good where `problem` says why.
+
+        Once the helper has said how much is at stake it is waited for as long as that.
+        """
+        started = time.monotonic()
+
+        def left() -> float:
+            return started + (max(seconds, self._stake) if seconds else 0.0) - time.monotonic()
+
         while not (self.is_answered or self.problem):
-            left = end - time.monotonic()
             if self._socket is None and not self._connect():
-                if left <= 0 or self.problem:
+                if left() <= 0 or self.problem:
                     break
-                time.sleep(min(_LOOK_AGAIN, left))
+                time.sleep(max(0.0, min(_LOOK_AGAIN, left())))
                 continue
-            self._advance(max(0.0, left))
-            if time.monotonic() >= end:
+            self._advance(max(0.0, left()))
+            if left() <= 0:
                 break
         return self.is_answered
+
+    def is_starting(self) -> bool:
+        """Whether its helper process is only being started. Says so once in a process."""
+        if self.sent or self._directory in _awaited:
+            return False
+        _awaited.add(self._directory)
+        return True
 
     def close(self) -> None:
         """Give the question up."""
@@ -117,6 +139,7 @@ class Question:
             if folder >= 0:
                 os.close(folder)
         self._socket = connection
+        self.sent = time.monotonic()
         _reached.add(self._directory)
         return True
 
@@ -139,12 +162,18 @@ class Question:
             if not data:
                 self.problem = "its helper process ended"
                 self.close()
-        if len(self._received) >= LENGTH.size:
+        while len(self._received) >= LENGTH.size and not self.is_answered:
             end = LENGTH.size + LENGTH.unpack_from(self._received)[0]
-            if len(self._received) >= end:
-                self.answer = decode(bytes(self._received[LENGTH.size : end]))
-                self.is_answered = True
-                self.close()
+            if len(self._received) < end:
+                break
+            message = decode(bytes(self._received[LENGTH.size : end]))
+            del self._received[:end]
+            if isinstance(message, dict) and STAKE in message:
+                self._stake = min(max(self._stake, message[STAKE]), _LONGEST_STAKE)
+                continue
+            self.answer = message
+            self.is_answered = True
+            self.close()
 
 
 def _forget_connections() -> None:
@@ -184,7 +213,7 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
         return "" if time.monotonic() - when < 1.0 else "its helper process ends when it is started"
     _reached.discard(directory)
     try:
-        told = encode([settings.url, settings.mode])
+        told = encode([settings.url, settings.mode, outbox_directory(settings.url, os.environ)])
         _started[directory] = start_detached(_HELPER, [directory], os.environ, told), time.monotonic()
     except OSError as error:
         reraise_interrupt(error)

@@ -17,7 +17,7 @@ from compcache.targets.processor_words import processor_with, words_of
 if TYPE_CHECKING:
     from compcache.formats.host import Processor
 
-__all__ = ["card_key", "module_key", "pack_key", "platform_shelf", "shelf_of", "usable_shelves"]
+__all__ = ["card_key", "module_key", "pack_key", "platform_shelf", "shelf_key", "shelf_of", "usable_shelves"]
 
 #: The layout of the store; a change of it, or of the format of cards, begins a new one beside the old one.
 LAYOUT = "ccr2"
@@ -58,6 +58,11 @@ def pack_key(platform: str, shelf: str, first_name: str) -> str:
 def _place(platform: str, shelf: str, func_name: str) -> str:
     key = name_key(func_name).hex()
     return f"{platform}/{shelf}/{key[:2]}/{key}"
+
+
+def shelf_key(platform: str, shelf: str) -> str:
+    """Where it says that a shelf is in use: ``ccr2/s/<platform>/<shelf>``."""
+    return f"{LAYOUT}/s/{platform}/{shelf}"
 
 
 def module_key(module_id: bytes) -> str:

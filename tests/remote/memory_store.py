@@ -101,10 +101,13 @@ class MemoryStore:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
 
+    def pause_after(self, error: Exception) -> float | None:
+        return 0.0 if isinstance(error, StoreError) else None
+
     def _put(self, key: str, data: bytes) -> None:
         self.objects[key] = data, self.now()
 
-    async def get(self, key: str, largest: int) -> bytes | None:
+    async def get(self, key: str, largest: int, _: object = None) -> bytes | None:
         await self._request()
         data, _ = self.objects.get(key, (None, 0.0))
         if data is not None and len(data) > largest:

@@ -20,6 +20,7 @@ from web_store import WebStore
 from compcache import Cache, CacheWarning, Identity, NotCachedError
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import SOCKET, ask
+from compcache.remote.directory import outbox_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -296,8 +297,7 @@ def test_a_socket_of_an_older_version_is_left_alone(web: WebStore, tmp_path: Pat
     name = Identity("f", code=1)
     with Cache(tmp_path / "b", remote=web.url, remote_mode="write") as cache:
         directory = Path(cache.remote.directory())  # type: ignore[union-attr]
-        (directory / "outbox").mkdir()
-        old = directory / "outbox" / "00000000000000000001-old.upload"
+        old = Path(outbox_directory(web.url, os.environ)) / "00000000000000000001-old.upload"
         old.write_bytes(b"of another version")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(directory / "socket"))

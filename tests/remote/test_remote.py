@@ -30,6 +30,7 @@ from compcache.remote.helper.reads import Reads, words
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import module_key, shelf_of
 from compcache.signing.keys import new_key
+from compcache.signing.signatures import signers
 from compcache.targets.processor_words import requirement_of
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def test_what_is_added_by_the_group_is_uploaded(open_cache: Callable[..., Cache]
     first.get_or_compile(Identity("slow", code=1), lambda: constant("slow", 1))
     names = [Identity("f", number=number).func_name for number in range(3)]
     first.add_modules([ModuleSource(constant("f", number), {name: Function(symbol="f")}) for number, name in enumerate(names)])
-    waiting = Outbox(str(Path(first.remote.directory()) / "outbox"))  # type: ignore[union-attr]
+    waiting = first.remote.outbox()  # type: ignore[union-attr]
     assert first.flush_uploads(60)
     assert waiting.names() == []
     assert len(objects(store, "f")) + first.remote.status().get("not_worth_uploading", 0) == 4  # type: ignore[union-attr]
@@ -357,7 +358,7 @@ class Counting:
         self.objects = objects
         self.asked: list[tuple[str, int]] = []
 
-    async def get(self, key: str, largest: int) -> bytes | None:
+    async def get(self, key: str, largest: int, _: object = None) -> bytes | None:
         self.asked.append((key, largest))
         return self.objects.get(key)
 
@@ -446,15 +447,35 @@ def test_pickles_with_the_signature_of_the_key_come(open_cache: Callable[..., Ca
 
 
 def test_what_another_cache_compiled_gets_no_signature_here(open_cache: Callable[..., Cache], tmp_path: Path) -> None:
-    """A key signs what its owner compiles, not what came from an unsigned store: others would take it for the owner's."""
+    """A key signs what its owner compiles, not what came from elsewhere: others would take it for the owner's."""
     pytest.importorskip("nacl")
-    name = Identity("f", code=17)
+    name, other = Identity("f", code=17), new_key("other")
+    first = open_cache("a", publish_key=str(other))
+    first.get_or_compile(name, lambda: constant("f", 1))
+    upload(first, name)
+    second = open_cache("b", publish_key=str(new_key("mine")), trusted_keys=[str(other.public())])
+    assert second.get_or_compile(name, never)() == 1
+    (file,) = (tmp_path / "b").rglob("*.ed25519")
+    assert signers(file.read_bytes()) == ("other",)
+
+
+@pytest.mark.parametrize("value", [1, 2])
+def test_a_publisher_signs_what_is_there_unsigned(open_cache: Callable[..., Cache], value: int) -> None:
+    """By compiling it: whether that gives the same module or another one, those who trust the key have it then, as has the publisher."""
+    pytest.importorskip("nacl")
+    mine, name = new_key("mine"), Identity("f", code=value)
     first = open_cache("a")
     first.get_or_compile(name, lambda: constant("f", 1))
     upload(first, name)
-    second = open_cache("b", publish_key=str(new_key("mine")))
-    assert second.get_or_compile(name, never)() == 1
-    assert list((tmp_path / "b").rglob("*.ed25519")) == []
+    publisher = open_cache("b", publish_key=str(mine))
+    assert publisher.get_or_compile(name, partial(constant, "f", value))() == value
+    assert publisher.stats().remote.rejected == 1
+    upload(publisher, name)
+    assert open_cache("c", "read", trusted_keys=[str(mine.public())]).get_or_compile(name, never)() == value
+    again = open_cache("d", publish_key=str(mine))
+    assert again.get_or_compile(name, never)() == value
+    upload(again, name)
+    assert open_cache("e", "read", trusted_keys=[str(mine.public())]).get_or_compile(name, never)() == value
 
 
 def test_a_reader_with_trusted_keys_takes_what_they_signed(open_cache: Callable[..., Cache]) -> None:
@@ -670,13 +691,13 @@ def test_a_clock_that_was_set_back_leaves_no_store_alone_for_long(tmp_path: Path
         assert breaker.is_open() == is_open
 
 
-def test_a_failure_that_took_long_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
+def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
-    breaker.failed(1.0)
+    breaker.failed(doubt=True)
     assert (other.is_open(), other.is_doubtful(), other.allows()) == (True, True, False)
-    breaker.succeeded()  # it was slow once, says the probe
+    breaker.succeeded()  # it failed once, says the probe
     assert other.allows()
-    breaker.failed(1.0)
+    breaker.failed(doubt=True)
     for _ in range(2):
         breaker.failed(probe=True)
     assert (other.is_open(), other.is_doubtful()) == (True, False)

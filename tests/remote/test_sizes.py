@@ -7,14 +7,18 @@ import resource
 import socketserver
 import threading
 import time
+import tracemalloc
+import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from compcache.digest import check
+from compcache.errors import FormatError
 from compcache.remote.address import RemoteSettings
 from compcache.remote.breaker import Breaker
-from compcache.remote.card import Card, encode_card
+from compcache.remote.card import MAX_UNPACKED, Card, Packed, decode_pack, encode_card, encode_pack
 from compcache.remote.helper.backends import open_backend
 from compcache.remote.helper.reads import LARGEST_MODULE, Reads, Room
 
@@ -28,7 +32,7 @@ class Claiming:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    async def get(self, key: str, largest: int) -> bytes:
+    async def get(self, key: str, largest: int, _: object = None) -> bytes:
         if "/f/" in key:
             return encode_card(Card("f", b"m" * 16, LARGEST_MODULE // 3, 1.0, b""))
         self.asked.append(largest)
@@ -40,11 +44,33 @@ def test_one_question_reads_no_more_than_an_answer_may_have(tmp_path: Path) -> N
 
     async def run() -> list[str]:
         reads, room = Reads(store, Breaker(str(tmp_path / "breaker"))), Room()
-        answers = await asyncio.gather(*[reads.find("f", "platform", ["shelf"], 10.0, room) for _ in range(16)])
+        answers = await asyncio.gather(*[reads.find("f", "platform", ["shelf"], room) for _ in range(16)])
         return sorted({answer[0] for answer in answers})
 
     assert asyncio.run(run()) == ["missing", "unavailable"]
     assert sum(store.asked) <= LARGEST_MODULE
+
+
+def test_packs_are_compressed() -> None:
+    """And decode to what they were made of."""
+    items = [Packed(Card(f"f{n}", bytes([n]) * 16, 4000, 0.5, b""), bytes([n]) * 4000) for n in range(20)]
+    data = encode_pack(items)
+    assert len(data) < 20 * 400
+    assert decode_pack(data) == {item.card.name: item for item in items}
+
+
+@pytest.mark.parametrize("harm", ["holds too much", "is cut", "is not compressed"])
+def test_a_pack_that_decompresses_to_more_than_packs_hold_is_refused(harm: str) -> None:
+    """Nor is more of it held than that: a few hundred KiB say that they are 128 MiB."""
+    magic = encode_pack([])[:8]
+    plain = zlib.compress(bytes(2 * MAX_UNPACKED if harm == "holds too much" else 1000), 1)
+    data = magic + {"is cut": plain[:-5], "is not compressed": b"plain"}.get(harm, plain)
+    data += check(data)
+    tracemalloc.start()
+    with pytest.raises(FormatError):
+        decode_pack(data)
+    assert tracemalloc.get_traced_memory()[1] < 3 * MAX_UNPACKED
+    tracemalloc.stop()
 
 
 class Headers(socketserver.StreamRequestHandler):

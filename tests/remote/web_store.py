@@ -29,6 +29,8 @@ class WebStore(ThreadingHTTPServer):
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.behave: Callable[[str, str], str] = lambda *_: ""
+        self.authorizations: list[str] = []
+        self.accepts: Callable[[str], bool] = lambda _: True  # which of them are let in
         self.url = f"http://127.0.0.1:{self.server_address[1]}/cache"
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -40,6 +42,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer is two writes: the second would wait 40 ms for the acknowledgement of the first
     server: WebStore
 
     def do_GET(self) -> None:
@@ -55,7 +58,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _misbehaves(self, data: bytes) -> bool:
         self.server.requests.append((self.command, self.path))
-        way = self.server.behave(self.command, self.path)
+        authorization = self.headers.get("Authorization", "")
+        self.server.authorizations.append(authorization)
+        way = self.server.behave(self.command, self.path) if self.server.accepts(authorization) else "forbid"
         if way:
             getattr(self, f"_{way}")(data)
         return bool(way)
@@ -80,6 +85,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def _fail(self, _: bytes) -> None:
         self._answer(500, b"")
+
+    def _throttle(self, _: bytes) -> None:
+        self._answer(429, b"", **{"Retry-After": "0"})
+
+    def _delay(self, _: bytes) -> None:
+        time.sleep(0.3)
+        found = self.server.objects.get(self.path)
+        self._answer(404 if found is None else 200, found or b"")
 
     def _stall(self, _: bytes) -> None:
         time.sleep(STALL_SECONDS)

@@ -9,7 +9,8 @@ import re
 import stat
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from errno import ELOOP, ENOTDIR, ENXIO
+from datetime import timedelta
+from errno import EAGAIN, EIO, ELOOP, ENOTDIR, ENXIO, ESTALE, ETIMEDOUT
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -27,9 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_backend"]
 
 _CONNECT = "250ms"
-_LONGEST = "60s"
+_LONGEST = "1h"  # `Requests` gives up earlier
 #: A link, a socket, or what `read_file` refuses.
 _NO_OBJECT = (ELOOP, ENOTDIR, ENXIO, None)
+#: What a shared file system says when its server is busy, or was exchanged.
+_PASSING = (EAGAIN, EIO, ESTALE, ETIMEDOUT)
+#: What passes of what `obstore` says: statuses of HTTP, and what becomes of connections. It does not tell `Retry-After`.
+_STATUS, _PASSING_STATUSES = re.compile(r"status: (\d{3})"), frozenset(("408", "425", "429", "500", "502", "503", "504"))
+_CONNECTION = re.compile(r"kind: (Connect|Request|Timeout|Interrupted)\b(?!.*InvalidCertificate)", re.DOTALL)
 
 
 class BackendMissingError(Exception):
@@ -51,8 +57,11 @@ class Listed(NamedTuple):
 class Backend(Protocol):
     """A store of immutable objects. Errors other than a missing object are raised as the client raises them."""
 
-    async def get(self, key: str, largest: int) -> bytes | None:
-        """The object, None where there is none. Raises `TooLargeError` where it has more bytes than `largest`, without reading it."""
+    async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None, /) -> bytes | None:
+        """The object, None where there is none. Raises `TooLargeError` where it has more bytes than `largest`, without reading it.
+
+        `begun` is called when the store has begun to answer, if that is told before the whole answer is there.
+        """
 
     async def create(self, key: str, data: bytes) -> bool:
         """Store an object unless the key is taken; whether it was stored."""
@@ -68,6 +77,9 @@ class Backend(Protocol):
 
     def list(self, prefix: str) -> AsyncIterator[Listed]:
         """The objects whose keys begin with `prefix`; NotImplementedError where the store cannot list."""
+
+    def pause_after(self, error: Exception) -> float | None:
+        """After how many seconds, at least, a request that failed so may be made again; None where that would be in vain."""
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
@@ -100,8 +112,11 @@ class _Directory:
         self._root = os.path.abspath(root)
         self._files = Tree(Files(), self._root, path_opener())
 
-    async def get(self, key: str, largest: int) -> bytes | None:
+    async def get(self, key: str, largest: int, _: Callable[[], None] | None = None) -> bytes | None:
         return await asyncio.to_thread(self._read, key, largest)
+
+    def pause_after(self, error: Exception) -> float | None:
+        return 0.0 if isinstance(error, OSError) and error.errno in _PASSING else None
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -198,21 +213,32 @@ class _ObjectStore:
         )
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _LONGEST, "allow_http": plain}
         if settings.kind == "http" and settings.credentials is not None:  # the client knows passwords of object stores alone
-            token = base64.b64encode(":".join(settings.credentials).encode()).decode()
-            options["default_headers"] = {"authorization": f"Basic {token}"}
+            user, password = settings.credentials
+            basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+            options["default_headers"] = {"authorization": f"Basic {basic}" if user else f"Bearer {password}"}
         self._store = from_url(
-            settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0}
-        )
+            settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0},
+            **_found_by_boto3(settings),
+        )  # fmt: skip
         self._creates = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
 
-    async def get(self, key: str, largest: int) -> bytes | None:
+    async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None) -> bytes | None:
         try:
             found = await self._obstore.get_async(self._store, key)
+            if begun is not None:
+                begun()
             if found.meta["size"] > largest:
                 raise TooLargeError(key)
             return bytes(await found.bytes_async())
         except FileNotFoundError:
             return None
+
+    def pause_after(self, error: Exception) -> float | None:
+        if type(error) is not self._obstore.exceptions.GenericError:
+            return None
+        status = _STATUS.search(str(error))
+        passes = status[1] in _PASSING_STATUSES if status is not None else _CONNECTION.search(str(error)) is not None
+        return 0.0 if passes else None
 
     async def create(self, key: str, data: bytes) -> bool:
         if not self._creates:
@@ -248,6 +274,41 @@ class _ObjectStore:
                 yield Listed(item["path"], item["size"], item["last_modified"].timestamp())
 
 
+#: What `obstore` finds by itself, and renews.
+_OWN_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+)  # fmt: skip
+_CREDENTIALS_MINUTES = 5
+
+
+def _found_by_boto3(settings: RemoteSettings) -> dict[str, Any]:
+    """Options that have boto3 find credentials of S3, where it is installed: profiles, SSO, processes, roles, metadata of instances.
+
+    They are looked for anew every five minutes, so that what is exchanged on disk is used.
+
+    Raises:
+        BackendMissingError: a profile is named, which boto3 alone knows.
+    """
+    if not urlsplit(settings.url).scheme.startswith("s3") or any(os.environ.get(name) for name in _OWN_CREDENTIALS):
+        return {}
+    try:
+        provider: Any = import_module("obstore.auth.boto3").Boto3CredentialProvider
+    except ImportError as error:
+        if os.environ.get("AWS_PROFILE"):
+            raise BackendMissingError("AWS_PROFILE needs boto3: pip install boto3") from error
+        return {}
+
+    def credentials() -> Any:
+        return provider(ttl=timedelta(minutes=_CREDENTIALS_MINUTES))()
+
+    try:
+        region = provider().config.get("region")
+    except ValueError:
+        return {}  # it finds none: the bucket may be public, or the metadata of the instance come later
+    return {"credential_provider": credentials, **({"config": {"region": region}} if region else {})}
+
+
 class _Redis:
     """A Redis (or Valkey) server. Objects are strings; how long they stay is the server's policy. When each was written, by the server's
     clock, is in a sorted set beside them; one that is not there was written when that is noticed.
@@ -256,6 +317,8 @@ class _Redis:
     def __init__(self, settings: RemoteSettings) -> None:
         try:
             client: Any = import_module("redis.asyncio").Redis
+            known: Any = import_module("redis.exceptions")
+            never: Any = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
         except ImportError as error:
             raise _missing("redis", settings) from error
         plain, _, prefix = settings.url.partition("#")
@@ -267,16 +330,23 @@ class _Redis:
             plain, prefix = plain[: -len(rest) - 1], rest
         self._prefix = f"{prefix}/" if prefix else ""
         self._times = f"{self._prefix}{_TIMES}"
-        self._redis = client.from_url(plain, socket_connect_timeout=0.25, socket_timeout=60.0, single_connection_client=False)
+        self._passing = known.ConnectionError, known.TimeoutError, known.TryAgainError, known.ClusterDownError
+        self._refusing = known.AuthenticationError, known.AuthorizationError
+        self._redis = client.from_url(
+            plain, socket_connect_timeout=0.25, socket_timeout=3600.0, single_connection_client=False, retry=never
+        )
         pool = self._redis.connection_pool
         pool.connection_class = _bounded(pool.connection_class)
 
-    async def get(self, key: str, largest: int) -> bytes | None:
+    async def get(self, key: str, largest: int, _: Callable[[], None] | None = None) -> bytes | None:
         with _allowing(largest):
             found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
         if len(found) > largest:
             raise TooLargeError(key)
         return found or None  # nothing that is stored is empty
+
+    def pause_after(self, error: Exception) -> float | None:
+        return 0.0 if isinstance(error, self._passing) and not isinstance(error, self._refusing) else None
 
     async def create(self, key: str, data: bytes) -> bool:
         is_new = bool(await self._redis.set(self._prefix + key, data, nx=True))

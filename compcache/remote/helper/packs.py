@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
 from compcache.identity import label_of
-from compcache.remote.card import Packed, decode_pack, encode_pack
+from compcache.remote.card import MAX_UNPACKED, Packed, decode_pack, encode_pack
 from compcache.remote.shelves import pack_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from compcache.remote.card import Card
+    from compcache.remote.helper.used_shelves import UsedShelves
 
 __all__ = ["LARGEST_PACK", "Packs", "StartUp"]
 
-#: The size of a pack, in bytes, and of a module in it.
-MAX_PACK = 32 << 20
-#: With what stands beside the modules.
-LARGEST_PACK = 2 * MAX_PACK
+#: The size of the modules of a pack, in bytes, and what is read of one at most.
+MAX_PACK, LARGEST_PACK = 32 << 20, MAX_UNPACKED
+#: The size of a module in it.
 _MAX_MODULE = 4 << 20
 #: Fewer functions than these are not worth a request of their own.
 _FEWEST = 4
@@ -76,12 +76,16 @@ class Packs:
     """Fetches and learns the packs of one store.
 
     Args:
-        fetch: gets an object; None or an error where it is not to be had.
+        fetch: gets an object; None where it is not to be had.
         store: stores an object in place of the one that is there.
+        shelves: tell which shelves may have a pack.
     """
 
-    def __init__(self, fetch: Callable[[str], Awaitable[bytes | Exception | None]], store: Callable[[str, bytes], Awaitable[None]]) -> None:
+    def __init__(
+        self, fetch: Callable[[str], Awaitable[bytes | None]], store: Callable[[str, bytes], Awaitable[None]], shelves: UsedShelves
+    ) -> None:
         self._fetch = fetch
+        self._shelves = shelves
         self._store = store
         self._start_ups: dict[bytes, StartUp] = {}
         self._remembered: OrderedDict[tuple[str, str, str], Packed] = OrderedDict()
@@ -155,6 +159,7 @@ class Packs:
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
         key = pack_key(start_up.platform, start_up.shelves[best], start_up.first)
+        await self._shelves.note(start_up.platform, start_up.shelves[best])
         await self._store(key, encode_pack(items.values()))
         start_up.stored = len(items)
 
@@ -169,10 +174,11 @@ class Packs:
         return None
 
     async def _load(self, start_up: StartUp) -> None:
-        keys = [pack_key(start_up.platform, shelf, start_up.first) for shelf in start_up.shelves]
+        shelves = self._shelves.among(start_up.platform, start_up.shelves)
+        keys = [pack_key(start_up.platform, shelf, start_up.first) for shelf in shelves]
         found = await asyncio.gather(*[self._fetch(key) for key in keys])
-        for shelf, data in zip(start_up.shelves, found, strict=True):
-            if isinstance(data, bytes):
+        for shelf, data in zip(shelves, found, strict=True):
+            if data is not None:
                 with suppress(FormatError):
                     start_up.pack = decode_pack(data)
                     start_up.shelf, start_up.stored = shelf, len(start_up.pack)

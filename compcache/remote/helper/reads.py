@@ -1,10 +1,9 @@
-"""Look-ups in one store: with time limits, a breaker for all processes of the host, and probes of a store that has failed."""
+"""Look-ups in one store: with a breaker for all processes of the host, and probes of a store that has failed."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 from compcache.errors import FormatError
@@ -13,22 +12,21 @@ from compcache.remote.answer import FOUND, MISSING, UNAVAILABLE
 from compcache.remote.breaker import PROBE_SECONDS
 from compcache.remote.card import decode_card
 from compcache.remote.helper.backends import TooLargeError
+from compcache.remote.helper.requests import Requests
 from compcache.remote.shelves import LAYOUT, card_key, module_key
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from typing import TypeVar
+    from collections.abc import Callable
 
     from compcache.remote.breaker import Breaker
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
 
-    _T = TypeVar("_T")
-
-__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "Reads", "Room", "is_intact", "words"]
+__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "Reads", "Room", "is_intact", "words"]
 
 LOOKUP_SECONDS = 1.0
-_CONCURRENT = 32
+#: How long requests are made again of a look-up that is waited for as long as it takes.
+PATIENCE = 3.0
 _SECONDS_PER_BYTE = 1.0 / (1 << 20)
 _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
 #: What is larger is not a card, or not a module, whatever it says: nothing of it is read.
@@ -46,87 +44,95 @@ class _LeftAloneError(Exception):
 
 
 class Room:
-    """How many bytes of modules the answer to one question may have: what a store says of sizes is reserved before it is read."""
+    """How many bytes of modules the answer to one question may have: what a store says of sizes is reserved before it is read.
 
-    def __init__(self) -> None:
+    `tell` is called with the seconds that compiling a module took before it is fetched.
+    """
+
+    def __init__(self, tell: Callable[[float], None] = lambda _: None) -> None:
         self._left = LARGEST_MODULE
+        self._tell = tell
 
-    def reserve(self, size: int) -> bool:
-        """Whether there is room for so many more."""
-        has_room = size <= self._left
-        self._left -= size if has_room else 0
+    def reserve(self, card: Card) -> bool:
+        """Whether there is room for the module of this card."""
+        has_room = card.size <= self._left
+        self._left -= card.size if has_room else 0
+        if has_room and not card.module:
+            self._tell(card.seconds)
         return has_room
 
 
 class Reads:
-    """What is read from a store, and what that says about it.
-
-    `latency` is a moving average of the seconds of a small request, `rate` of the seconds per byte of large ones; `counts` and `error`
-    are for `compcache remote status`.
-    """
+    """What is read from a store, and what that says about it. `counts` and `error` are for `compcache remote status`."""
 
     def __init__(self, backend: Backend, breaker: Breaker) -> None:
-        self.backend = backend
+        self.requests = Requests(backend)
         self.breaker = breaker
-        self.latency = 0.0
-        self.rate = 0.0
         self.counts: dict[str, float] = {}
         self.error = ""
-        self._slots = asyncio.Semaphore(_CONCURRENT)
+        self._backend = backend
         self._unanswered = f"{LAYOUT}/f/probe", PROBE_SECONDS  # what a probe asks for, and its time
         self._probing: asyncio.Task[None] | None = None
 
     # ---------------------------------------------------------------- look-ups
 
-    async def find(self, name: str, platform: str, shelves: list[str], seconds: float, room: Room | None = None) -> list[Any]:
-        """FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and why, also where there is no `room` for the module."""
-        if not self.breaker.allows():
-            return [UNAVAILABLE, "it is left alone after failures"]
-        found = await self._cards(name, platform, shelves, seconds)
-        if all(isinstance(answer, Exception) for answer in found):
-            return [UNAVAILABLE, self.error]
-        for shelf, data in zip(shelves, found, strict=True):
+    async def find(
+        self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
+        patience: float = 0.0,
+    ) -> list[Any]:  # fmt: skip
+        """FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and why, also where there is no `room` for the module.
+
+        A request has `seconds` for each try, and `patience` for all of them where that is more.
+        """
+        cards, error = await self._cards(name, platform, shelves, seconds, patience)
+        for shelf, data in cards.items():
             try:
-                held = await self.held(data, name, room) if isinstance(data, bytes) else None
-            except TooLargeError as error:
-                return [UNAVAILABLE, str(error)]
+                held = await self.held(data, name, room, patience)
+            except Exception as failure:  # noqa: BLE001 - whatever the client raises
+                error = failure
+                continue
             if held is not None:
                 card, module = held
                 return [FOUND, module, card, shelf]
-        return [MISSING, ""]
+        return [MISSING, ""] if error is None else [UNAVAILABLE, words(error)]
 
-    async def has(self, name: str, platform: str, shelves: list[str]) -> bool:
-        """Whether there is a card of a function on one of the shelves."""
-        if not self.breaker.allows():
-            return False
-        return any(isinstance(data, bytes) for data in await self._cards(name, platform, shelves, LOOKUP_SECONDS))
+    async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
+        """Whether there is a card of a function on one of the shelves; None where that could not be asked."""
+        cards, error = await self._cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE)
+        return None if error is not None and not cards else bool(cards)
 
-    async def _cards(self, name: str, platform: str, shelves: list[str], seconds: float) -> list[bytes | Exception | None]:
-        """What is on each shelf; the breaker counts the look-up once, however many shelves do not answer."""
+    async def _cards(
+        self, name: str, platform: str, shelves: list[str], seconds: float, patience: float
+    ) -> tuple[dict[str, bytes], BaseException | None]:
+        """The cards by shelf, the best first, and what a request failed with, if one did: nothing is known of its shelf then.
+
+        The breaker counts the look-up once.
+        """
         keys = [card_key(platform, shelf, name) for shelf in shelves]
-        started = time.monotonic()
-        found = await asyncio.gather(*[self.get(key, seconds, _LARGEST_CARD) for key in keys])
-        failed = [key for key, answer in zip(keys, found, strict=True) if isinstance(answer, Exception)]
-        if failed:
-            self._failed(failed[0], PROBE_SECONDS, time.monotonic() - started)
-        else:
+        answers = await asyncio.gather(*[self.get(key, _LARGEST_CARD, seconds, patience) for key in keys], return_exceptions=True)
+        failed = {key: answer for key, answer in zip(keys, answers, strict=True) if isinstance(answer, BaseException)}
+        key, error = next(iter(failed.items()), ("", None))
+        if error is None:
             self.breaker.succeeded()
-        return found
+        else:
+            self._failed(key, PROBE_SECONDS, error)
+        return {shelf: answer for shelf, answer in zip(shelves, answers, strict=True) if isinstance(answer, bytes)}, error
 
-    async def held(self, data: bytes, name: str, room: Room | None = None) -> tuple[Card, bytes] | None:
+    async def held(self, data: bytes, name: str, room: Room | None = None, patience: float = 0.0) -> tuple[Card, bytes] | None:
         """The card, and the intact module that it leads to; None where it leads nowhere.
 
         Raises:
             TooLargeError: there is no room for the module.
+            Exception: what the client raises: whether the module is there is not known.
         """
         try:
             card = decode_card(data)
             if card.name != name:
                 raise FormatError("the card is that of another function")
-            if room is not None and not room.reserve(card.size):
+            if room is not None and not room.reserve(card):
                 raise TooLargeError("the answer has no room for one more module of that size: ask for fewer functions at a time")
-            module = card.module or await self._module(card)
-            if not isinstance(module, bytes):
+            module = card.module or await self._module(card, patience)
+            if module is None:
                 self.count("cards_without_module")
                 return None
             _require_module(card, module)
@@ -135,46 +141,44 @@ class Reads:
             return None
         return card, module
 
-    async def _module(self, card: Card) -> bytes | Exception | None:
+    async def _module(self, card: Card, patience: float) -> bytes | None:
         """The module of a card that does not hold it."""
         if card.size > LARGEST_MODULE:
             raise FormatError("the card names a module of a size that no module has")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
-        started = time.monotonic()
-        found = await self.get(key, seconds, card.size)
-        if isinstance(found, Exception):
-            self._failed(key, seconds, time.monotonic() - started)
-        return found
-
-    async def get(self, key: str, seconds: float, largest: int) -> bytes | Exception | None:
-        """An object, None where there is none (or one that is too large), or what went wrong."""
         try:
-            async with self._slots:
-                if not self.breaker.allows():  # since this look-up began to wait for its turn
-                    return _LeftAloneError()
-                started = time.monotonic()
-                data = await asyncio.wait_for(self.backend.get(key, largest), seconds)
+            return await self.get(key, card.size, seconds, patience)
+        except Exception as error:
+            self._failed(key, seconds, error)
+            raise
+
+    async def get(self, key: str, largest: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
+        """An object, None where there is none, or one that is too large. Raises what the client raises."""
+        try:
+            data = await self.requests.get(key, largest, seconds=seconds, patience=max(seconds, patience), require=self._require_service)
         except TooLargeError:
             self.count("rejected")
             return None
-        except Exception as error:  # noqa: BLE001 - whatever the client raises
+        except _LeftAloneError:
+            raise
+        except Exception as error:
             self.note_error(error)
-            return error
-        self._learn(time.monotonic() - started, len(data or b""))
+            raise
         self.count("requests")
         self.count("fetched_size", len(data or b""))
         return data
 
-    async def within(self, seconds: float, request: Awaitable[_T]) -> _T:
-        """The result of a request, which takes its turn among all others. Raises what the client raises, and `TimeoutError`."""
-        async with self._slots:
-            return await asyncio.wait_for(request, seconds)
+    def _require_service(self) -> None:
+        if not self.breaker.allows():  # perhaps since a look-up began to wait for its turn
+            raise _LeftAloneError("it is left alone after failures")
 
     # ------------------------------------------------------------------ health
 
-    def _failed(self, key: str, allowed: float, seconds: float) -> None:
-        """A look-up of this key failed after so many seconds; one that took long is tried again where nobody waits for it."""
-        self.breaker.failed(seconds)
+    def _failed(self, key: str, allowed: float, error: BaseException) -> None:
+        """All tries of a request for this key have failed: the store is in doubt, and asked again where nobody waits for it."""
+        if isinstance(error, _LeftAloneError):
+            return
+        self.breaker.failed(doubt=True)
         if self.breaker.is_doubtful():
             self._unanswered = key, allowed
             self.probe()
@@ -190,7 +194,7 @@ class Reads:
         while True:
             key, seconds = self._unanswered
             try:
-                await asyncio.wait_for(self.backend.get(key, LARGEST_MODULE), seconds)
+                await asyncio.wait_for(self._backend.get(key, LARGEST_MODULE), seconds)
             except Exception as error:  # noqa: BLE001 - whatever the client raises
                 self.note_error(error)
                 self.breaker.failed(probe=True)
@@ -210,13 +214,6 @@ class Reads:
         """Count something that happened."""
         self.counts[counter] = self.counts.get(counter, 0) + amount
 
-    def _learn(self, seconds: float, size: int) -> None:
-        if size < 1 << 16:
-            self.latency = seconds if not self.latency else 0.9 * self.latency + 0.1 * seconds
-        else:
-            rate = max(0.0, seconds - self.latency) / size
-            self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
-
 
 def is_intact(card: Card, module: bytes) -> bool:
     """Whether the module is the one that its card names."""
@@ -233,7 +230,7 @@ def _require_module(card: Card, data: bytes) -> None:
     intact_footer(data, card.module_id)
 
 
-def words(error: Exception) -> str:
+def words(error: BaseException) -> str:
     """What went wrong, without passwords, in one line."""
     if isinstance(error, asyncio.TimeoutError):
         return "it did not answer in time"

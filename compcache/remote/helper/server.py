@@ -19,17 +19,20 @@ from typing import TYPE_CHECKING, Any
 from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import FOUND, UNAVAILABLE
 from compcache.remote.breaker import Breaker
-from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, decode, encode, owner_of
+from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
-from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, Room, is_intact, words
-from compcache.remote.helper.uploads import UPLOAD_SECONDS, Uploads
+from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Reads, Room, is_intact, words
+from compcache.remote.helper.requests import Requests
+from compcache.remote.helper.uploads import CONCURRENT, Uploads
+from compcache.remote.helper.used_shelves import UsedShelves
 from compcache.remote.outbox import Outbox
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from compcache.remote.helper.backends import Backend
-from compcache.remote.helper.packs import StartUp
 
 __all__ = ["main"]
 
@@ -45,15 +48,16 @@ _IDLE_SECONDS = 60.0
 class Helper:
     """What one helper process serves."""
 
-    def __init__(self, backend: Backend, directory: str) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, directory: str, outbox: Outbox) -> None:
+        self._requests = Requests(backend, CONCURRENT)  # of uploads and of what tools ask; look-ups do not wait for these
         self._directory = directory
         self._code = _code_on_disk()
         self._breaker = Breaker(os.path.join(directory, "breaker"))
         self._reads = Reads(backend, self._breaker)
-        self._outbox = Outbox(os.path.join(directory, "outbox"))
-        self._packs = Packs(self._get_pack, self._put_pack)
-        self._uploads = Uploads(self._reads, self._outbox, self._packs)
+        self._outbox = outbox
+        self._shelves = UsedShelves(self._requests)
+        self._packs = Packs(self._get_pack, self._put_pack, self._shelves)
+        self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs, self._shelves)
         self._last_use = time.monotonic()
         self._connections = 0
 
@@ -98,6 +102,8 @@ class Helper:
             if size > MAX_MESSAGE:
                 return
             operation, *arguments = decode(await reader.readexactly(size))
+            if operation == "find":
+                arguments.append(lambda seconds: writer.write(encode({STAKE: seconds})))
             answer = await getattr(self, f"_do_{operation}")(*arguments)
             writer.write(encode(answer))
             await writer.drain()
@@ -105,23 +111,44 @@ class Helper:
     # ---------------------------------------------------------------- requests
 
     async def _do_find(
-        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool, asked: float
-    ) -> list[list[Any]]:
+        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool, asked: float, patience: float,
+        tell: Callable[[float], None],
+    ) -> list[list[Any]]:  # fmt: skip
         """For each function: FOUND, the module, its signatures, and whether a pack had it; MISSING; or UNAVAILABLE and why.
 
         `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind, `asked` is the
-        monotonic time since when somebody waits.
+        monotonic time since when somebody waits. `patience` says for how many seconds: what has not come by then is unavailable, requests
+        are made again for longer, and a store in doubt is waited for; 0: the question is one look-up that must not take long. `tell` is
+        told how many seconds compiling took what is there and takes longer to fetch than a card.
         """
+        if patience and self._breaker.is_doubtful():
+            await asyncio.shield(self._reads.probe())
         if not self._breaker.allows():
             return [[UNAVAILABLE, "it is left alone after failures"] for _ in names]
-        seconds = max(_SHORTEST_SECONDS, LOOKUP_SECONDS - max(0.0, time.monotonic() - asked))
+        waited = max(0.0, time.monotonic() - asked)
+        seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
         is_known = self._packs.knows(token)
         start_up = self._packs.join(token, names, platform, shelves, writes=writes)
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for all the others
-        places, room = (platform, shelves), Room()
-        return await asyncio.gather(*[self._find(name, places, start_up, wait, seconds, room) for name in names])
+        room = Room(tell)
+
+        async def find(name: str) -> list[Any]:
+            packed = await start_up.find(name, wait) if start_up is not None else None
+            if packed is not None and is_intact(packed.card, packed.module):
+                self._reads.count("found_in_packs")
+                return [FOUND, packed.module, packed.card.signatures, True]
+            places = self._shelves.among(platform, shelves)
+            outcome, *found = await self._reads.find(name, platform, places, room, seconds=seconds, patience=min(patience, PATIENCE))
+            if outcome != FOUND:
+                return [outcome, *found]
+            module, card, shelf = found
+            if start_up is not None and start_up.writes:
+                self._packs.remember(platform, shelf, card, module)
+            return [FOUND, module, card.signatures, False]
+
+        return await _answers([find(name) for name in names], patience - waited if patience else None)
 
     async def _do_probe(self) -> bool:
         """Whether the store answers again after it was left alone."""
@@ -137,17 +164,18 @@ class Helper:
         """These functions, which are being uploaded, are to be a pack."""
         self._packs.announce(names, platform, shelves)
 
-    async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool]:
-        """For each function whether there is a card on one of the shelves."""
-        return await asyncio.gather(*[self._reads.has(name, platform, shelves) for name in names])
+    async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
+        """For each function whether there is a card on one of the shelves; None where the store does not say."""
+        return await asyncio.gather(*[self._reads.has(name, platform, self._shelves.among(platform, shelves)) for name in names])
 
     async def _do_status(self) -> dict[str, Any]:
         """What `compcache remote status` shows."""
         failures, seconds = self._breaker.state()
         return {
             "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "last_error": self._reads.error,
-            "latency_seconds": self._reads.latency, "uploads_rest_seconds": self._uploads.rest_seconds(),
-            "waiting_uploads": len(self._outbox.names()), "waiting_size": self._outbox.size(), **self._reads.counts,
+            "latency_seconds": self._reads.requests.latency, "uploads_rest_seconds": self._uploads.rest_seconds(),
+            "waiting_uploads": len(self._outbox.names()), "waiting_size": self._outbox.size(),
+            "repeated": self._reads.requests.repeated + self._requests.repeated, **self._reads.counts,
         }  # fmt: skip
 
     async def _do_flush(self, seconds: float) -> int:
@@ -162,14 +190,14 @@ class Helper:
     async def _do_list(self, prefix: str) -> list[list[Any]] | str:
         """The objects below a prefix as (key, size, modified); text where the store cannot list."""
         try:
-            return [list(item) async for item in self._backend.list(prefix)]
+            return [list(item) async for item in self._requests.list(prefix)]
         except Exception as error:  # noqa: BLE001 - whatever the client raises
             return words(error)
 
     async def _do_get(self, key: str) -> bytes | str | None:
         """An object, empty where it is too large; None where there is none, text where the store does not answer."""
         try:
-            return await self._backend.get(key, LARGEST_PACK)
+            return await self._requests.get(key, LARGEST_PACK)
         except TooLargeError:
             return b""
         except Exception as error:  # noqa: BLE001
@@ -178,42 +206,40 @@ class Helper:
     async def _do_has_object(self, key: str) -> bool | str:
         """Whether there is an object; text where the store does not answer."""
         try:
-            return await self._backend.look(key) is not None
+            return await self._requests.look(key) is not None
         except Exception as error:  # noqa: BLE001
             return words(error)
 
     async def _do_collect(self, grace: float, older_than: float | None, dry_run: bool) -> list[list[list[Any]]] | str:
         """What a collection of garbage removed, and what it left for a later one; text where it ended before."""
         try:
-            found = await GarbageCollector(self._backend).collect(grace=grace, older_than=older_than, dry_run=dry_run)
+            found = await GarbageCollector(self._requests).collect(grace=grace, older_than=older_than, dry_run=dry_run)
         except Exception as error:  # noqa: BLE001
             return words(error)
         return [[list(item) for item in items] for items in found]
 
-    # ---------------------------------------------------------------- look-ups
+    # ------------------------------------------------------------------- packs
 
-    async def _find(
-        self, name: str, places: tuple[str, list[str]], start_up: StartUp | None, wait: float, seconds: float, room: Room
-    ) -> list[Any]:
-        platform, shelves = places
-        packed = await start_up.find(name, wait) if start_up is not None else None
-        if packed is not None and is_intact(packed.card, packed.module):
-            self._reads.count("found_in_packs")
-            return [FOUND, packed.module, packed.card.signatures, True]
-        outcome, *found = await self._reads.find(name, platform, shelves, seconds, room)
-        if outcome != FOUND:
-            return [outcome, *found]
-        module, card, shelf = found
-        if start_up is not None and start_up.writes:
-            self._packs.remember(platform, shelf, card, module)
-        return [FOUND, module, card.signatures, False]
-
-    async def _get_pack(self, key: str) -> bytes | Exception | None:
-        return await self._reads.get(key, _PACK_SECONDS, LARGEST_PACK)
+    async def _get_pack(self, key: str) -> bytes | None:
+        """A pack; None also where it could not be asked for: cards are asked for then."""
+        try:
+            return await self._reads.get(key, LARGEST_PACK, _PACK_SECONDS)
+        except Exception:  # noqa: BLE001 - it was noted
+            return None
 
     async def _put_pack(self, key: str, data: bytes) -> None:
-        await self._reads.within(UPLOAD_SECONDS, self._backend.replace(key, data))
+        await self._requests.replace(key, data)
         self._reads.count("packs_stored")
+
+
+async def _answers(questions: list[Coroutine[Any, Any, list[Any]]], seconds: float | None) -> list[list[Any]]:
+    """The answers that come within so many seconds, and that the others did not."""
+    tasks = [asyncio.ensure_future(question) for question in questions]
+    await asyncio.wait(tasks, timeout=seconds)
+    late = [task for task in tasks if not task.done()]
+    for task in late:
+        task.cancel()
+    return [[UNAVAILABLE, "it did not answer in time"] if task in late else task.result() for task in tasks]
 
 
 def _code_on_disk() -> tuple[int, int]:
@@ -226,10 +252,12 @@ def _code_on_disk() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve a store. The argument is the directory of the socket; the store's URL and mode come by standard input, as a message."""
+    """Serve a store. The argument is the directory of the socket; the URL and mode of the store, and the directory of the uploads that wait
+    for it, come by standard input, as a message.
+    """
     (directory,) = arguments
     with open(0, "rb", closefd=False) as told:
-        url, mode = decode(told.read()[LENGTH.size :])
+        url, mode, outbox = decode(told.read()[LENGTH.size :])
     os.umask(0o077)
     os.chdir(directory)  # paths of sockets have 107 bytes at most
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -253,7 +281,7 @@ def main(arguments: list[str]) -> int:
 
     async def run() -> None:
         try:
-            await Helper(backend, directory).serve(listener)
+            await Helper(backend, directory, Outbox(outbox)).serve(listener)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(SOCKET)

@@ -11,14 +11,19 @@ from compcache.remote.card import decode_card
 from compcache.remote.helper.garbage import SETTLE_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from compcache.remote.helper.packs import Packs
     from compcache.remote.helper.reads import Reads
+    from compcache.remote.helper.requests import Requests
+    from compcache.remote.helper.used_shelves import UsedShelves
     from compcache.remote.outbox import Outbox, Upload
 
-__all__ = ["UPLOAD_SECONDS", "Uploads"]
+__all__ = ["CONCURRENT", "Uploads"]
 
-UPLOAD_SECONDS = 60.0
-_ATTEMPTS = 3
+CONCURRENT = 16
+#: So often a module may be refused while others are taken.
+_REFUSALS = 3
 #: So many uploads that fail one after the other let all others wait.
 _IN_VAIN = 3
 _FIRST_REST, _LONGEST_REST = 30.0, 600.0
@@ -29,10 +34,12 @@ _LARGEST_CARD = 1 << 20
 class Uploads:
     """The uploads of one store. That they fail need not mean that look-ups do: readers of a store that takes nothing go on reading."""
 
-    def __init__(self, reads: Reads, outbox: Outbox, packs: Packs) -> None:
+    def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs, shelves: UsedShelves) -> None:
         self._reads = reads
+        self._requests = requests
         self._outbox = outbox
         self._packs = packs
+        self._shelves = shelves
         self.news = asyncio.Event()  # the outbox has something new
         self._turn = asyncio.Lock()
         self._pause = 0.0
@@ -78,18 +85,9 @@ class Uploads:
 
     async def _upload_all(self, *, packs_now: bool) -> None:
         async with self._turn:
-            failed: list[str] = []  # the last ones, one after the other
-            for name in self._outbox.names():
-                if self._rest():
-                    return
-                if await self._upload_one(name):
-                    self._pause = 0.0
-                    self._count_refusals(failed)
-                    failed = []
-                    continue
-                failed.append(name)
-                if len(failed) == _IN_VAIN:
-                    self._let_rest()
+            waiting = iter(self._outbox.names())
+            failed: list[str] = []  # since the last one that was taken
+            await asyncio.gather(*[self._upload_some(waiting, failed) for _ in range(CONCURRENT)])
             if failed:
                 self._let_rest()
             if not self._rest():
@@ -100,6 +98,18 @@ class Uploads:
                     self._let_rest()
                     self._reads.note_error(error)
 
+    async def _upload_some(self, waiting: Iterator[str], failed: list[str]) -> None:
+        """Upload what waits, beside others who do: until it is all gone, or fails too often."""
+        for name in waiting:
+            if self._rest() or len(failed) >= _IN_VAIN:
+                return
+            if await self._upload_one(name):
+                self._pause = 0.0
+                self._count_refusals(failed)
+                failed.clear()
+            else:
+                failed.append(name)
+
     def _let_rest(self) -> None:
         self._pause = min(2 * self._pause, _LONGEST_REST) if self._pause else _FIRST_REST
         self._until = _now() + self._pause
@@ -108,7 +118,7 @@ class Uploads:
         """These failed before another one was taken: it is they that the store does not take. They are dropped in the end."""
         for name in names:
             self._refusals[name] = self._refusals.get(name, 0) + 1
-            if self._refusals[name] >= _ATTEMPTS:
+            if self._refusals[name] >= _REFUSALS:
                 del self._refusals[name]
                 self._outbox.remove(name)
                 self._reads.count("uploads_refused")
@@ -145,8 +155,7 @@ class Uploads:
             with suppress(OSError, FormatError):
                 upload = self._outbox.read(name)
                 keys = [*([upload.key] if upload.module else []), *[key for key, _ in upload.cards]]
-                backend = self._reads.backend
-                if any([await self._reads.within(UPLOAD_SECONDS, backend.look(key)) is None for key in keys]):
+                if any([await self._requests.look(key) is None for key in keys]):
                     self._outbox.put_back(name)
                     self._reads.count("uploads_repeated")
                     self.news.set()
@@ -163,35 +172,32 @@ class Uploads:
 
     def _is_worth_it(self, upload: Upload) -> bool:
         size = len(upload.module) + sum(len(card) for _, card in upload.cards[:1])
-        return upload.always or upload.seconds > self._reads.latency + size * self._reads.rate
+        requests = self._reads.requests
+        return upload.always or upload.seconds > requests.latency + size * requests.rate
 
     async def _upload(self, upload: Upload) -> bool:
         """Store the module, then its cards, so that no card leads nowhere; whether that was done."""
-        reads = self._reads
-        for attempt in range(_ATTEMPTS):
-            try:
-                if upload.module:
-                    await reads.within(UPLOAD_SECONDS, reads.backend.create(upload.key, upload.module))
-                for key, card in upload.cards:
-                    await reads.within(UPLOAD_SECONDS, self._put_card(key, card, replaces=upload.replaces))
-            except Exception as error:  # noqa: BLE001 - whatever the client raises
-                reads.note_error(error)
-                if attempt < _ATTEMPTS - 1:
-                    await asyncio.sleep(0.2 * 4**attempt)
-            else:
-                reads.count("uploads")
-                reads.count("uploaded_size", len(upload.module) + sum(len(card) for _, card in upload.cards))
-                return True
-        return False
+        try:
+            if upload.module:
+                await self._requests.create(upload.key, upload.module)
+            for key, card in upload.cards:
+                _, _, platform, shelf, *_ = key.split("/")
+                await self._shelves.note(platform, shelf)
+                await self._put_card(key, card, replaces=upload.replaces)
+        except Exception as error:  # noqa: BLE001 - whatever the client raises
+            self._reads.note_error(error)
+            return False
+        self._reads.count("uploads")
+        self._reads.count("uploaded_size", len(upload.module) + sum(len(card) for _, card in upload.cards))
+        return True
 
     async def _put_card(self, key: str, card: bytes, *, replaces: bool) -> None:
         """Store a card; one that is there is replaced where it leads nowhere, or with `replaces`."""
-        backend = self._reads.backend
-        if await backend.create(key, card):
+        if await self._requests.create(key, card):
             return
-        present = None if replaces else await backend.get(key, _LARGEST_CARD)
+        present = None if replaces else await self._requests.get(key, _LARGEST_CARD)
         if present is None or await self._reads.held(present, decode_card(card).name) is None:
-            await backend.replace(key, card)
+            await self._requests.replace(key, card)
 
 
 def _now() -> float:

@@ -1,0 +1,172 @@
+"""The one place where requests of a store take their turn, have their time, and are made again.
+
+A try that fails in a way that passes (the client of the store tells which) is followed by another one after a pause, which doubles, has a
+random part, and is as long as the store demands at least. A try that reads and is silent for longer than others were gets a copy beside
+it: what answers first is the answer. Tries wait for their turn among all others, which counts for nothing.
+
+What is made again is paid for: each answer earns a part of it, and a large object costs more. So a store that fails for everybody gets
+hardly more requests than one that does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from typing import TypeVar
+
+    from compcache.remote.helper.backends import Backend, Listed
+
+    _T = TypeVar("_T")
+
+__all__ = ["Requests"]
+
+#: The seconds of one try, unless who asks says otherwise, more for each byte that is stored, and how many all tries and pauses of a
+#: request may take.
+_SECONDS, _SECONDS_PER_BYTE, _PATIENCE = 60.0, 1.0 / (1 << 20), 3.0
+#: The first pause, in seconds, and the longest one that doubling leads to.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+#: A copy of a try is made when it has been silent for so long at least, and so many times as long as others; for so long as nothing is
+#: known of others. Each further one when that has doubled.
+_SHORTEST_SILENCE, _SILENCE, _UNKNOWN_SILENCE = 0.1, 3.0, 0.25
+_COPIES = 4
+#: How many tries are paid for at most, what an answer earns, and how many bytes cost as much as a try.
+_CREDIT, _EARNED, _COSTLY = 64.0, 0.2, 8 << 20
+_SMALL = 1 << 16
+
+
+class Requests:
+    """The requests of one store, and a `Backend` itself.
+
+    `latency` is a moving average of the seconds of a small request, `rate` of the seconds per byte of large ones, `repeated` the number of
+    tries and copies beside the first ones.
+
+    Args:
+        backend: makes them.
+        concurrent: how many are under way at a time.
+    """
+
+    def __init__(self, backend: Backend, concurrent: int = 32) -> None:
+        self._backend = backend
+        self._slots = asyncio.Semaphore(concurrent)
+        self._credit = _CREDIT
+        self.latency = 0.0
+        self.rate = 0.0
+        self.repeated = 0
+
+    # ---------------------------------------------------------------- requests
+
+    async def get(
+        self, key: str, largest: int, _: Callable[[], None] | None = None, *, seconds: float = _SECONDS, patience: float = _PATIENCE,
+        require: Callable[[], None] = lambda: None,
+    ) -> bytes | None:  # fmt: skip
+        """See `Backend.get`; `begun` is not called. Each try has `seconds`, and is made unless `require` raises something."""
+
+        async def get(begun: Callable[[], None]) -> bytes | None:
+            require()
+            started = _now()
+            data = await self._backend.get(key, largest, begun)
+            self._learn(_now() - started, len(data or b""))
+            return data
+
+        return await self._send(get, seconds, patience, size=largest, copies=_COPIES)
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """See `Backend.create`; False also where a try that got no answer has stored the object."""
+        return await self._send(lambda _: self._backend.create(key, data), *_limits(data), size=len(data))
+
+    async def replace(self, key: str, data: bytes) -> None:
+        """See `Backend.replace`."""
+        await self._send(lambda _: self._backend.replace(key, data), *_limits(data), size=len(data))
+
+    async def look(self, key: str) -> Listed | None:
+        """See `Backend.look`."""
+        return await self._send(lambda _: self._backend.look(key))
+
+    async def delete(self, key: str) -> None:
+        """See `Backend.delete`. Made once: another try could remove what was stored since."""
+        await self._backend.delete(key)
+
+    def list(self, prefix: str) -> AsyncIterator[Listed]:
+        """See `Backend.list`. Made once."""
+        return self._backend.list(prefix)
+
+    def pause_after(self, error: Exception) -> float | None:
+        """See `Backend.pause_after`."""
+        return self._backend.pause_after(error)
+
+    # ------------------------------------------------------------------- tries
+
+    async def _send(
+        self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float = _SECONDS, patience: float = _PATIENCE, *,
+        size: int = 0, copies: int = 1,
+    ) -> _T:  # fmt: skip
+        """The answer to a request. Raises what the client raises, and `TimeoutError`."""
+        pause, spent = _FIRST_PAUSE, 0.0
+        while True:
+            async with self._slots:
+                began = _now()
+                try:
+                    answer = await self._try(request, seconds, size, copies)
+                except Exception as error:
+                    after = None if isinstance(error, TimeoutError) else self._backend.pause_after(error)
+                    rest = max(pause * random.uniform(0.5, 1.5), after or 0.0)  # noqa: S311 - it is not to be the same as that of others
+                    spent += _now() - began + rest
+                    if after is None or spent > patience or not self._pays(size):
+                        raise
+                else:
+                    self._credit = min(_CREDIT, self._credit + _EARNED)
+                    return answer
+            await asyncio.sleep(rest)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _try(self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float, size: int, copies: int) -> _T:
+        """One try and its copies."""
+        begun = asyncio.Event()
+        copy = partial(request, begun.set)
+        running = {asyncio.ensure_future(copy())}
+        silence = max(_SHORTEST_SILENCE, _SILENCE * self.latency) if self.latency else _UNKNOWN_SILENCE
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    done, running = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
+                    first = min(done, key=lambda task: task.exception() is not None, default=None)
+                    if first is not None and (not running or first.exception() is None):
+                        return first.result()
+                    if first is None and not begun.is_set() and len(running) < copies and self._pays(size):
+                        running.add(asyncio.ensure_future(copy()))
+                    silence *= 2
+        finally:
+            for task in running:
+                task.cancel()
+
+    def _pays(self, size: int) -> bool:
+        """Whether one more try of an object of this size is paid for."""
+        price = 1.0 + size / _COSTLY
+        is_paid = price <= self._credit
+        if is_paid:
+            self._credit -= price
+            self.repeated += 1
+        return is_paid
+
+    def _learn(self, seconds: float, size: int) -> None:
+        if size < _SMALL:
+            self.latency = seconds if not self.latency else 0.9 * self.latency + 0.1 * seconds
+        else:
+            rate = max(0.0, seconds - self.latency) / size
+            self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
+
+
+def _limits(data: bytes) -> tuple[float, float]:
+    """For how long a try stores an object, and until when another one is made."""
+    seconds = _SECONDS_PER_BYTE * len(data)
+    return _SECONDS + seconds, _PATIENCE + seconds
+
+
+def _now() -> float:
+    """The time of the loop, which no clock changes."""
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,313 @@
+"""Requests that fail, or are silent: what is made again, when, how often, and what it says of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import constant
+from memory_store import VirtualLoop
+from web_store import WebStore
+
+from compcache import Cache, Identity
+from compcache.remote.address import RemoteSettings
+from compcache.remote.answer import MISSING, UNAVAILABLE
+from compcache.remote.breaker import Breaker
+from compcache.remote.card import Card, encode_card
+from compcache.remote.helper.backends import open_backend
+from compcache.remote.helper.packs import Packs
+from compcache.remote.helper.reads import Reads
+from compcache.remote.helper.requests import Requests
+from compcache.remote.helper.uploads import Uploads
+from compcache.remote.helper.used_shelves import UsedShelves
+from compcache.remote.outbox import Outbox, Upload
+from compcache.remote.shelves import card_key, module_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+
+class ThrottledError(Exception):
+    """Passes after so many seconds; None: never."""
+
+    def __init__(self, after: float | None = 0.0) -> None:
+        super().__init__(f"after {after}")
+        self.after = after
+
+
+class Scripted:
+    """A store that does with each request what its script says: raise, be silent for so long, answer. All that it was asked, and when."""
+
+    def __init__(self, *script: Exception | float | bytes | None, tells: bool = False) -> None:
+        self._script = iter(script)
+        self._tells = tells
+        self.asked: list[tuple[float, str, str]] = []
+
+    async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None, /) -> bytes | None:
+        del largest
+        answer: Exception | float | bytes | None = self._next("get", key)
+        if isinstance(answer, float):
+            if self._tells and begun is not None:
+                begun()
+            await asyncio.sleep(answer)
+            return b"late"
+        assert not isinstance(answer, Exception)
+        return answer
+
+    async def create(self, key: str, data: bytes) -> bool:
+        self._next("create", key)
+        return bool(data)
+
+    async def delete(self, key: str) -> None:
+        self._next("delete", key)
+
+    def pause_after(self, error: Exception) -> float | None:
+        return error.after if isinstance(error, ThrottledError) else None
+
+    def _next(self, what: str, key: str) -> Any:
+        self.asked.append((asyncio.get_running_loop().time(), what, key))
+        answer = next(self._script, b"answer")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """In virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
+
+
+def requests_of(store: Any, concurrent: int = 32) -> Requests:
+    return Requests(store, concurrent)
+
+
+def test_what_passes_is_tried_again_after_longer_and_longer_pauses() -> None:
+    store = Scripted(*[ThrottledError()] * 4)
+    assert run(requests_of(store).get("key", 10)) == b"answer"
+    times = [when for when, *_ in store.asked]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert all(0.5 <= pause / (0.05 * 2**number) <= 1.5 for number, pause in enumerate(pauses))
+
+
+def test_pauses_are_not_those_of_others() -> None:
+    def pause() -> float:
+        store = Scripted(ThrottledError())
+        run(requests_of(store).get("key", 10))
+        return store.asked[1][0]
+
+    assert len({pause() for _ in range(4)}) > 1
+
+
+def test_what_does_not_pass_is_not_tried_again() -> None:
+    store = Scripted(ThrottledError(None))
+    with pytest.raises(ThrottledError):
+        run(requests_of(store).get("key", 10))
+    assert len(store.asked) == 1
+
+
+def test_what_the_store_demands_is_waited_for() -> None:
+    """And not where that takes longer than the request may: it fails at once then."""
+    store = Scripted(ThrottledError(2.0))
+    assert run(requests_of(store).get("key", 10, patience=3.0)) == b"answer"
+    assert store.asked[1][0] >= 2.0
+    store = Scripted(ThrottledError(2.0))
+    with pytest.raises(ThrottledError):
+        run(requests_of(store).get("key", 10, patience=1.0))
+    assert len(store.asked) == 1
+
+
+def test_a_silent_try_gets_a_copy_and_the_first_answer_is_taken() -> None:
+    store = Scripted(30.0, 30.0)
+    assert run(requests_of(store).get("key", 10, seconds=5.0)) == b"answer"
+    assert store.asked[2][0] < 2.0
+
+
+def test_an_answer_that_has_begun_gets_no_copy() -> None:
+    store = Scripted(3.0, tells=True)
+    assert run(requests_of(store).get("key", 10, seconds=5.0)) == b"late"
+    assert len(store.asked) == 1
+
+
+def test_a_copy_that_fails_does_not_end_the_try() -> None:
+    store = Scripted(1.0, ThrottledError(), ThrottledError(), ThrottledError())
+    assert run(requests_of(store).get("key", 10, seconds=5.0)) == b"late"
+
+
+def test_a_store_that_is_silent_throughout_is_asked_within_the_time_of_one_try() -> None:
+    store = Scripted(*[100.0] * 100)
+
+    async def work() -> float:
+        with pytest.raises(TimeoutError):
+            await requests_of(store).get("key", 10, seconds=1.0, patience=10.0)
+        return asyncio.get_running_loop().time()
+
+    assert run(work()) == pytest.approx(1.0)
+
+
+def test_the_wait_for_a_turn_is_not_the_time_of_the_store() -> None:
+    store = Scripted(*[0.2] * 20)
+    requests = requests_of(store, concurrent=1)
+
+    async def work() -> list[bytes | None]:
+        return await asyncio.gather(*[requests.get(f"{number}", 10, seconds=1.0, patience=1.0) for number in range(20)])
+
+    assert run(work()) == [b"late"] * 20
+
+
+def test_a_store_that_fails_for_everybody_gets_few_requests_more() -> None:
+    store = Scripted(*[ThrottledError()] * 10_000)
+    requests = requests_of(store)
+
+    async def work() -> list[Any]:
+        return await asyncio.gather(*[requests.get(f"{number}", 10) for number in range(1000)], return_exceptions=True)
+
+    assert {type(answer) for answer in run(work())} == {ThrottledError}
+    assert len(store.asked) <= 1000 + 64
+    assert requests.repeated == len(store.asked) - 1000
+
+
+def test_large_objects_cost_more_of_what_is_made_again() -> None:
+    store = Scripted(*[ThrottledError()] * 10_000)
+    requests = requests_of(store)
+
+    async def work() -> None:
+        for number in range(10):
+            with pytest.raises(ThrottledError):
+                await requests.get(f"{number}", 256 << 20)
+
+    run(work())
+    assert len(store.asked) < 13
+
+
+def test_a_removal_is_made_once() -> None:
+    store = Scripted(ThrottledError())
+    with pytest.raises(ThrottledError):
+        run(requests_of(store).delete("key"))
+    assert len(store.asked) == 1
+
+
+# ------------------------------------------------------------------------------------------- what look-ups say
+
+
+class Shelves:
+    """A store with these objects, whose requests for some keys fail."""
+
+    def __init__(self, objects: dict[str, bytes], *failing: str) -> None:
+        self.objects = objects
+        self.failing = failing
+
+    async def get(self, key: str, _: int, begun: object = None, /) -> bytes | None:
+        del begun
+        if key in self.failing:
+            raise ThrottledError(None)
+        return self.objects.get(key)
+
+    async def create(self, key: str, data: bytes) -> bool:
+        return self.objects.setdefault(key, data) is data
+
+    async def replace(self, key: str, data: bytes) -> None:
+        self.objects[key] = data
+
+    def pause_after(self, error: Exception) -> float | None:
+        return error.after if isinstance(error, ThrottledError) else None
+
+
+MODULE_ID = bytes(range(16))
+KEYS = {shelf: card_key("platform", shelf, "f") for shelf in ("best", "other")}
+
+
+def outcome(store: Any, place: Path) -> str:
+    reads = Reads(store, Breaker(str(place / "breaker")))
+    answer: str = run(reads.find("f", "platform", list(KEYS)))[0]
+    return answer
+
+
+def test_an_error_beside_an_empty_shelf_is_no_miss(tmp_path: Path) -> None:
+    assert outcome(Shelves({}), tmp_path) == MISSING
+    for key in KEYS.values():
+        assert outcome(Shelves({}, key), tmp_path / key[-4:]) == UNAVAILABLE
+
+
+def test_a_module_that_could_not_be_asked_for_is_no_miss(tmp_path: Path) -> None:
+    card = encode_card(Card("f", MODULE_ID, 5000, 0.5, b""))
+    assert outcome(Shelves({KEYS["other"]: card}), tmp_path) == MISSING
+    assert outcome(Shelves({KEYS["other"]: card}, module_key(MODULE_ID)), tmp_path) == UNAVAILABLE
+
+
+def test_what_could_not_be_asked_for_is_not_known_to_be_absent(tmp_path: Path) -> None:
+    def has(store: Any) -> bool | None:
+        return run(Reads(store, Breaker(str(tmp_path / "breaker"))).has("f", "platform", list(KEYS)))  # type: ignore[no-any-return]
+
+    assert has(Shelves({})) is False
+    assert has(Shelves({KEYS["other"]: b"card"}, KEYS["best"])) is True
+    assert has(Shelves({}, KEYS["best"])) is None
+
+
+def test_a_card_whose_module_could_not_be_asked_for_is_not_replaced(tmp_path: Path) -> None:
+    card = encode_card(Card("f", MODULE_ID, 5000, 0.5, b""))
+    store: Any = Shelves({KEYS["best"]: card}, module_key(MODULE_ID))
+    outbox = Outbox(str(tmp_path / "outbox"))
+    outbox.put(Upload("m", b"", [(KEYS["best"], encode_card(Card("f", bytes(16), 3, 0.5, b"abc")))], 1.0, always=True))
+
+    async def work() -> None:
+        reads = Reads(store, Breaker(str(tmp_path / "breaker")))
+        shelves = UsedShelves(Requests(store))
+        uploads = Uploads(reads, Requests(store), outbox, Packs(store.get, store.replace, shelves), shelves)
+        await uploads.flush(5.0)
+
+    run(work())
+    assert store.objects[KEYS["best"]] == card
+    assert len(outbox.names()) == 1
+
+
+# ---------------------------------------------------------------------------------------------------- over HTTP
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore]:
+    pytest.importorskip("obstore")
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    with WebStore() as server:
+        yield server
+        server.shutdown()
+    (tmp_path / "run").rename(tmp_path / "ended")  # the helper process ends
+
+
+def test_all_functions_arrive_from_a_store_that_fails_now_and_then(web: WebStore, tmp_path: Path) -> None:
+    """Every tenth request, in each of three ways; without one more compilation."""
+    names = [Identity("f", number=number) for number in range(20)]
+    with Cache(tmp_path / "a", remote=web.url, remote_mode="write") as cache:
+        for number, name in enumerate(names):
+            cache.get_or_compile(name, partial(constant, "f", number))
+        cache.push(names)
+        assert cache.flush_uploads(60)
+    web.objects = {key: data for key, data in web.objects.items() if "/p/" not in key}
+    ways = itertools.cycle(["throttle", *[""] * 9, "hang_up", *[""] * 9, "fail", *[""] * 9])
+    web.behave = lambda *_: next(ways)
+    with Cache(tmp_path / "b", remote=web.url) as cache:
+        assert len(cache.prefetch(names)) == len(names)
+        assert cache.has_many(names) == (True,) * len(names)
+
+
+def test_the_client_tells_what_passes(web: WebStore) -> None:
+    async def pause(url: str, way: str) -> float | None:
+        web.behave = lambda *_: way
+        backend = open_backend(RemoteSettings(url, "read"))
+        try:
+            await backend.get("key", 100)
+        except Exception as error:  # noqa: BLE001 - whatever the client raises
+            return backend.pause_after(error)
+        raise AssertionError("it did not fail")
+
+    def passes(way: str, url: str = web.url) -> bool:
+        return asyncio.run(pause(url, way)) is not None
+
+    assert [passes(way) for way in ("throttle", "fail", "hang_up")] == [True] * 3
+    assert passes("", "http://127.0.0.1:1/cache")
+    assert not passes("forbid")
