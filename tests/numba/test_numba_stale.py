@@ -49,6 +49,29 @@ _READER = """
     """
 EDITS = [
     Edit(
+        "an overload reads an object through one of two equal references",
+        overloaded("""
+    class Value:
+        def __init__(self, value):
+            self.value = value
+
+    class Held:
+        first, second = Value(3), Value(4)
+
+        def __init__(self, chosen):
+            self.first, self.second, self.chosen = Held.first, Held.second, chosen
+
+    held = Held(Held.first)
+
+    @overload(scaled)
+    def implementation(x):
+        factor = held.chosen.value + 0 * held.first.value + 0 * held.second.value
+        return lambda x: x * factor
+    """),
+        "Held(Held.first)",
+        "Held(Held.second)",
+    ),
+    Edit(
         "a namedtuple's fields change places",
         """
     from collections import namedtuple

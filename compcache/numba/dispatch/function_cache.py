@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from numba.core import compiler, sigutils, typing
 from numba.core.targetconfig import ConfigStack
 
+from compcache.files import reraise_interrupt
 from compcache.numba.compilation import history, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
@@ -62,6 +63,7 @@ class FunctionCache(CacheObject):
             name = func_name_of(identity, sig)
             return load.load_result(self._cache, name, identity.lines, _args_of(sig), self._function, target_context)
         except Exception as error:  # noqa: BLE001 - the entry refers to a name that is gone: a miss
+            reraise_interrupt(error)
             self._note(sig, f"its entry cannot be loaded: {type(error).__name__}: {error}")
             return None
 
@@ -109,6 +111,7 @@ class FunctionCache(CacheObject):
         except save.NotCacheable as error:
             self._note(sig, str(error))
         except Exception as error:  # noqa: BLE001 - the function works, so failing to store it must not fail the call
+            reraise_interrupt(error)
             self._backend.note_failure(self._name(), error)
 
     def _note_compiled(self, sig: Any, identity: Identity) -> None:

@@ -8,6 +8,7 @@ import sys
 import types as python_types
 from typing import TYPE_CHECKING, Any
 
+from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints import numba_values
 from compcache.numba.fingerprints.implementations import find_overloads
 from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
@@ -238,7 +239,8 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
     try:
         reduced = copyreg.dispatch_table.get(type(value))  # regular expressions, for example, have no method for it
         parts: Any = reduced(value) if reduced else value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001 - any exception means that it has no content to digest
+    except Exception as error:  # noqa: BLE001 - any exception means that it has no content to digest
+        reraise_interrupt(error)
         walk.unknown(value, where)
         return
     kind = type(value)

@@ -20,7 +20,7 @@ from opcode import opmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
-from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
+from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable, looks_at_programs
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
 from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library, package_of
 from compcache.numba.fingerprints.outside import is_reader, may_read_anything, names_by_text, reads_by_name, refuse_outside
@@ -72,6 +72,7 @@ class Fingerprint(NamedTuple):
     parts: tuple[Part, ...]
 
 
+@looks_at_programs
 def fingerprint(function: Any) -> Fingerprint:
     """The fingerprint of a function that is compiled, from any module.
 
@@ -83,6 +84,7 @@ def fingerprint(function: Any) -> Fingerprint:
     return walk.finish()
 
 
+@looks_at_programs
 def fingerprint_of_value(value: object, where: str) -> str:
     """The digest of a value that compiled code could read. Raises `Unidentifiable`."""
     walk = Walk()
@@ -90,6 +92,7 @@ def fingerprint_of_value(value: object, where: str) -> str:
     return walk.finish().content
 
 
+@looks_at_programs
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> str:
@@ -144,7 +147,7 @@ class Walk:
         self._alive: list[object] = []  # so that no id is reused
         self._waiting: list[_Pending] = []
         self._parts: list[Part] = []
-        self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba4")
+        self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
         self._references: list[int] = []
         self._seen: dict[int, int] = {}
@@ -188,6 +191,11 @@ class Walk:
         self._seen[id(value)] = len(self._seen)
         self._alive.append(value)
         return False
+
+    def refer_to(self, kind: str, number: int, *texts: object) -> None:
+        """Feed a reference: the total has the number, which depends on where the walk began; a part's own digest has not."""
+        self._references.append(number)
+        self.token(kind, *texts)
 
     def end_part(self) -> bytes:
         """Add the tokens since the last call to the total as one part; return their digest."""
@@ -238,8 +246,7 @@ class Walk:
             number = self._numbers[key] = len(self._numbers)
             self._alive.append(function)
             self._waiting.append(_Pending(number, function, where, mode))
-        self._references.append(number)
-        self.token("function", mode, function.__module__, plain_name(function.__qualname__))
+        self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
 
     def feed_compiled(self, overloads: Iterable[Compiled]) -> None:
         """Feed what the code of a dispatcher was made of that compiles nothing more."""

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["FORMAT", "chosen_cpu", "compiled_for", "config_text", "platform_text", "versions_text"]
 
 #: Incremented when the meaning of keys or entries changes.
-FORMAT = 5
+FORMAT = 6
 
 
 #: Settings of Numba that change output or locations, never the code; and those that choose the CPU, which is not part of

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from compcache.digest import blake2b
+from compcache.files import reraise_interrupt
 from compcache.numba.registered.library import find_by_name, is_library, is_of_library
 
 TYPE_CHECKING = False
@@ -25,6 +26,7 @@ _SIZE = 16
 _MOST_FUNCTIONS = 2000
 _MOST_BYTES = 1 << 20  # of an array that is read as a constant
 _DEEPEST = 20
+_MOST_ITEMS = 20_000  # tuples, lists and dictionaries
 
 _Function = type(lambda: 0)
 _Code = type((lambda: 0).__code__)
@@ -59,14 +61,20 @@ def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Conten
     """The content of a function that is compiled with these options, and of jitted functions that it is `given` as arguments.
 
     Raises:
-        NotLazy: it reads a value that is not supported here.
+        NotLazy: it reads a value that is not supported here, or one whose own code raised something when it was looked at.
     """
-    walk = _Walk()
-    walk.value(options, "its options")
-    walk.add(function)
-    for other in given:
-        walk.value(other, "a function that is an argument")
-    return walk.finish()
+    try:
+        walk = _Walk()
+        walk.value(options, "its options")
+        walk.add(function)
+        for other in given:
+            walk.value(other, "a function that is an argument")
+        return walk.finish()
+    except NotLazy:
+        raise
+    except Exception as error:
+        reraise_interrupt(error)
+        raise NotLazy(f"something that {function.__qualname__} reads raised {type(error).__name__} when it was looked at") from error
 
 
 class _Walk:
@@ -83,6 +91,7 @@ class _Walk:
         self._references: list[int] = []
         self._modules: set[int] = set()
         self._depth = 0
+        self._count = 0
 
     def token(self, *texts: object) -> None:
         """Feed texts and bytes, each with its length."""
@@ -325,8 +334,9 @@ class _Walk:
 
     def _items(self, value: Any, name: str, where: str) -> None:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise NotLazy(f"{where} is nested too deeply")
+        self._count += 1
+        if self._depth > _DEEPEST or self._count > _MOST_ITEMS:
+            raise NotLazy(f"{where} is nested too deeply or holds too many values")
         self.token(name, len(value))
         for item in value if name != "dict" else (*value, *value.values()):
             self._ascertain_name(item, "", where)

@@ -6,10 +6,10 @@ entry of the same content is mapped and used from then on; else Numba is importe
 
 from __future__ import annotations
 
+from compcache.files import reraise_interrupt
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
 from compcache.numba.lazy.c_helpers import has_numba
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.stand_ins import is_probe
 from compcache.numba.lazy.state import STATE, State, state_of
@@ -153,13 +153,18 @@ def _real(function: Any) -> Any:
 def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Answer a call with a stored entry, else by Numba's dispatcher."""
     state = state_of(function)
-    if not state.reason and not has_numba():
-        try:
-            if _load(function, state, positional, keywords):
-                return function(*positional, **keywords)
-        except NotLazy:
-            pass  # Numba decides
+    if not state.reason and not has_numba() and _is_loaded(function, state, positional, keywords):
+        return function(*positional, **keywords)
     return _real(function)(*positional, **keywords)
+
+
+def _is_loaded(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether stored code for these arguments is callable now; Numba decides where an argument's own code raises when it is looked at."""
+    try:
+        return _load(function, state, positional, keywords)
+    except Exception as error:  # noqa: BLE001 - `NotLazy`, or what the program's code raised
+        reraise_interrupt(error)
+        return False
 
 
 def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
