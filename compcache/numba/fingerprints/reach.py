@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.library_code import is_library_module
+from compcache.numba.registered.library import is_library_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable, looks_at_programs
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
-from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library, package_of
 from compcache.numba.fingerprints.outside import is_reader, may_read_anything, names_by_text, reads_by_name, refuse_outside
 from compcache.numba.fingerprints.reach import Reach, annotates
 from compcache.numba.fingerprints.values import handler_of, is_defined_by_text
+from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.package_files import digest_of_package
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from compcache.numba.fingerprints.implementations import (
     source_function,
     users_generator,
 )
-from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
+from compcache.numba.registered.library import is_library_module, is_made_by_library
 from compcache.numba.registered.package_files import digest_of_package
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import sys
 
 from compcache.digest import blake2b
 from compcache.files import reraise_interrupt
-from compcache.numba.registered.library import find_by_name, is_library, is_of_library
+from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class _Walk:
 
         self.token("at compile time")
         self._has_module = False
-        outside = reads_from_outside(function, is_library)
+        outside = reads_from_outside(function)
         if outside:
             raise NotLazy(f"{where} runs at compile time, and reads {outside}")
         if makes_names_of_text(function):
@@ -277,7 +277,7 @@ class _Walk:
         if id(value) in self._modules or name == "numba" or name.startswith("numba."):
             return
         self._modules.add(id(value))
-        if is_library(name):
+        if is_library_module(name):
             self._library(name, where)
             self._library_module(value, names, where)
             return
@@ -298,10 +298,10 @@ class _Walk:
             found = held.get(attribute, _MISSING)
             kind = type(found)
             if kind is _Module:
-                if is_library(found.__name__) and id(found) not in self._modules:
+                if is_library_module(found.__name__) and id(found) not in self._modules:
                     self._modules.add(id(found))
                     self._library_module(found, names, where)
-            elif kind in _NUMBERS or hasattr(kind, "_compcache_content") or (kind is _Function and not is_of_library(found)):
+            elif kind in _NUMBERS or hasattr(kind, "_compcache_content") or (kind is _Function and not is_library_function(found)):
                 self.token("attribute", attribute)
                 self.value(found, f"{where}, {attribute!r}")
 
@@ -318,7 +318,7 @@ class _Walk:
             self._class(kind, where)
             self._items(value, "named tuple", where)
         elif kind is _Function:
-            if not is_of_library(value):
+            if not is_library_function(value):
                 self._plain_function(value)
             else:
                 self._library(value.__module__, where)
@@ -351,7 +351,7 @@ class _Walk:
         self.token("class", module, name)
         if not find_by_name(value) or module == "__main__":
             raise NotLazy(f"{where} is a class that cannot be found under its name")
-        if is_library(module):
+        if is_library_module(module):
             self._library(module, where)
             return
         if issubclass(value, tuple) and hasattr(value, "_fields"):
@@ -380,7 +380,7 @@ class _Walk:
             if text is None:
                 raise NotLazy(f"{where} is the type {value}")
             self.token("numba type", text)
-        elif kind is _Builtin or is_library(getattr(value, "__module__", None)):
+        elif kind is _Builtin or is_library_module(getattr(value, "__module__", None)):
             if not find_by_name(value):
                 raise NotLazy(f"{where} is a {kind.__name__} that cannot be found under its name")
             owner = getattr(value, "__self__", None)
