@@ -372,8 +372,6 @@ OF_USE = [
     taken("fastmath of overload", "inf", _DIVIDES),
     taken("functools.wraps makes user code look like a library's", "23.0", "30.0"),
     taken("an overload reads an attribute of an object", "23.0", "30.0"),
-    taken("an overload reads an object through one of two equal references", "23.0", "30.0"),
-    taken("an attribute of a type's instance", "5.0", "6.0"),
     taken("an overload imports inside of itself", "23.0", "30.0"),
     taken("an overload reads a file", "23.0", "30.0"),
     taken("a global changed between compiling callee and caller", "16.0", "1402.0"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from numba_helpers import Project
+from test_numba_stale import EDITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,6 +125,18 @@ def test_interrupts_while_objects_are_looked_at_reach_the_program(tmp_path: Path
     assert said == ["KeyboardInterrupt", "TimeoutError"]
 
 
+def test_which_of_equal_objects_and_what_a_type_holds_counts(tmp_path: Path) -> None:
+    named = ("an attribute of a type's instance", "an overload reads an object through one of two equal references")
+    edits = [edit for edit in EDITS if edit.name in named]
+    project = Project(tmp_path)
+    said = []
+    for version in range(2):
+        sources = [edit.source.replace(edit.old, edit.new) if version else edit.source for edit in edits]
+        project.write(**{f"program{number}": source for number, source in enumerate(sources)})
+        said.append(project.run("import program0, program1\nresult = program0.f(7.0, 2.0), program1.f(7.0, 2.0)", backend=True))
+    assert said == [(5.0, 23.0), (6.0, 30.0)]
+
+
 def test_what_linked_structures_cost_grows_with_their_size(tmp_path: Path) -> None:
     project = Project(tmp_path)
     build = """
@@ -156,3 +169,31 @@ def test_what_linked_structures_cost_grows_with_their_size(tmp_path: Path) -> No
     assert said == [12497501, 12497501]
     assert not refused
     assert longest < 4
+
+
+def test_explain_tells_what_a_function_reads_that_differs(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(program="""
+        from numba import njit
+        BASE = 1
+
+        def make(number, table):
+            @njit(cache=True)
+            def f(x):
+                return x + number + table[0] + BASE
+            return f
+    """)  # fmt: skip
+    said, differences = project.run(
+        """
+        import program
+        said = [program.make(2, (3,))(1), program.make(5, (3,))(1), program.make(2, (8,))(1)]
+        label = "program.make.<locals>.f(int64)"
+        names = [variant.func_name for variant in backend.cache.explain(label).variants]
+        variants = [variant for name in names for variant in backend.cache.explain(name).variants]
+        result = said, sorted({difference.component for variant in variants for difference in variant.differences})
+        """,
+        backend=True,
+    )
+    assert said == [7, 10, 12]
+    where = "that program.make.<locals>.f closes over"
+    assert differences == ["function", f"read the variable 'number' {where}", f"read the variable 'table' {where}"]
