@@ -14,6 +14,10 @@ import pytest
 from helpers import PACKAGE_ROOT
 from numba_helpers import Project
 
+import compcache.numba
+from compcache.numba import startup
+from compcache.numba.lazy.installation import settings_and_packages
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -191,3 +195,21 @@ def test_the_command_compiles_a_program_as_python_does(tmp_path: Path) -> None:
         for way in ([], ["-m", "compcache.numba", "run"])
     ]
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("value", ["", "0", "False", "off", "no"])
+def test_the_variable_can_say_no(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    def install(*_: object, **__: object) -> None:
+        pytest.fail("it was installed")
+
+    monkeypatch.setenv("COMPCACHE_NUMBA", value)
+    monkeypatch.setattr(compcache.numba, "_install", install)
+    startup.init()
+
+
+def test_a_variable_counts_without_numba_if_the_setting_counts_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settings_and_packages()
+    for name, counts in (("OPT", True), ("BOUNDSCHECK", True), ("DEBUG_CACHE", False), ("DUMP_IR", False), ("NUM_THREADS", False)):
+        monkeypatch.setenv(f"NUMBA_{name}", "1")
+        assert (name, settings_and_packages() != before) == (name, counts)
+        monkeypatch.delenv(f"NUMBA_{name}")

@@ -148,10 +148,12 @@ def test_what_linked_structures_cost_grows_with_their_size(tmp_path: Path) -> No
     for number in range(5000):
         first = Node(number, first)
     """
-    loop = "held, node = 0, first\n        while node is not None:\n            held, node = held + {value}, node.following"
-    values = {"named": "node.value", "computed": "getattr(node, NAME)"}
-    before = build + "\n    NAME = 'value'\n"
-    project.write(**{name: overloaded(before, loop.format(value=value)) for name, value in values.items()})
+    loop = "held, node = 0, first\n        while node is not None:\n            held, node = held + {value}, {following}"
+    before = build + "\n    VALUE, FOLLOWING = 'value', 'following'\n"
+    project.write(
+        named=overloaded(before, loop.format(value="node.value", following="node.following")),
+        computed=overloaded(before, loop.format(value="getattr(node, VALUE)", following="getattr(node, FOLLOWING)")),
+    )
     said, refused, longest = project.run(
         """
         import time
