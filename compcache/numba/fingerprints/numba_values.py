@@ -6,10 +6,10 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.lazy import _dispatch
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -20,13 +20,13 @@ from opcode import opmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
-from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable, looks_at_programs
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
 from compcache.numba.fingerprints.outside import is_reader, may_read_anything, names_by_text, reads_by_name, refuse_outside
 from compcache.numba.fingerprints.reach import Reach, annotates
 from compcache.numba.fingerprints.values import handler_of, is_defined_by_text
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.package_files import digest_of_package
+from compcache.numba.registered.refusals import TooLarge, Unidentifiable, looks_at_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,7 +73,7 @@ class Fingerprint(NamedTuple):
     parts: tuple[Part, ...]
 
 
-@looks_at_programs
+@looks_at_programs(Unidentifiable)
 def fingerprint(function: Any) -> Fingerprint:
     """The fingerprint of a function that is compiled, from any module.
 
@@ -85,7 +85,7 @@ def fingerprint(function: Any) -> Fingerprint:
     return walk.finish()
 
 
-@looks_at_programs
+@looks_at_programs(Unidentifiable)
 def fingerprint_of_value(value: object, where: str) -> str:
     """The digest of a value that compiled code could read. Raises `Unidentifiable`."""
     walk = Walk()
@@ -93,7 +93,7 @@ def fingerprint_of_value(value: object, where: str) -> str:
     return walk.finish().content
 
 
-@looks_at_programs
+@looks_at_programs(Unidentifiable)
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 
 from compcache.digest import blake2b
-from compcache.files import reraise_interrupt
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.refusals import NotLazy, looks_at_programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.registered.table import Registered
 
-__all__ = ["Content", "NotLazy", "content_of", "jitted", "note_real", "stand_for_prange"]
+__all__ = ["Content", "content_of", "jitted", "note_real", "stand_for_prange"]
 
 _SIZE = 16
 _MOST_FUNCTIONS = 2000
@@ -33,10 +33,6 @@ _Code = type((lambda: 0).__code__)
 _Module = type(sys)
 _Builtin = type(len)
 _MISSING = object()
-
-
-class NotLazy(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when a function cannot be used without Numba; the message says why."""
 
 
 class Content:
@@ -57,24 +53,19 @@ class Content:
         self.registered = registered
 
 
+@looks_at_programs(NotLazy)
 def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Content:
     """The content of a function that is compiled with these options, and of jitted functions that it is `given` as arguments.
 
     Raises:
         NotLazy: it reads a value that is not supported here, or one whose own code raised something when it was looked at.
     """
-    try:
-        walk = _Walk()
-        walk.value(options, "its options")
-        walk.add(function)
-        for other in given:
-            walk.value(other, "a function that is an argument")
-        return walk.finish()
-    except NotLazy:
-        raise
-    except Exception as error:
-        reraise_interrupt(error)
-        raise NotLazy(f"something that {function.__qualname__} reads raised {type(error).__name__} when it was looked at") from error
+    walk = _Walk()
+    walk.value(options, "its options")
+    walk.add(function)
+    for other in given:
+        walk.value(other, "a function that is an argument")
+    return walk.finish()
 
 
 class _Walk:

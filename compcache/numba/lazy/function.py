@@ -6,13 +6,13 @@ entry of the same content is mapped and used from then on; else Numba is importe
 
 from __future__ import annotations
 
-from compcache.files import reraise_interrupt
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.stand_ins import is_probe
 from compcache.numba.lazy.state import STATE, State, state_of
+from compcache.numba.registered.refusals import NotLazy, looks_at_programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,14 +159,14 @@ def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) 
 
 
 def _is_loaded(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Whether stored code for these arguments is callable now; Numba decides where an argument's own code raises when it is looked at."""
+    """Whether stored code for these arguments is callable now; else Numba decides."""
     try:
         return _load(function, state, positional, keywords)
-    except Exception as error:  # noqa: BLE001 - `NotLazy`, or what the program's code raised
-        reraise_interrupt(error)
+    except NotLazy:
         return False
 
 
+@looks_at_programs(NotLazy)
 def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Make stored code for these arguments callable; return whether there is any. Raises `NotLazy`."""
     learn_numpy()

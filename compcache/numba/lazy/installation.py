@@ -14,8 +14,8 @@ import sys
 from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
