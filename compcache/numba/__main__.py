@@ -77,7 +77,7 @@ def _run_file(arguments: list[str]) -> None:
     main_module = type(sys)("__main__")
     vars(main_module).update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
     sys.modules["__main__"] = main_module
-    exec(compile(source, path, "exec"), vars(main_module))  # noqa: S102 - that is what it is for
+    exec(compile(source, path, "exec", dont_inherit=True), vars(main_module))  # noqa: S102 - that is what it is for
 
 
 def _is_importable(path: str) -> bool:

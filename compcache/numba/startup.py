@@ -10,11 +10,12 @@ import os
 __all__ = ["VARIABLE", "init"]
 
 VARIABLE = "COMPCACHE_NUMBA"
+_OFF = ("", "0", "off", "no", "false")
 
 
 def init() -> None:
     """Install the backend if $COMPCACHE_NUMBA is set, with the directory $COMPCACHE_DIR or the default one."""
-    if os.environ.get(VARIABLE, "0") not in ("", "0"):
+    if os.environ.get(VARIABLE, "").strip().lower() not in _OFF:
         import compcache.numba
         from compcache.numba.lazy.installed import installed_backend
 

@@ -13,8 +13,8 @@ from helpers import constant
 
 from compcache import Cache, CacheWarning, ModuleSource, frontend
 from compcache.numba.lazy import installation
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.registered import distributions
+from compcache.numba.registered.refusals import NotLazy
 from compcache.publish.packs import entries_of, packs_in
 
 if TYPE_CHECKING:

@@ -49,6 +49,68 @@ _READER = """
     """
 EDITS = [
     Edit(
+        "an attribute of a type's instance",
+        """
+    from numba import njit, types
+    from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
+
+    class Quantity: pass
+
+    class QuantityType(types.Type):
+        def __init__(self, unit):
+            super().__init__(name="Quantity")
+            self.unit = unit
+
+    register_model(QuantityType)(models.OpaqueModel)
+
+    @typeof_impl.register(Quantity)
+    def typeof_quantity(value, context):
+        return QuantityType({"metres": 3})
+
+    @unbox(QuantityType)
+    def unbox_quantity(type_, value, context):
+        return NativeValue(context.context.get_dummy_value())
+
+    def unit_of(quantity): raise NotImplementedError
+
+    @overload(unit_of)
+    def overload_unit_of(quantity):
+        factor = quantity.unit["metres"]
+        return lambda quantity: factor
+
+    @njit(cache=True)
+    def read(quantity, y):
+        return unit_of(quantity) + y
+
+    def f(x, y): return read(Quantity(), y)
+    """,
+        "3",
+        "4",
+    ),
+    Edit(
+        "an overload reads an object through one of two equal references",
+        overloaded("""
+    class Value:
+        def __init__(self, value):
+            self.value = value
+
+    class Held:
+        first, second = Value(3), Value(4)
+
+        def __init__(self, chosen):
+            self.first, self.second, self.chosen = Held.first, Held.second, chosen
+
+    held = Held(Held.first)
+
+    @overload(scaled)
+    def implementation(x):
+        factor = held.chosen.value + 0 * held.first.value + 0 * held.second.value
+        return lambda x: x * factor
+    """),
+        "Held(Held.first)",
+        "Held(Held.second)",
+    ),
+    Edit(
         "a namedtuple's fields change places",
         """
     from collections import namedtuple

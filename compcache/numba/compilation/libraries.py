@@ -6,8 +6,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.compilation import scopes
-from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

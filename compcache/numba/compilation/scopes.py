@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core.extending import _Intrinsic
 
 from compcache.numba.compilation.history import note_code
-from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.implementations import digest_name
-from compcache.numba.fingerprints.library_code import is_library_module
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.fingerprints.walk import fingerprint
 from compcache.numba.identity.dependencies import Dependency, dependency_of
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.settings import config_text
+from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from importlib import import_module
 
 from compcache.files import reraise_interrupt
 from compcache.numba.lazy.c_helpers import has_numba
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.stand_ins import LazyObject, made, real_numba
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from importlib import import_module
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.content import jitted
 from compcache.numba.lazy.stand_ins import LazyObject, made, note_made, original, real_numba, when_imported
-from compcache.numba.registered.library import is_of_library
+from compcache.numba.registered.library import is_library_function
 from compcache.numba.registered.table import note_jitable, note_overload
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ def _of_numba(name: str) -> Any:
 
 def _is_programs(function: Any) -> bool:
     """Whether this is a plain function of the program, which compiled code can only call if it is registered."""
-    return type(function) is _Function and not is_of_library(function)
+    return type(function) is _Function and not is_library_function(function)
 
 
 def overload(func: Any, *args: Any, **options: Any) -> Any:

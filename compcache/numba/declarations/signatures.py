@@ -7,9 +7,9 @@ is looked for and mapped, when they are declared; where it is not found, Numba c
 from __future__ import annotations
 
 from compcache.numba.lazy.c_helpers import has_numba
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, make_lazy_function, note_read, reads_else
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from functools import partial
 from compcache.numba.declarations.signatures import Declared, find_declared
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, note_read, reads_else
 from compcache.numba.lazy.stand_ins import LazyObject, made, note_made
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

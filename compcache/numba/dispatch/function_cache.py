@@ -15,11 +15,11 @@ from compcache.numba.compilation import history, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import func_name_of
-from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 from compcache.numba.lazy.garbage import few_collections
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend

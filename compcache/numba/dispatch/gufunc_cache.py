@@ -9,8 +9,8 @@ from compcache.numba.compilation import libraries
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import func_name_of, label_of
-from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.identity.key import Identity, identify
+from compcache.numba.registered.refusals import Unidentifiable
 
 __all__ = ["GufuncCache", "wrapper_symbol"]
 

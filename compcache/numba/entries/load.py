@@ -19,10 +19,10 @@ from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
-from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
 from compcache.numba.identity.settings import chosen_cpu
 from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from compcache import Cache, TypedCallTarget

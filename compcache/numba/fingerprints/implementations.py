@@ -11,7 +11,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library, package_of
+from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
 from compcache.numba.lazy import _dispatch
-from compcache.numba.registered.library import find_by_name
+from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -185,7 +185,14 @@ def _type(walk: Walk, value: Any, where: str) -> None:
         return
     if walk.is_again(value):
         return
-    _reach_type(walk, value, where)
+    if not is_library_module(kind.__module__):
+        _extension_type(walk, value, where)
+    _structure(walk, value, where)
+
+
+def _structure(walk: Walk, value: Any, where: str) -> None:
+    """Feed what Numba's own code knows a type by."""
+    kind = type(value)
     dispatcher = getattr(value, "dispatcher", None)
     if dispatcher is not None:
         walk.value(dispatcher, where)
@@ -211,11 +218,25 @@ def _type(walk: Walk, value: Any, where: str) -> None:
             _component(walk, part, where)
 
 
-def _reach_type(walk: Walk, value: Any, where: str) -> None:
-    """Code that runs can use the attributes and methods of a user's type."""
-    if walk.mode == "run" and not is_library_module(type(value).__module__):
+def _extension_type(walk: Walk, value: Any, where: str) -> None:
+    """Feed what code that runs while Numba compiles can read of an instance of a user's type, whatever its name has of that."""
+    if walk.mode == "run":
         walk.value(type(value), f"the class of {where}")
         walk.reach().add(walk, value, where)
+        return
+    for name, part in sorted(vars(value).items()):
+        if name not in _OF_NUMBA and not _is_structure(part) and not _is_derived(type(value), name):
+            walk.token("attribute", name)
+            walk.value(part, f"{where}, {name!r}")
+
+
+#: The name, which is fed besides, and the number that the process gives the type.
+_OF_NUMBA = frozenset(("_code", "name"))
+
+
+def _is_derived(kind: type, name: str) -> bool:
+    """Whether an attribute is a result that an instance keeps once it was asked for."""
+    return any(isinstance(vars(base).get(name), functools.cached_property) for base in kind.__mro__)
 
 
 def _component(walk: Walk, part: Any, where: str) -> None:

@@ -16,7 +16,7 @@ import sys
 import typing
 from typing import TYPE_CHECKING
 
-from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from types import CodeType

@@ -11,10 +11,10 @@ import sys
 import types as python_types
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.library_code import is_library_module
+from compcache.numba.registered.library import is_library_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Reach", "annotates", "state_of"]
 
 _MISSING = object()
+_MOST_SHOWN = 300
 #: Attributes of every class that do not affect what its methods do; `copyreg` adds `__slotnames__` when it pickles an instance.
 _IRRELEVANT = frozenset((
     "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__classcell__", "__dataclass_fields__",
@@ -32,13 +33,27 @@ _IRRELEVANT = frozenset((
 ))  # fmt: skip
 
 
+class _Owner(NamedTuple):
+    """An object that code can access; its number stands for it in digests."""
+
+    number: int
+    value: Any
+    where: str
+
+
 class Reach:
-    """The attribute names that are read, and the objects that they may be read from."""
+    """The attribute names that are read, and the objects that they may be read from.
+
+    Each name is looked up once on each object, when the later of the two is found.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
-        self._owners: dict[int, tuple[Any, str]] = {}
+        self._owners: list[_Owner] = []
+        self._numbers: dict[int, int] = {}
         self._done: set[tuple[int, str]] = set()
+        self._followed = 0, 0, False  # names and owners, and whether code matched classes then
+        self._followed_all = 0  # owners
         self._everything = False  # some code reads attributes by names that it computes
         self.matches_classes = False  # `case Point(x, y)` reads the attributes that the class lists in `__match_args__`
 
@@ -48,9 +63,11 @@ class Reach:
         self._everything = self._everything or everything
 
     def add(self, walk: Walk, owner: Any, where: str) -> None:
-        """Record that code can access this object."""
-        del walk
-        self._owners.setdefault(id(owner), (owner, where))
+        """Record that code can access this object, and refer to it: which of several equal ones it is decides what code finds there."""
+        number = self._numbers.setdefault(id(owner), len(self._owners))
+        if number == len(self._owners):
+            self._owners.append(_Owner(number, owner, where))
+        walk.refer_to("owner", number)
 
     def add_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
         """Record that a function imports a module when it runs; a user's module is imported now, to examine it."""
@@ -68,48 +85,67 @@ class Reach:
                 self.add(walk, module, f"the module {candidate} that {where} imports")
 
     def follow(self, walk: Walk) -> bool:
-        """Feed all members not fed before; return whether there were any."""
+        """Feed all members not fed before; return whether there may be more."""
+        names, owners, matched = self._followed
+        if matched != self.matches_classes:
+            names = owners = 0
+        self._followed = now = len(self._names), len(self._owners), self.matches_classes
+        every = list(self._names)
         found = False
-        for key, (owner, where) in list(self._owners.items()):
-            for name in self._names_of(owner):
-                found |= self._follow(walk, key, owner, name, where)
-        return found
+        for owner in self._owners[0 if names < len(every) else owners : now[1]]:
+            is_new = owner.number >= owners
+            for name in self._names_of(owner.value, every[0 if is_new else names :], is_new=is_new):
+                found |= self._follow(walk, owner, name)
+        return found or now != (len(self._names), len(self._owners), self.matches_classes)
 
     def follow_all(self, walk: Walk) -> bool:
         """Feed members that nobody names, if some code reads attributes by names that it computes; return whether there were any."""
+        if not self._everything:
+            return False
         found = False
-        for key, (owner, where) in list(self._owners.items()) if self._everything else ():
-            for name in () if _is_library(owner) else _all_names(owner):
-                found |= self._follow(walk, key, owner, name, where)
+        owners = self._owners[self._followed_all :]
+        self._followed_all += len(owners)
+        for owner in owners:
+            for name in () if _is_library(owner.value) else _all_names(owner.value):
+                found |= self._follow(walk, owner, name)
         return found
 
-    def _follow(self, walk: Walk, key: int, owner: Any, name: str, where: str) -> bool:
+    def _follow(self, walk: Walk, owner: _Owner, name: str) -> bool:
         """Feed an attribute if it was not fed before and is there; return whether it was fed."""
-        if (key, name) in self._done:
+        if (owner.number, name) in self._done:
             return False
-        self._done.add((key, name))
-        members = _members(owner, name)
+        self._done.add((owner.number, name))
+        members = _members(owner.value, name)
+        where = f"{owner.where}, {name!r}" if len(owner.where) < _MOST_SHOWN else owner.where
         for value in members:
             walk.mode = "run"
-            walk.token("member", where, name)
-            if isinstance(owner, python_types.ModuleType):
-                walk.refuse_outside(value, f"{where}, {name!r},")
-            if not _is_library(owner):
-                _feed_member(walk, value, f"{where}, {name!r}")
+            walk.token("member", owner.number, name)
+            if isinstance(owner.value, python_types.ModuleType):
+                walk.refuse_outside(value, f"{where},")
+            if not _is_library(owner.value):
+                _feed_member(walk, value, where)
             else:
                 walk.note_reader(value)
             walk.end_part()
         return bool(members)
 
-    def _names_of(self, owner: Any) -> list[str]:
-        """The attributes of an object that any code may read."""
-        implicit = _implicit_names(owner)
+    def _names_of(self, owner: Any, names: list[str], *, is_new: bool) -> list[str]:
+        """Those of these names that the object may have, and what code reads of a new one without naming it."""
+        implicit = _implicit_names(owner) if is_new else []
         if self.matches_classes and "__match_args__" in implicit:
             self._names.update(dict.fromkeys(owner.__match_args__))
-        named = list(self._names)
-        if "__dict__" in self._names and not _is_library(owner):
+        named = _present(owner, names)
+        if "__dict__" in names and not _is_library(owner):
             named += vars(owner) if isinstance(owner, (type, python_types.ModuleType)) else state_of(owner)
         return [*implicit, *named]
+
+
+def _present(owner: Any, names: list[str]) -> list[str]:
+    """The names that an object may have; an instance has what is in its state."""
+    if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
+        return names
+    state = state_of(owner)
+    return [name for name in names if name in state]
 
 
 def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints import numba_values
 from compcache.numba.fingerprints.implementations import find_overloads
-from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
 from compcache.numba.fingerprints.reach import state_of
 from compcache.numba.registered.cython_functions import of_ctypes, told_by
+from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -346,15 +346,9 @@ _HANDLERS: dict[type, Handler] = {
 
 def _is_found_by_name(value: Any) -> bool:
     """Whether a library holds this very object under its own name."""
-    module, name = (getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None)))
-    if not is_library_module(module) or not isinstance(name, str):
+    if not is_library_module(getattr(value, "__module__", None)):
         return False
-    if type(value).__name__ == "cython_function_or_method":
-        return True
-    found: Any = sys.modules.get(str(module))
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is value
+    return type(value).__name__ == "cython_function_or_method" or find_by_name(value)
 
 
 _late: list[tuple[Any, Handler]] = []

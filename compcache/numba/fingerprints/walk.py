@@ -20,13 +20,13 @@ from opcode import opmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
-from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
-from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library, package_of
 from compcache.numba.fingerprints.outside import is_reader, may_read_anything, names_by_text, reads_by_name, refuse_outside
 from compcache.numba.fingerprints.reach import Reach, annotates
 from compcache.numba.fingerprints.values import handler_of, is_defined_by_text
+from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.package_files import digest_of_package
+from compcache.numba.registered.refusals import TooLarge, Unidentifiable, looks_at_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,7 +61,8 @@ class Part(NamedTuple):
 
 
 class Fingerprint(NamedTuple):
-    """`content` is the digest of all that the compiler sees, `lines` of its source lines; `reads` lists the reads for display.
+    """`content` is the digest of all that the compiler sees, `lines` of its source lines; `reads` tells what compiled functions read, and
+    their code, for display: values, or digests of them.
 
     `parts` are the functions that are compiled, the fingerprinted one first.
     """
@@ -72,6 +73,7 @@ class Fingerprint(NamedTuple):
     parts: tuple[Part, ...]
 
 
+@looks_at_programs(Unidentifiable)
 def fingerprint(function: Any) -> Fingerprint:
     """The fingerprint of a function that is compiled, from any module.
 
@@ -83,6 +85,7 @@ def fingerprint(function: Any) -> Fingerprint:
     return walk.finish()
 
 
+@looks_at_programs(Unidentifiable)
 def fingerprint_of_value(value: object, where: str) -> str:
     """The digest of a value that compiled code could read. Raises `Unidentifiable`."""
     walk = Walk()
@@ -90,6 +93,7 @@ def fingerprint_of_value(value: object, where: str) -> str:
     return walk.finish().content
 
 
+@looks_at_programs(Unidentifiable)
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> str:
@@ -144,7 +148,7 @@ class Walk:
         self._alive: list[object] = []  # so that no id is reused
         self._waiting: list[_Pending] = []
         self._parts: list[Part] = []
-        self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba4")
+        self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
         self._references: list[int] = []
         self._seen: dict[int, int] = {}
@@ -188,6 +192,11 @@ class Walk:
         self._seen[id(value)] = len(self._seen)
         self._alive.append(value)
         return False
+
+    def refer_to(self, kind: str, number: int, *texts: object) -> None:
+        """Feed a reference: the total has the number, which depends on where the walk began; a part's own digest has not."""
+        self._references.append(number)
+        self.token(kind, *texts)
 
     def end_part(self) -> bytes:
         """Add the tokens since the last call to the total as one part; return their digest."""
@@ -238,8 +247,7 @@ class Walk:
             number = self._numbers[key] = len(self._numbers)
             self._alive.append(function)
             self._waiting.append(_Pending(number, function, where, mode))
-        self._references.append(number)
-        self.token("function", mode, function.__module__, plain_name(function.__qualname__))
+        self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
 
     def feed_compiled(self, overloads: Iterable[Compiled]) -> None:
         """Feed what the code of a dispatcher was made of that compiles nothing more."""
@@ -284,10 +292,12 @@ class Walk:
         name = f"{function.__module__}.{function.__qualname__}"
         self.token("def", self.mode, function.__module__, plain_name(function.__qualname__))
         self._code(code, function.__globals__, name)
-        self.sequence(function.__defaults__ or (), f"a default of {name}")
+        for number, value in enumerate(function.__defaults__ or ()):
+            self.token("default")
+            self._read(value, f"the default {number + 1} of {name}")
         for key, value in sorted((function.__kwdefaults__ or {}).items()):
             self.token("kw", key)
-            self.value(value, f"the default of {key!r} of {name}")
+            self._read(value, f"the default of {key!r} of {name}")
         self._cells(function, name)
         if self.mode == RUN and (function.__dict__ or annotates(function)):
             self.reach().add(self, function, name)
@@ -305,16 +315,16 @@ class Walk:
                 self.token("empty cell", variable)
                 continue
             self.token("cell", variable)
-            if isinstance(value, python_types.ModuleType):
-                self.module(value, attributes, where)
-            elif compiles and isinstance(value, python_types.FunctionType):
+            if compiles and isinstance(value, python_types.FunctionType):
                 self.add_function(value, where, COMPILED)
             else:
-                self.value(value, where)
+                self._read(value, where, attributes)
 
     def _code(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
         digest, reads = digest_and_reads(code)
         self.token("code", digest)
+        if self.mode != RUN and code is self.compiled.__code__:
+            self._reads[f"the code of {name}"] = digest.hex()
         self._lines.update(f"{file_of(code, namespace)}:{code.co_firstlineno}:".encode("utf-8", "surrogatepass"))
         self._lines.update(code.co_linetable)
         chains = [(chain, *self._resolved(chain, namespace)) for chain in reads.chains]
@@ -360,10 +370,25 @@ class Walk:
         where = f"the global {shown!r} of {name}"
         if self.mode == RUN and not self._named_by_text(value):
             self.refuse_outside(value, where)
+        if self.mode == RUN and is_reader(value, chain[at - 1]):
+            self.by_name(value, where)
+        else:
+            self._read(value, where, attributes)
+
+    def _read(self, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
+        """Feed what a function reads: of a compiled one as a digest of its own, which tells later what has changed."""
+        if self.mode == RUN:
+            self._module_or_value(value, where, attributes)
+            return
+        outer, self._state = self._state, blake2b(digest_size=_SIZE)
+        self._module_or_value(value, where, attributes)
+        read, self._state = self._state.digest(), outer
+        self.token("read", read)
+        self._reads[where] = _shown(value) if value is None or type(value) in _PLAIN else read.hex()
+
+    def _module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
         if isinstance(value, python_types.ModuleType):
             self.module(value, attributes, where)
-        elif self.mode == RUN and is_reader(value, chain[at - 1]):
-            self.by_name(value, where)
         else:
             self.value(value, where)
 
@@ -437,6 +462,15 @@ class Walk:
 
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(Ellipsis)))
+_MOST_SHOWN = 100
+
+
+def _shown(value: object) -> str:
+    """A plain value for display: a long one's beginning, and its digest."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 #: The type of `objmode` in `with objmode:`.
 _OBJECT_MODE = "_ObjModeContextType"

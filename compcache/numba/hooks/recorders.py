@@ -21,11 +21,11 @@ from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name
 from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_function
-from compcache.numba.fingerprints.library_code import is_library_module
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.identity.extension_types import is_users_type
 from compcache.numba.lazy.garbage import few_collections
+from compcache.numba.registered.library import is_library_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,7 +10,6 @@ import sys
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import (
     GENERATOR,
     Implementation,
@@ -24,6 +23,7 @@ from compcache.numba.fingerprints.implementations import (
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.identity.extension_types import FOR_PACKAGES, content_of_type, name_of_type
 from compcache.numba.registered.package_files import digest_of_package
+from compcache.numba.registered.refusals import TooLarge, Unidentifiable, looks_at_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,6 +81,7 @@ _opaque: dict[tuple[str, int, bool], str] = {}
 _large: dict[str, str] = {}
 
 
+@looks_at_programs(Unidentifiable)
 def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
     """The dependency to record for an implementation; `declined`: it had none for these types. Raises `Unidentifiable`."""
     name = name_of(function)
@@ -142,6 +143,7 @@ def _walk(package: str, registered: list[Implementation], *, overlooks_members: 
         raise Unidentifiable(str(error)) from error
 
 
+@looks_at_programs(Unidentifiable)
 def dependency_of_generator(implementation: Any) -> Dependency | None:
     """The dependency to record for a code generator; None if it is not the user's, or an intrinsic's. Raises `Unidentifiable`."""
     registry.refresh()
@@ -159,12 +161,14 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
     return _dependency(name, registered)
 
 
+@looks_at_programs(Unidentifiable)
 def dependency_of_type(cls: type) -> Dependency:
     """The dependency to record for a user's class of types. Raises `Unidentifiable`."""
     name = name_of_type(cls)
     return Dependency(name, content_of_type(name) or "")
 
 
+@looks_at_programs(Unidentifiable)
 def is_current(dependency: Dependency) -> bool:
     """Whether the implementation registered under that name has the recorded content. Raises `Unidentifiable`."""
     registry.refresh()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.implementations import (
     Implementation,
     is_made_by_library_for_types,
@@ -17,9 +16,10 @@ from compcache.numba.fingerprints.implementations import (
     source_function,
     users_generator,
 )
-from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
+from compcache.numba.registered.library import is_library_module, is_made_by_library
 from compcache.numba.registered.package_files import digest_of_package
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

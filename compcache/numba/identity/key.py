@@ -6,10 +6,10 @@ import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.numba_values import is_plain_type
 from compcache.numba.fingerprints.walk import Part, fingerprint, fingerprint_of_value
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
+from compcache.numba.registered.refusals import Unidentifiable, looks_at_programs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +75,7 @@ def signature_text(sig: Any) -> str:
     return f"({', '.join(map(type_text, args))}) -> {'?' if result is None else type_text(result)}"
 
 
+@looks_at_programs(Unidentifiable)
 def type_text(item: Any) -> str:
     """A type as text. Raises `Unidentifiable` if it differs between processes."""
     if is_plain_type(item):
@@ -82,6 +83,7 @@ def type_text(item: Any) -> str:
     return f"{_ADDRESS.sub('', str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
 
 
+@looks_at_programs(Unidentifiable)
 def flags_text(flags: Any) -> str:
     """Every flag with its value, in a fixed order."""
     return ", ".join(f"{name}={_flag_text(name, value)}" for name, value in sorted(flags.values().items()))

@@ -7,24 +7,12 @@ import platform
 import sys
 from typing import Any
 
+from compcache.numba.registered.settings import is_harmless
+
 __all__ = ["FORMAT", "chosen_cpu", "compiled_for", "config_text", "platform_text", "versions_text"]
 
 #: Incremented when the meaning of keys or entries changes.
-FORMAT = 5
-
-
-#: Settings of Numba that change output or locations, never the code; and those that choose the CPU, which is not part of
-#: a key: the CPU that code requires is recorded with it.
-_HARMLESS = frozenset((
-    "ALWAYS_WARN_UNINIT_VAR", "CACHE_DIR", "CACHE_LOCATOR_CLASSES", "CHROME_TRACE", "COLOR_SCHEME", "CPU_FEATURES", "CPU_NAME", "DEBUG",
-    "DEBUG_ARRAY_OPT_STATS", "DEBUG_CACHE", "DEBUG_FRONTEND", "DEBUG_INLINE_CLOSURE", "DEBUG_PRINT_AFTER",
-    "DEBUG_PRINT_BEFORE", "DEBUG_PRINT_WRAP", "DEBUG_TYPEINFER", "DEVELOPER_MODE", "DISABLE_PERFORMANCE_WARNINGS",
-    "DISABLE_TYPEINFER_FAIL_CACHE", "DUMP_ASSEMBLY", "DUMP_BYTECODE", "DUMP_CFG", "DUMP_FUNC_OPT", "DUMP_IR", "DUMP_LLVM",
-    "DUMP_OPTIMIZED", "DUMP_SSA", "ENABLE_AVX", "ENABLE_CUDASIM", "FULL_TRACEBACKS", "FUNCTION_CACHE_SIZE", "GDB_BINARY",
-    "HIGHLIGHT_DUMPS", "HTML", "ANNOTATE", "NUMBA_DEFAULT_NUM_THREADS", "NUMBA_NUM_THREADS", "PARALLEL_DIAGNOSTICS",
-    "SHOW_HELP", "THREADING_LAYER", "THREADING_LAYER_PRIORITY", "TRACE", "USE_LLVMLITE_MEMORY_MANAGER",
-    "LLVM_PASS_TIMINGS", "ENABLE_SYS_MONITORING", "JIT_COVERAGE", "DISABLE_JIT", "NRT_STATS", "IS_OSX", "PYVERSION",
-))  # fmt: skip
+FORMAT = 6
 
 
 _config_memo: tuple[Any, str] = (None, "")
@@ -44,9 +32,7 @@ def config_text() -> str:
 
 
 def _is_setting(name: str, value: Any) -> bool:
-    if name in _HARMLESS or name.startswith("CUDA") or name.endswith("_CUDA"):
-        return False
-    return value is None or isinstance(value, (bool, int, float, str, tuple)) or name == "OPT"
+    return not is_harmless(name) and (value is None or isinstance(value, (bool, int, float, str, tuple)) or name == "OPT")
 
 
 @functools.cache

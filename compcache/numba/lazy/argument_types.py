@@ -7,9 +7,10 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.content import NotLazy, jitted
+from compcache.numba.lazy.content import jitted
 from compcache.numba.lazy.installation import has_extensions
 from compcache.numba.registered.library import find_by_name
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

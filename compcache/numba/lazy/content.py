@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 
 from compcache.digest import blake2b
-from compcache.numba.registered.library import find_by_name, is_library, is_of_library
+from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.refusals import NotLazy, looks_at_programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,22 +20,19 @@ if TYPE_CHECKING:
 
     from compcache.numba.registered.table import Registered
 
-__all__ = ["Content", "NotLazy", "content_of", "jitted", "note_real", "stand_for_prange"]
+__all__ = ["Content", "content_of", "jitted", "note_real", "stand_for_prange"]
 
 _SIZE = 16
 _MOST_FUNCTIONS = 2000
 _MOST_BYTES = 1 << 20  # of an array that is read as a constant
 _DEEPEST = 20
+_MOST_ITEMS = 20_000  # tuples, lists and dictionaries
 
 _Function = type(lambda: 0)
 _Code = type((lambda: 0).__code__)
 _Module = type(sys)
 _Builtin = type(len)
 _MISSING = object()
-
-
-class NotLazy(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when a function cannot be used without Numba; the message says why."""
 
 
 class Content:
@@ -55,11 +53,12 @@ class Content:
         self.registered = registered
 
 
+@looks_at_programs(NotLazy)
 def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Content:
     """The content of a function that is compiled with these options, and of jitted functions that it is `given` as arguments.
 
     Raises:
-        NotLazy: it reads a value that is not supported here.
+        NotLazy: it reads a value that is not supported here, or one whose own code raised something when it was looked at.
     """
     walk = _Walk()
     walk.value(options, "its options")
@@ -83,6 +82,7 @@ class _Walk:
         self._references: list[int] = []
         self._modules: set[int] = set()
         self._depth = 0
+        self._count = 0
 
     def token(self, *texts: object) -> None:
         """Feed texts and bytes, each with its length."""
@@ -219,7 +219,7 @@ class _Walk:
 
         self.token("at compile time")
         self._has_module = False
-        outside = reads_from_outside(function, is_library)
+        outside = reads_from_outside(function)
         if outside:
             raise NotLazy(f"{where} runs at compile time, and reads {outside}")
         if makes_names_of_text(function):
@@ -268,7 +268,7 @@ class _Walk:
         if id(value) in self._modules or name == "numba" or name.startswith("numba."):
             return
         self._modules.add(id(value))
-        if is_library(name):
+        if is_library_module(name):
             self._library(name, where)
             self._library_module(value, names, where)
             return
@@ -289,10 +289,10 @@ class _Walk:
             found = held.get(attribute, _MISSING)
             kind = type(found)
             if kind is _Module:
-                if is_library(found.__name__) and id(found) not in self._modules:
+                if is_library_module(found.__name__) and id(found) not in self._modules:
                     self._modules.add(id(found))
                     self._library_module(found, names, where)
-            elif kind in _NUMBERS or hasattr(kind, "_compcache_content") or (kind is _Function and not is_of_library(found)):
+            elif kind in _NUMBERS or hasattr(kind, "_compcache_content") or (kind is _Function and not is_library_function(found)):
                 self.token("attribute", attribute)
                 self.value(found, f"{where}, {attribute!r}")
 
@@ -309,7 +309,7 @@ class _Walk:
             self._class(kind, where)
             self._items(value, "named tuple", where)
         elif kind is _Function:
-            if not is_of_library(value):
+            if not is_library_function(value):
                 self._plain_function(value)
             else:
                 self._library(value.__module__, where)
@@ -325,8 +325,9 @@ class _Walk:
 
     def _items(self, value: Any, name: str, where: str) -> None:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise NotLazy(f"{where} is nested too deeply")
+        self._count += 1
+        if self._depth > _DEEPEST or self._count > _MOST_ITEMS:
+            raise NotLazy(f"{where} is nested too deeply or holds too many values")
         self.token(name, len(value))
         for item in value if name != "dict" else (*value, *value.values()):
             self._ascertain_name(item, "", where)
@@ -341,7 +342,7 @@ class _Walk:
         self.token("class", module, name)
         if not find_by_name(value) or module == "__main__":
             raise NotLazy(f"{where} is a class that cannot be found under its name")
-        if is_library(module):
+        if is_library_module(module):
             self._library(module, where)
             return
         if issubclass(value, tuple) and hasattr(value, "_fields"):
@@ -370,7 +371,7 @@ class _Walk:
             if text is None:
                 raise NotLazy(f"{where} is the type {value}")
             self.token("numba type", text)
-        elif kind is _Builtin or is_library(getattr(value, "__module__", None)):
+        elif kind is _Builtin or is_library_module(getattr(value, "__module__", None)):
             if not find_by_name(value):
                 raise NotLazy(f"{where} is a {kind.__name__} that cannot be found under its name")
             owner = getattr(value, "__self__", None)

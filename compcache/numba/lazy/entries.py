@@ -12,11 +12,12 @@ from compcache.digest import blake2b
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.content import NotLazy, content_of
+from compcache.numba.lazy.content import content_of
 from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
 from compcache.numba.lazy.installed import installed_backend
 from compcache.numba.lazy.marshalled import load_marshalled
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
 from compcache.numba.lazy.c_helpers import has_numba
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.stand_ins import is_probe
 from compcache.numba.lazy.state import STATE, State, state_of
+from compcache.numba.registered.refusals import NotLazy, looks_at_programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,15 +153,20 @@ def _real(function: Any) -> Any:
 def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Answer a call with a stored entry, else by Numba's dispatcher."""
     state = state_of(function)
-    if not state.reason and not has_numba():
-        try:
-            if _load(function, state, positional, keywords):
-                return function(*positional, **keywords)
-        except NotLazy:
-            pass  # Numba decides
+    if not state.reason and not has_numba() and _is_loaded(function, state, positional, keywords):
+        return function(*positional, **keywords)
     return _real(function)(*positional, **keywords)
 
 
+def _is_loaded(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether stored code for these arguments is callable now; else Numba decides."""
+    try:
+        return _load(function, state, positional, keywords)
+    except NotLazy:
+        return False
+
+
+@looks_at_programs(NotLazy)
 def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Make stored code for these arguments callable; return whether there is any. Raises `NotLazy`."""
     learn_numpy()

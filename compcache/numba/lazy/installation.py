@@ -15,8 +15,8 @@ from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["has_extensions", "packages_are_those_of_keys", "settings_and_packages"]
 
 #: Incremented when the meaning of keys or entries changes.
-FORMAT = 3
-#: Settings that change output or locations, never the code.
-_HARMLESS = frozenset((
-    "NUMBA_CACHE_DIR", "NUMBA_DEBUG_CACHE", "NUMBA_NUM_THREADS", "NUMBA_DEVELOPER_MODE", "NUMBA_COLOR_SCHEME",
-    "NUMBA_DISABLE_PERFORMANCE_WARNINGS", "NUMBA_FULL_TRACEBACKS", "NUMBA_THREADING_LAYER",
-    "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_WARNINGS", "NUMBA_SHOW_HELP", "NUMBA_DISABLE_JIT",
-))  # fmt: skip
-#: A profiler that Numba registers its code with.
-_PROFILER = "VS_PROFILER"
+FORMAT = 4
 
 
 def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) -> str:
@@ -49,9 +41,6 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
     """
     global _known  # noqa: PLW0603 - packages are installed for the whole process
     settings = _settings()
-    chosen = [name for name, _ in settings if name.startswith("NUMBA_CPU_")]
-    if chosen:
-        raise NotLazy(f"{chosen[0]} chooses a CPU")
     if os.path.exists(".numba_config.yaml"):
         raise NotLazy("Numba is configured by the file .numba_config.yaml")
     path = tuple(sys.path)
@@ -90,17 +79,18 @@ def packages_are_those_of_keys(open_cache: Callable[[], Cache | None] | None = N
 
 
 def _settings() -> list[tuple[str, str | None]]:
-    """The variables that concern the compiler, and their values."""
+    """The variables that concern the compiler, and their values. Raises `NotLazy` if one chooses the CPU."""
     held = getattr(os.environ, "_data", None)
     if held and os.name == "posix":  # of what CPython keeps, one look tells most often: to iterate decodes each name, for each key
         names = b"\0".join(held)
-        if b"NUMBA_" not in names and _PROFILER.encode() not in names:
+        if b"NUMBA_" not in names and b"VS_PROFILER" not in names:
             return []
-    return sorted((name, os.environ.get(name)) for name in os.environ if _is_setting(name))
+    from compcache.numba.registered.settings import chooses_cpu, is_variable
 
-
-def _is_setting(name: str) -> bool:
-    return (name.startswith("NUMBA_") and name not in _HARMLESS) or name == _PROFILER
+    chosen = next(filter(chooses_cpu, os.environ), None)
+    if chosen is not None:
+        raise NotLazy(f"{chosen} chooses a CPU")
+    return sorted((name, os.environ.get(name)) for name in os.environ if is_variable(name))
 
 
 #: The directories of `sys.path`, the identity of the packages there, and whether others than compilers are among them.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.stand_ins import are_decorators_taken, stand_in_of
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

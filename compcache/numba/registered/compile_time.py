@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from opcode import opmap
 
+from compcache.numba.registered.library import is_library_module
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
 __all__ = ["is_hidden", "is_pure", "makes_names_of_text", "reads_attributes_by_name", "reads_from_outside"]
@@ -62,11 +64,8 @@ def is_hidden(value: Any, name: str) -> bool:
     return bool(own != name and own in _SENSITIVE)
 
 
-def reads_from_outside(function: Any, is_library: Callable[[Any], bool]) -> str:
-    """What a function reads that is not told by the values that it names; "" if there is nothing.
-
-    `is_library` says which modules follow from versions.
-    """
+def reads_from_outside(function: Any) -> str:
+    """What a function reads that is not told by the values that it names; "" if there is nothing."""
     if function.__dict__.keys() - {"__wrapped__"}:
         return "attributes of a function"
     for code in _all_codes(function.__code__):
@@ -74,7 +73,7 @@ def reads_from_outside(function: Any, is_library: Callable[[Any], bool]) -> str:
             if name in _ATTRIBUTES or (name in _OUTSIDE and name not in function.__globals__):
                 return str(name)
         for module in _imports(code):
-            if module is None or not is_library(module) or not is_pure(module):
+            if module is None or not is_library_module(module) or not is_pure(module):
                 return f"the module {module}"
     return ""
 

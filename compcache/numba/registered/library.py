@@ -1,4 +1,6 @@
-"""Which code follows from versions: that of Python, NumPy, llvmlite and Numba; and what is found under its name."""
+"""Which code follows from versions, which every key has: that of Python, NumPy, llvmlite, Numba and this package; and what is found under
+its name.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["find_by_name", "is_library", "is_of_library"]
+__all__ = ["find_by_name", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
 
-_LIBRARIES = frozenset(("builtins", "compcache", "llvmlite", "numba", "numpy"))
-_STANDARD = os.path.dirname(os.__file__) + os.sep
+#: This package is among them: its decorators stand in modules for Numba's.
+_LIBRARIES = ("builtins", "compcache", "llvmlite", "numba", "numpy")
+_OWN_TESTS = "numba.tests"
+_STANDARD = os.path.dirname(os.__file__)
+_Function = type(lambda: 0)
 _Module = type(sys)
+#: Whether modules of these names, and code of these files, are of libraries, once that is certain.
+_modules: dict[str, bool] = {}
+_paths: dict[str, bool] = {}
 
 
 def find_by_name(value: Any) -> bool:
@@ -29,26 +37,78 @@ def find_by_name(value: Any) -> bool:
     return found is value
 
 
-def is_library(module: object) -> bool:
-    """Whether a module's content is covered by the versions of Python, NumPy and Numba."""
-    if not isinstance(module, str) or module.startswith("numba.tests"):
+def is_library_module(name: object) -> bool:
+    """Whether a module's content is covered by the versions in every key."""
+    if not isinstance(name, str) or name.startswith(_OWN_TESTS):
         return False
-    top = module.partition(".")[0]
+    top = name.partition(".")[0]
     if top in _LIBRARIES:
         return True
-    if top not in sys.stdlib_module_names or top == "__main__":
+    if top == "__main__" or top not in sys.stdlib_module_names:
         return False
-    origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
-    return origin in (None, "built-in", "frozen") or (origin.startswith(_STANDARD) and "site-packages" not in origin)
+    known = _modules.get(top)
+    if known is None:
+        known = _is_pythons_own(top)
+        if top in sys.modules:
+            _modules[top] = known
+    return known
 
 
-def is_of_library(function: Any) -> bool:
-    """Whether a function's code belongs to a library, whatever attributes `functools.wraps` has set."""
-    module = function.__globals__.get("__name__")
-    if not is_library(module) or "<locals>" in function.__code__.co_qualname:
+def _is_pythons_own(top: str) -> bool:
+    """Whether a module with a name of the standard library is from there, or an import would find it there, and not a user's file."""
+    spec = getattr(sys.modules[top], "__spec__", None) if top in sys.modules else _find_spec(top)
+    origin = getattr(spec, "origin", None)
+    if not isinstance(origin, str):
+        return top in sys.builtin_module_names
+    return origin in ("built-in", "frozen") or (origin.startswith(_STANDARD + os.sep) and "site-packages" not in origin)
+
+
+def _find_spec(top: str) -> Any:
+    """What the next import of a module would load; None for those that are in Python itself."""
+    from importlib.machinery import PathFinder
+
+    return None if top in sys.builtin_module_names else PathFinder.find_spec(top)
+
+
+def is_made_by_library(function: Any) -> bool:
+    """Whether the code of a function belongs to a library, closures included.
+
+    Decided by its globals and the file of its code: `functools.wraps` replaces the other attributes of a user's
+    function.
+    """
+    if type(function) is not _Function:
+        return is_library_module(getattr(function, "__module__", None))
+    if not is_library_module(function.__globals__.get("__name__")):
         return False
-    home = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None) or ""
     path = function.__code__.co_filename
-    if os.path.basename(home) == "__init__.py":
-        return bool(path.startswith(os.path.dirname(home) + os.sep))
-    return bool(path == home or path.startswith("<frozen"))
+    known = _paths.get(path)
+    if known is None:
+        known = _paths[path] = _is_library_path(path)
+    return known
+
+
+def is_library_function(function: Any) -> bool:
+    """Whether a function belongs to a library and is identified by name: its closure holds no user code."""
+    return is_made_by_library(function) and "<locals>" not in function.__code__.co_qualname
+
+
+def _is_library_path(path: str) -> bool:
+    if path.startswith("<"):  # compiled from text by the module whose namespace it has
+        return True
+    roots = [_STANDARD]
+    for name in _LIBRARIES[1:]:
+        origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+        if origin:
+            roots.append(os.path.dirname(origin))
+    if getattr(sys, "frozen", False) and not os.path.isabs(path):  # PyInstaller's code has names within the program's directory
+        path = os.path.join(_STANDARD, path)
+    inside = [root for root in roots if path.startswith(root + os.sep)]
+    return len(inside) > 1 or (bool(inside) and (inside[0] != _STANDARD or "site-packages" not in path))
+
+
+def package_of(function: Any) -> str:
+    """The top-level package of a function; for Numba's closure around a user's function, of that one."""
+    if is_made_by_library(function):
+        inner = [cell.cell_contents for cell in function.__closure__ or ()]
+        function = next((item for item in inner if hasattr(item, "__globals__") and not is_made_by_library(item)), function)
+    return str(function.__globals__.get("__name__", "")).partition(".")[0]

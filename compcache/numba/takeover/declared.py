@@ -16,9 +16,9 @@ from compcache.numba.compilation.history import note_code
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.load import load_result
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.lazy.stand_ins import numba_decorator
+from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover import made
 from compcache.numba.takeover.recording import find_stored, record_new, settings_are_the_environments, store_fields, text_of
 

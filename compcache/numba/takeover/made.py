@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.files import reraise_interrupt
-from compcache.numba.lazy.content import NotLazy, content_of
+from compcache.numba.lazy.content import content_of
 from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.installed import installed_backend
 from compcache.numba.lazy.stand_ins import original
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
@@ -86,7 +87,6 @@ def parts_of(state: State, key: Key) -> list[Part]:
     """The reads of the function and its callees when the code that ran here was compiled; a unique mark for each function
     whose reads differ from those now.
     """
-    from compcache.numba.fingerprints.errors import Unidentifiable
     from compcache.numba.fingerprints.walk import Part, fingerprint
 
     now: dict[int, bytes] = {}
@@ -95,7 +95,7 @@ def parts_of(state: State, key: Key) -> list[Part]:
         content = content_of(state.function, tuple(sorted(state.key_options.items())), key.given)
         now = {id(function): digest for function, digest in content.parts}
         parts = {id(part.function): part for part in fingerprint(state.function).parts}
-    except (NotLazy, Unidentifiable):
+    except Unidentifiable:
         pass
     return [
         parts[id(function)]

@@ -12,10 +12,10 @@ from compcache.errors import CacheWarning, CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text, type_text
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
 from compcache.numba.lazy.installation import packages_are_those_of_keys
 from compcache.numba.lazy.marshalled import dump_marshalled
+from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover.made import state_of_dispatcher
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.numba.compilation.history import note_code
 from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
-from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
+from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover import made
 from compcache.numba.takeover.recording import environments_of, find_stored, record_new, settings_are_the_environments, store_fields
 

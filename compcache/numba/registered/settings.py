@@ -1,0 +1,35 @@
+"""Which settings of Numba are no part of keys, by their names in `numba.config`; variables of the environment begin with ``NUMBA_``."""
+
+from __future__ import annotations
+
+__all__ = ["chooses_cpu", "is_harmless", "is_variable"]
+
+#: They change output or locations, never the code; or they choose the CPU, which entries have themselves.
+_HARMLESS = frozenset((
+    "ALWAYS_WARN_UNINIT_VAR", "ANNOTATE", "CACHE_DIR", "CACHE_LOCATOR_CLASSES", "CHROME_TRACE", "COLOR_SCHEME", "CPU_FEATURES",
+    "CPU_NAME", "DEBUG", "DEBUG_ARRAY_OPT_STATS", "DEBUG_CACHE", "DEBUG_FRONTEND", "DEBUG_INLINE_CLOSURE", "DEBUG_PRINT_AFTER",
+    "DEBUG_PRINT_BEFORE", "DEBUG_PRINT_WRAP", "DEBUG_TYPEINFER", "DEVELOPER_MODE", "DISABLE_JIT", "DISABLE_PERFORMANCE_WARNINGS",
+    "DISABLE_TYPEINFER_FAIL_CACHE", "DUMP_ASSEMBLY", "DUMP_BYTECODE", "DUMP_CFG", "DUMP_FUNC_OPT", "DUMP_IR", "DUMP_LLVM",
+    "DUMP_OPTIMIZED", "DUMP_SSA", "ENABLE_AVX", "ENABLE_CUDASIM", "ENABLE_SYS_MONITORING", "FULL_TRACEBACKS", "FUNCTION_CACHE_SIZE",
+    "GDB_BINARY", "HIGHLIGHT_DUMPS", "HTML", "IS_OSX", "JIT_COVERAGE", "LLVM_PASS_TIMINGS", "NRT_STATS", "NUMBA_DEFAULT_NUM_THREADS",
+    "NUMBA_NUM_THREADS", "PARALLEL_DIAGNOSTICS", "PYVERSION", "SHOW_HELP", "THREADING_LAYER", "THREADING_LAYER_PRIORITY", "TRACE",
+    "USE_LLVMLITE_MEMORY_MANAGER", "WARNINGS",
+))  # fmt: skip
+_PREFIX = "NUMBA_"
+#: A profiler that Numba registers its code with.
+_PROFILER = "VS_PROFILER"
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a setting never changes the code of functions for this host."""
+    return name in _HARMLESS or name.startswith("CUDA") or name.endswith("_CUDA")
+
+
+def is_variable(name: str) -> bool:
+    """Whether a variable of the environment is part of keys."""
+    return name == _PROFILER or (name.startswith(_PREFIX) and not is_harmless(name) and not is_harmless(name[len(_PREFIX) :]))
+
+
+def chooses_cpu(name: str) -> bool:
+    """Whether a variable of the environment chooses the CPU that Numba compiles for."""
+    return name.startswith("NUMBA_CPU_")

@@ -1,0 +1,215 @@
+"""What one way of using the package compiled, each of the others finds: the command, the variable, `install()` and our decorators."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from helpers import PACKAGE_ROOT
+from numba_helpers import Project
+
+import compcache.numba
+from compcache.numba import startup
+from compcache.numba.lazy.installation import settings_and_packages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("numba")
+
+_IMPORTED = """
+    from DECORATORS import njit
+    SCALE = 3
+
+    @njit(cache=True)
+    def scaled(x):
+        return x * SCALE
+"""
+_PROGRAM = """
+    import math
+    import numpy as np
+    from DECORATORS import njit, vectorize
+    import imported
+
+    K = 7
+    TABLE = np.arange(5.0)
+
+    @njit(cache=True)
+    def annotated(x: int, y: "text" = 2) -> float:
+        return x + K + y
+
+    @njit(cache=True)
+    def array(a):
+        total = 0.0
+        for i in range(len(a)):
+            total += a[i] * TABLE[i % 5] + math.sin(a[i])
+        return total
+
+    def make(n):
+        @njit(cache=True)
+        def inner(x):
+            return annotated(x) * n
+        return inner
+
+    closure = make(2)
+
+    @njit(cache=True)
+    def caller(x):
+        return imported.scaled(x) + closure(x)
+
+    @njit(cache=True)
+    def raising(x):
+        if x < 0:
+            raise ValueError("negative")
+        return x
+
+    @njit("float64(float64)", cache=True)
+    def declared(x):
+        return x * 2
+
+    @njit(cache=True, fastmath=True, nogil=True)
+    def optioned(x):
+        return declared(x) + 1
+
+    @njit(cache=True)
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    namespace = {"njit": njit, "K": K, "__name__": __name__}
+    exec("@njit(cache=True)\\ndef generated(x):\\n    return x - K\\n", namespace)
+
+    @vectorize(["float64(float64)"], cache=True)
+    def ufunc(x):
+        return x * 3
+
+    result = [annotated(1), array(TABLE), closure(3), caller(2), raising(4), optioned(1.5), factorial(5), namespace["generated"](9)]
+    print(repr(repr([*result, float(ufunc(2.0))])))
+"""
+_EXTENDED = """
+    from DECORATORS import njit
+    from numba.extending import intrinsic, overload, register_jitable
+
+    def stub(x):
+        raise NotImplementedError
+
+    @overload(stub)
+    def implementation(x):
+        def inner(x):
+            return x + 11
+        return inner
+
+    @register_jitable
+    def jitable(x):
+        return x * 13
+
+    @intrinsic
+    def same(context, x):
+        def generate(context, builder, signature, arguments):
+            return arguments[0]
+        return x(x), generate
+
+    @njit(cache=True)
+    def caller(x):
+        return stub(x) + jitable(x) + same(x)
+
+    print(repr(repr(caller(3))))
+"""
+_INSTALLED = """
+import runpy, sys
+import compcache.numba
+sys.path[0], sys.argv = {directory!r}, [{program!r}]
+compcache.numba.install()
+runpy.run_path({program!r}, run_name="__main__")
+"""
+_MODES = ("run", "variable", "install", "decorators")
+
+
+class Outcome(NamedTuple):
+    """What a program said, and how many functions it stored and found with Numba."""
+
+    answer: str
+    stored: int
+    found: int
+
+
+class Programs:
+    """A program that runs in each mode, with the same sources in the same place."""
+
+    def __init__(self, directory: Path, source: str) -> None:
+        self.project = Project(directory)
+        self.project.register()
+        self.source = source
+
+    def start(self, mode: str, cache: Path) -> Outcome:
+        place = self.project.source
+        sources = {"program": self.source, "imported": _IMPORTED}
+        decorators = "compcache.numba" if mode == "decorators" else "numba"
+        self.project.write(**{name: textwrap.dedent(text).replace("DECORATORS", decorators) for name, text in sources.items()})
+        program = str(place / "program.py")
+        arguments = {
+            "run": ["-m", "compcache.numba", "run", program],
+            "install": ["-c", _INSTALLED.format(directory=str(place), program=program)],
+        }.get(mode, [program])
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
+        own = {"COMPCACHE_DIR": str(cache), "NUMBA_DEBUG_CACHE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        own |= {"COMPCACHE_NUMBA": "1"} if mode == "variable" else {}
+        done = subprocess.run(
+            [sys.executable, *arguments], env=inherited | own | {"PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{place}"},
+            cwd=place, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = done.stdout.splitlines()
+        stored, found = (sum(line.startswith(f"[cache] data {what}") for line in lines) for what in ("saved to", "loaded from"))
+        return Outcome(ast.literal_eval(lines[-1]), stored, found)
+
+
+@pytest.mark.peer
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", _MODES)
+@pytest.mark.parametrize(("source", "count"), [(_PROGRAM, 11), (_EXTENDED, 1)], ids=["functions", "extensions"])
+def test_each_mode_finds_what_another_compiled(tmp_path: Path, first: str, source: str, count: int) -> None:
+    programs = Programs(tmp_path, source)
+    base = tmp_path / "base"
+    compiled = programs.start(first, base)
+    assert (compiled.stored, compiled.found) == (count, 0)
+    for second in _MODES:
+        cache = tmp_path / second
+        shutil.copytree(base, cache)
+        outcome = programs.start(second, cache)
+        assert (second, outcome.answer, outcome.stored) == (second, compiled.answer, 0)
+
+
+def test_the_command_compiles_a_program_as_python_does(tmp_path: Path) -> None:
+    """Statements about the future are the program's own: they are flags of its code, and make texts of annotations."""
+    program = tmp_path / "program.py"
+    program.write_text("def f(x: int): pass\nprint(f.__annotations__, f.__code__.co_flags)\n")
+    environment = {**os.environ, "COMPCACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(PACKAGE_ROOT)}
+    said = [
+        subprocess.run([sys.executable, *way, program], env=environment, capture_output=True, text=True, check=True).stdout
+        for way in ([], ["-m", "compcache.numba", "run"])
+    ]
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("value", ["", "0", "False", "off", "no"])
+def test_the_variable_can_say_no(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    def install(*_: object, **__: object) -> None:
+        pytest.fail("it was installed")
+
+    monkeypatch.setenv("COMPCACHE_NUMBA", value)
+    monkeypatch.setattr(compcache.numba, "_install", install)
+    startup.init()
+
+
+def test_a_variable_counts_without_numba_if_the_setting_counts_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settings_and_packages()
+    for name, counts in (("OPT", True), ("BOUNDSCHECK", True), ("DEBUG_CACHE", False), ("DUMP_IR", False), ("NUM_THREADS", False)):
+        monkeypatch.setenv(f"NUMBA_{name}", "1")
+        assert (name, settings_and_packages() != before) == (name, counts)
+        monkeypatch.delenv(f"NUMBA_{name}")

@@ -1,0 +1,201 @@
+"""Looking at a program's objects costs little; what their own code raises then is a reason not to cache, no error of the program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from numba_helpers import Project
+from test_numba_stale import EDITS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("numba")
+
+#: Objects that raise at every access, of classes with several bases.
+_HOSTILE = """
+    from types import ModuleType
+
+    class LookedAtError(Exception):
+        pass
+
+    def raises(*_, **__):
+        raise LookedAtError
+
+    SPECIAL = {name for name in dir(object) if name.startswith("__")} | {
+        "__getattr__", "__len__", "__bool__", "__iter__", "__call__", "__getitem__", "__contains__", "__index__", "__array__", "__get__",
+    }
+    SPECIAL -= {"__new__", "__init__", "__init_subclass__", "__class__", "__doc__", "__subclasshook__", "__module__", "__del__"}
+
+    def hostile(base):
+        members = dict.fromkeys(SPECIAL, raises) | {"__class__": property(raises), "__getattribute__": raises}
+        return base.__new__(type("Hostile", (base,), members))
+
+    class Meta(type):
+        __getattribute__ = __instancecheck__ = __subclasscheck__ = __eq__ = __hash__ = __len__ = __bool__ = raises
+
+    class Module(ModuleType):
+        def __getattribute__(self, name):
+            return object.__getattribute__(self, name) if name == "__class__" else raises()
+
+    class Interrupting:
+        def __init__(self, action):
+            self.action = action
+
+        @property
+        def __class__(self):
+            return object.__getattribute__(self, "action")()
+
+    OBJECTS = [hostile(base) for base in (object, dict, list, tuple, str, int)] + [Meta("Class", (), {}), Module("hostile")]
+"""
+_OVERLOADED = """
+    from numba import njit
+    from numba.extending import overload
+    {before}
+
+    def stub(x):
+        raise NotImplementedError
+
+    @overload(stub)
+    def implementation(x):
+        {body}
+        return lambda x: x + held
+
+    @njit(cache=True)
+    def f(x):
+        return stub(x)
+"""
+
+
+def overloaded(before: str, body: str) -> str:
+    return _OVERLOADED.format(before=before, body=body)
+
+
+def test_what_objects_raise_is_a_reason_not_to_cache(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(hostile=_HOSTILE)
+    project.write(**{
+        f"program{number}": overloaded(f"import hostile\n    value = hostile.OBJECTS[{number}]", "held = 1 if value is not None else 2")
+        for number in range(8)
+    })  # fmt: skip
+    said, refused = project.run(
+        """
+        from importlib import import_module
+        said = [import_module(f"program{number}").f(3) for number in range(8)]
+        result = said, sorted(backend.refused.values())
+        """,
+        backend=True,
+    )
+    assert said == [4] * 8
+    assert {reason.rpartition(" raised ")[2] for reason in refused} == {"LookedAtError when it was looked at"}
+    assert len(refused) == 8
+
+
+def test_interrupts_while_objects_are_looked_at_reach_the_program(tmp_path: Path) -> None:
+    """What a signal handler raises is the program's, also where it is an ordinary exception."""
+    project = Project(tmp_path)
+    before = "import actions\n    value = actions.value"
+    project.write(hostile=_HOSTILE, program=overloaded(before, "held = 1 if value is not None else 2"))
+    project.write(actions="""
+        import signal
+        from hostile import Interrupting
+        def late(*_):
+            raise TimeoutError("too late")
+        signal.signal(signal.SIGALRM, late)
+        def interrupt():
+            raise KeyboardInterrupt
+        actions = [interrupt, lambda: signal.raise_signal(signal.SIGALRM)]
+        value = Interrupting(lambda: actions[0]())
+    """)  # fmt: skip
+    said = project.run(
+        """
+        import actions
+        from compcache.numba.fingerprints.walk import fingerprint_of_value
+        result = []
+        for _ in range(2):
+            try:
+                fingerprint_of_value(actions.value, "a value")
+            except BaseException as error:
+                result.append(type(error).__name__)
+            actions.actions.pop(0)
+        """,
+        backend=True,
+    )
+    assert said == ["KeyboardInterrupt", "TimeoutError"]
+
+
+def test_which_of_equal_objects_and_what_a_type_holds_counts(tmp_path: Path) -> None:
+    named = ("an attribute of a type's instance", "an overload reads an object through one of two equal references")
+    edits = [edit for edit in EDITS if edit.name in named]
+    project = Project(tmp_path)
+    said = []
+    for version in range(2):
+        sources = [edit.source.replace(edit.old, edit.new) if version else edit.source for edit in edits]
+        project.write(**{f"program{number}": source for number, source in enumerate(sources)})
+        said.append(project.run("import program0, program1\nresult = program0.f(7.0, 2.0), program1.f(7.0, 2.0)", backend=True))
+    assert said == [(5.0, 23.0), (6.0, 30.0)]
+
+
+def test_what_linked_structures_cost_grows_with_their_size(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    build = """
+    class Node:
+        def __init__(self, value, following):
+            self.value, self.following = value, following
+
+    first = None
+    for number in range(5000):
+        first = Node(number, first)
+    """
+    loop = "held, node = 0, first\n        while node is not None:\n            held, node = held + {value}, {following}"
+    before = build + "\n    VALUE, FOLLOWING = 'value', 'following'\n"
+    project.write(
+        named=overloaded(before, loop.format(value="node.value", following="node.following")),
+        computed=overloaded(before, loop.format(value="getattr(node, VALUE)", following="getattr(node, FOLLOWING)")),
+    )
+    said, refused, longest = project.run(
+        """
+        import time
+        from importlib import import_module
+        said, times = [], []
+        for name in ("named", "computed"):
+            f = import_module(name).f
+            start = time.process_time()
+            said.append(f(1))
+            times.append(time.process_time() - start)
+        result = said, backend.refused, max(times)
+        """,
+        backend=True,
+    )
+    assert said == [12497501, 12497501]
+    assert not refused
+    assert longest < 4
+
+
+def test_explain_tells_what_a_function_reads_that_differs(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(program="""
+        from numba import njit
+        BASE = 1
+
+        def make(number, table):
+            @njit(cache=True)
+            def f(x):
+                return x + number + table[0] + BASE
+            return f
+    """)  # fmt: skip
+    said, differences = project.run(
+        """
+        import program
+        said = [program.make(2, (3,))(1), program.make(5, (3,))(1), program.make(2, (8,))(1)]
+        label = "program.make.<locals>.f(int64)"
+        names = [variant.func_name for variant in backend.cache.explain(label).variants]
+        variants = [variant for name in names for variant in backend.cache.explain(name).variants]
+        result = said, sorted({difference.component for variant in variants for difference in variant.differences})
+        """,
+        backend=True,
+    )
+    assert said == [7, 10, 12]
+    where = "that program.make.<locals>.f closes over"
+    assert differences == ["function", f"read the variable 'number' {where}", f"read the variable 'table' {where}"]
