@@ -80,9 +80,10 @@ class Inquiry:
     def _is_answered(self, seconds: float) -> bool:
         if not seconds or not (self._insists or self._remote.patience.allows()):
             return self._question.wait(0.0)
-        if self._question.is_starting() and (self._question.wait(START_SECONDS) or not self._question.sent):
+        seconds = max(seconds, self._remote.at_stake(self._names))
+        if self._question.is_starting() and (self._question.wait(max(START_SECONDS, seconds)) or not self._question.sent):
             return self._question.is_answered
-        return self._question.wait(max(seconds, self._remote.at_stake(self._names)))
+        return self._question.wait(seconds)
 
     def _take_in(self, waited: float) -> None:
         self._remote.count("remote_answers")

@@ -63,13 +63,18 @@ def test_the_first_function_of_a_host_comes_from_the_store(
         cache.get_or_compile(name, lambda: constant("f", 7))
         cache.push([name])
         assert cache.flush_uploads(60)
-    fresh = runtime / "fresh"
-    fresh.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(fresh))
-    monkeypatch.setattr("compcache.remote.client.START_SECONDS", 30.0)  # the machine may be busy
+
+    def open_on_fresh_host(host: str, patience: float) -> Cache:
+        (runtime / host).mkdir(mode=0o700)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime / host))
+        monkeypatch.setattr("compcache.remote.client.START_SECONDS", patience)
+        return Cache(tmp_path / host, remote=store)
+
     slow_start(0.4)
-    with Cache(tmp_path / "b", remote=store) as cache:
+    with open_on_fresh_host("b", 30.0) as cache:  # the machine may be busy
         assert cache.get_or_compile(name, never)() == 7
+    with open_on_fresh_host("c", 0.05) as cache:  # those who wait for long do so for a start as well
+        assert cache.prefetch([name]) == (name.func_name,)
 
 
 def test_a_helper_that_does_not_come_is_waited_for_once(
