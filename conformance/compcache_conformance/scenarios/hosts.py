@@ -33,12 +33,7 @@ def older_processor(bench: Bench) -> None:
     bench.keeps(env=older, why="code for the older processor is not kept")
 
 
-@scenario(
-    "hosts",
-    "two processors in turn",
-    "A store that hosts with two processors share keeps the code of both.",
-    "Genesis-Embodied-AI/quadrants#901",
-)
+@scenario("hosts", "two processors in turn", "A store that hosts with two processors share keeps the code of both.", "")
 def two_processors(bench: Bench) -> None:
     older = bench.adapter.processor_environment("generic")
     bench.filled(program())
@@ -47,7 +42,7 @@ def two_processors(bench: Bench) -> None:
     bench.keeps(env=older)
 
 
-@scenario("hosts", "other host name", "Another host name is no reason to compile.", "vllm-project/vllm#47573")
+@scenario("hosts", "other host name", "Another host name is no reason to compile.", "")
 def other_host_name(bench: Bench) -> None:
     own = () if os.geteuid() == 0 else ("-r",)
     bench.filled(program())
@@ -63,7 +58,7 @@ def other_kernel(bench: Bench) -> None:
     bench.keeps(wrap=_tool("setarch", "--uname-2.6"))
 
 
-@scenario("hosts", "fewer processors", "A process that may use one processor finds what one with more stored.", "pytorch/pytorch#110611")
+@scenario("hosts", "fewer processors", "A process that may use one processor finds what one with more stored.", "")
 def fewer_processors(bench: Bench) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         raise Cannot("this machine has one processor")

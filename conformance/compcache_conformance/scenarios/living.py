@@ -13,13 +13,7 @@ if TYPE_CHECKING:
     from compcache_conformance.bench import Bench
 
 
-@scenario(
-    "living",
-    "threads compile",
-    "Eight threads that ask at once for functions that are not stored are answered.",
-    "pytorch/pytorch#92664",
-    races=True,
-)
+@scenario("living", "threads compile", "Eight threads that ask at once for functions that are not stored are answered.", "", races=True)
 def threads_compile(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0", a="x * 5.0"))
     _check_threads(bench)
@@ -38,13 +32,7 @@ def _check_threads(bench: Bench) -> None:
     bench.expect(run, *[7.0, 15.0] * 4)
 
 
-@scenario(
-    "living",
-    "children compile",
-    "Children that are forked after a first call compile and are answered.",
-    "pytorch/pytorch#92664",
-    races=True,
-)
+@scenario("living", "children compile", "Children that are forked after a first call compile and are answered.", "", races=True)
 def children_compile(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0", a="x * 5.0"))
     _check_children(bench)
@@ -67,7 +55,7 @@ def _check_children(bench: Bench) -> None:
         raise Violation(Outcome.CRASH, f"{len(run.replies) - 1} of 9 answers of children")
 
 
-@scenario("living", "memory", "Hundreds of further calls take no more memory.", "pytorch/pytorch#110611")
+@scenario("living", "memory", "Hundreds of further calls take no more memory.", "")
 def memory(bench: Bench) -> None:
     bench.write(program())
     bench.works()
@@ -107,12 +95,7 @@ def edited_under_a_process(bench: Bench) -> None:
     bench.works(10.0)
 
 
-@scenario(
-    "living",
-    "store replaced under a process",
-    "A process under which the store is replaced by another program's is right.",
-    "NVIDIA/cuda-python#2580",
-)
+@scenario("living", "store replaced under a process", "A process under which the store is replaced by another program's is right.", "")
 def store_replaced(bench: Bench) -> None:
     other, store = bench.root / "other", bench.root / "other-store"
     other.mkdir()

@@ -29,7 +29,7 @@ _ENVIRONMENTS = (
     ("other hash seed", "Python's hash seed is no reason to compile.", "NVIDIA/warp#1696", {"PYTHONHASHSEED": "12345"}),
     ("other locale", "A locale is no reason to compile.", "", {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8", "LANGUAGE": "de"}),
     ("other time zone", "A time zone is no reason to compile.", "", {"TZ": "Pacific/Auckland"}),
-    ("other temporary directory", "Another $TMPDIR is no reason to compile.", "vllm-project/vllm#47573", {"TMPDIR": "~"}),
+    ("other temporary directory", "Another $TMPDIR is no reason to compile.", "", {"TMPDIR": "~"}),
     ("other user name", "Names of users in the environment are no reason to compile.", "", {"USER": "somebody", "LOGNAME": "somebody"}),
     (
         "other terminal",
@@ -40,7 +40,7 @@ _ENVIRONMENTS = (
     (
         "other thread count",
         "A number of threads that scalar code does not use is no reason to compile.",
-        "pytorch/pytorch#110611",
+        "",
         {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
     ),
 )
@@ -108,7 +108,7 @@ def moved_sources(bench: Bench) -> None:
     bench.keeps(folder=moved)
 
 
-@scenario("missed", "other working directory", "A process that is started elsewhere finds what is stored.", "kunobi-ninja/kache#93")
+@scenario("missed", "other working directory", "A process that is started elsewhere finds what is stored.", "")
 def other_working_directory(bench: Bench) -> None:
     bench.filled(_TWO_FILES)
     bench.keeps(cwd=bench.root)
@@ -129,7 +129,7 @@ def edited_comment(bench: Bench) -> None:
 
 
 @scenario(
-    "missed", "new function in the file", "A function that is added to a file is no reason to compile its others.", "numba/numba#10776"
+    "missed", "new function in the file", "A function that is added to a file is no reason to compile its others.", "numba/numba#9316"
 )
 def new_function(bench: Bench) -> None:
     bench.filled(program())
@@ -141,7 +141,7 @@ def new_function(bench: Bench) -> None:
     "missed",
     "edited neighbour",
     "An edit of a function that is not called is no reason to compile the others of its file.",
-    "numba/numba#10776",
+    "numba/numba#9316",
 )
 def edited_neighbour(bench: Bench) -> None:
     before = Program((Function("f", "x * 2.0 + 1.0"), Function("a", "x + 5.0")))
@@ -150,7 +150,7 @@ def edited_neighbour(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("missed", "edit taken back", "An edit that is taken back finds what was compiled before it.", "numba/numba#10776")
+@scenario("missed", "edit taken back", "An edit that is taken back finds what was compiled before it.", "")
 def edit_taken_back(bench: Bench) -> None:
     bench.filled(program())
     bench.write(program("x * 3.0 + 1.0"))
@@ -159,7 +159,7 @@ def edit_taken_back(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("missed", "two checkouts", "Two versions of a program that share a store each find their own.", "numba/numba#10486")
+@scenario("missed", "two checkouts", "Two versions of a program that share a store each find their own.", "")
 def two_checkouts(bench: Bench) -> None:
     other = bench.root / "other"
     other.mkdir()
@@ -176,7 +176,7 @@ def large_constant(bench: Bench) -> None:
     bench.filled(program("x * K[2] + 1.0", K=Constant("K", table)))
 
 
-@scenario("missed", "copied store", "A store that is copied, times included, is as good as the first.", "vllm-project/vllm#47573")
+@scenario("missed", "copied store", "A store that is copied, times included, is as good as the first.", "")
 def copied_store(bench: Bench) -> None:
     bench.filled(program())
     bench.keeps(store=bench.copy())
@@ -186,7 +186,7 @@ def copied_store(bench: Bench) -> None:
     "missed",
     "copied store without times",
     "A store that is copied without its times, into an image or by a CI system, is as good as the first.",
-    "numba/numba#10776",
+    "",
 )
 def copied_without_times(bench: Bench) -> None:
     bench.filled(program())

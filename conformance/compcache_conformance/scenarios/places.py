@@ -27,7 +27,7 @@ def _modes(store: Path, folder: int, file: int) -> None:
         os.chmod(place, folder)
 
 
-@scenario("places", "read-only store", "What is in a store that cannot be written is found.", "numba/numba#10776")
+@scenario("places", "read-only store", "What is in a store that cannot be written is found.", "")
 def read_only_store(bench: Bench) -> None:
     bench.filled(program())
     _modes(bench.store, 0o555, 0o444)
@@ -35,10 +35,7 @@ def read_only_store(bench: Bench) -> None:
 
 
 @scenario(
-    "places",
-    "new function beside a read-only store",
-    "A program that needs more than a store holds that cannot be written, runs.",
-    "LMCache/LMCache#4597",
+    "places", "new function beside a read-only store", "A program that needs more than a store holds that cannot be written, runs.", ""
 )
 def more_than_read_only(bench: Bench) -> None:
     bench.filled(program())
@@ -47,7 +44,7 @@ def more_than_read_only(bench: Bench) -> None:
     bench.works(10.0, env=bench.adapter.readonly_environment())
 
 
-@scenario("places", "not writable", "A program whose store cannot be written from the beginning runs.", "LMCache/LMCache#4597")
+@scenario("places", "not writable", "A program whose store cannot be written from the beginning runs.", "")
 def not_writable(bench: Bench) -> None:
     bench.write(program())
     bench.store.chmod(0o555)
@@ -68,7 +65,7 @@ def no_store_yet(bench: Bench) -> None:
     bench.keeps(store=bench.store / "deep" / "er")
 
 
-@scenario("places", "store that cannot be made", "A program whose store can neither be found nor made runs.", "LMCache/LMCache#4597")
+@scenario("places", "store that cannot be made", "A program whose store can neither be found nor made runs.", "")
 def cannot_be_made(bench: Bench) -> None:
     bench.write(program())
     bench.store.chmod(0o555)
@@ -100,15 +97,13 @@ def home_not_writable(bench: Bench) -> None:
     bench.works(env={**bench.adapter.default_environment(bench.project), "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")})
 
 
-@scenario("places", "full disk", "A program whose store is on a file system without room runs.", "pytorch/pytorch#92664")
+@scenario("places", "full disk", "A program whose store is on a file system without room runs.", "")
 def full_disk(bench: Bench) -> None:
     bench.write(program())
     bench.works(wrap=bench.mounted("size=64k", full=True))
 
 
-@scenario(
-    "places", "almost full disk", "A disk that becomes full while an entry is written does no harm, then or later.", "pytorch/pytorch#92664"
-)
+@scenario("places", "almost full disk", "A disk that becomes full while an entry is written does no harm, then or later.", "")
 def almost_full_disk(bench: Bench) -> None:
     bench.write(program())
     for writes in (0, 1, 3):
@@ -117,7 +112,7 @@ def almost_full_disk(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("places", "no more files", "A file system that has no room for another file does no harm.", "cupy/cupy#1890")
+@scenario("places", "no more files", "A file system that has no room for another file does no harm.", "")
 def no_more_files(bench: Bench) -> None:
     bench.write(program())
     bench.works(wrap=bench.mounted("size=8m,nr_inodes=2"))
@@ -213,16 +208,14 @@ def narrow_umask(bench: Bench) -> None:
     bench.expect(bench.run(("f", (3.0,)), ("a", (3.0,)), umask=0o002), 7.0, 4.0, found=True)
 
 
-@scenario("places", "umask that takes everything", "A process whose umask takes the rights to its own files runs.", "ccache/ccache#710")
+@scenario("places", "umask that takes everything", "A process whose umask takes the rights to its own files runs.", "")
 def whole_umask(bench: Bench) -> None:
     bench.write(program())
     bench.works(umask=0o777)
     bench.works()
 
 
-@scenario(
-    "places", "other user's store", "A program whose store belongs to another user, who alone may write it, runs.", "ccache/ccache#710"
-)
+@scenario("places", "other user's store", "A program whose store belongs to another user, who alone may write it, runs.", "")
 def other_users_store(bench: Bench) -> None:
     if os.geteuid() != 0:
         raise Cannot("this needs a second user: run the suite as root")
@@ -244,7 +237,7 @@ def files_of_the_future(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("places", "limit of the size", "A store that may hold 64 KiB takes little more after 40 functions.", "cupy/cupy#1890")
+@scenario("places", "limit of the size", "A store that may hold 64 KiB takes little more after 40 functions.", "")
 def limit_of_the_size(bench: Bench) -> None:
     env = bench.adapter.limited_environment(65_536)
     for number in range(min(40, bench.adapter.entries)):

@@ -146,9 +146,7 @@ def _points(bench: Bench) -> int:
     return min(24, max(4, bench.adapter.entries // 5))
 
 
-@scenario(
-    "races", "killed while it compiles", "A process that is killed at some time leaves a store that works.", "jax-ml/jax#39880", races=True
-)
+@scenario("races", "killed while it compiles", "A process that is killed at some time leaves a store that works.", "", races=True)
 def killed_while_it_compiles(bench: Bench) -> None:
     bench.write(program("g(x) + 1.0", g="x * 2.0"))
     started = time.monotonic()

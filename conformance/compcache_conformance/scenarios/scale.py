@@ -26,10 +26,7 @@ def _grows(bench: Bench, what: str, small: float, large: float, most: float) -> 
 
 
 @scenario(
-    "scale",
-    "hit among many",
-    "A function of a small program is found among many entries of others in little more time than alone.",
-    "cupy/cupy#1890",
+    "scale", "hit among many", "A function of a small program is found among many entries of others in little more time than alone.", ""
 )
 def hit_among_many(bench: Bench) -> None:
     bench.filled(program())
@@ -44,7 +41,7 @@ def hit_among_many(bench: Bench) -> None:
     _grows(bench, f"process with a hit among {count} entries", alone, among, 1.5)
 
 
-@scenario("scale", "last of many additions", "The last of many additions takes little more than the first ones.", "cupy/cupy#1890")
+@scenario("scale", "last of many additions", "The last of many additions takes little more than the first ones.", "uwplasma/vmex#254")
 def last_addition(bench: Bench) -> None:
     count = bench.adapter.entries
     many, calls, answers = _many(count)
@@ -65,7 +62,7 @@ def hit_of_the_last(bench: Bench) -> None:
     _grows(bench, "hit of the last", first, last, 3.0)
 
 
-@scenario("scale", "files for an entry", "An entry takes no more than four files.", "cupy/cupy#1890")
+@scenario("scale", "files for an entry", "An entry takes no more than four files.", "")
 def files_for_an_entry(bench: Bench) -> None:
     count = bench.adapter.entries
     many, calls, answers = _many(count)
@@ -95,7 +92,7 @@ def flat_directory(bench: Bench) -> None:
     "scale",
     "long chain",
     "A chain of functions, each of which calls the one before, as long as the compiler takes, is compiled and found.",
-    "pytorch/pytorch#110611",
+    "uwplasma/vmex#142",
 )
 def long_chain(bench: Bench) -> None:
     count = bench.adapter.chain
@@ -107,7 +104,7 @@ def long_chain(bench: Bench) -> None:
     bench.expect(bench.run(last), 3.0 + count, found=True)
 
 
-@scenario("scale", "long expression", "A function of 400 operations is compiled and found.", "pytorch/pytorch#110611")
+@scenario("scale", "long expression", "A function of 400 operations is compiled and found.", "")
 def long_expression(bench: Bench) -> None:
     bench.filled(program("x" + " + 1.0" * 400), 403.0)
 

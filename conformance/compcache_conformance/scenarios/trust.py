@@ -72,7 +72,7 @@ def _first_pickle(old: bytes) -> bytes:
     return old[: stream.tell()]
 
 
-@scenario("trust", "another user's store", "A store that another user owns and can write is not believed.", "NVIDIA/cuda-python#2857")
+@scenario("trust", "another user's store", "A store that another user owns and can write is not believed.", "")
 def another_users_store(bench: Bench) -> None:
     if os.geteuid() != 0:
         raise Cannot("this needs a second user: run the suite as root")
@@ -83,7 +83,7 @@ def another_users_store(bench: Bench) -> None:
     bench.refuses(why="code that another user could have written was run")
 
 
-@scenario("trust", "files of another user", "A file that another user put into a shared folder is not believed.", "NVIDIA/cuda-python#2857")
+@scenario("trust", "files of another user", "A file that another user put into a shared folder is not believed.", "")
 def files_of_another_user(bench: Bench) -> None:
     if os.geteuid() != 0:
         raise Cannot("this needs a second user: run the suite as root")
@@ -98,9 +98,7 @@ def files_of_another_user(bench: Bench) -> None:
     bench.refuses(why="code that another user wrote was run")
 
 
-@scenario(
-    "trust", "planted entry", "An entry of another program under the names of this one's files is not run.", "NVIDIA/cuda-python#2857"
-)
+@scenario("trust", "planted entry", "An entry of another program under the names of this one's files is not run.", "")
 def planted_entry(bench: Bench) -> None:
     attacker = bench.root / "attacker"
     attacker.mkdir(mode=0o700)
@@ -162,9 +160,7 @@ def folder_that_is_a_link(bench: Bench) -> None:
         raise Violation(Outcome.WRONG, "a file outside of the store was removed")
 
 
-@scenario(
-    "trust", "rights of what is made", "With a usual umask no file or folder of the store can be written by others.", "ccache/ccache#710"
-)
+@scenario("trust", "rights of what is made", "With a usual umask no file or folder of the store can be written by others.", "")
 def rights(bench: Bench) -> None:
     bench.store.rmdir()
     bench.write(program())
