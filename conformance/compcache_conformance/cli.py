@@ -110,13 +110,19 @@ def _column(kind: type[Adapter], scenarios: list[Scenario], options: argparse.Na
     try:
         adapter = prepare(kind, options.environments)
     except Cannot as reason:
-        return [Result(scenario.name, scenario.family, kind.name, Outcome.CANNOT.value, 0.0, str(reason)) for scenario in scenarios]
-    done: list[Result] = []
+        done = [Result(scenario.name, scenario.family, kind.name, Outcome.CANNOT.value, 0.0, str(reason)) for scenario in scenarios]
+        _save_partial(kind, done, options)
+        return done
+    done = []
     for result in play_all(adapter, scenarios, _tell):
         done.append(result)
-        if options.partial:
-            save(options.partial / f"{kind.name}.json", done)
+        _save_partial(kind, done, options)
     return done
+
+
+def _save_partial(kind: type[Adapter], done: list[Result], options: argparse.Namespace) -> None:
+    if options.partial:
+        save(options.partial / f"{kind.name}.json", done)
 
 
 def _tell(result: Result) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["Cannot", "Outcome", "Result", "Violation", "load", "merge", "save", "to_json"]
+__all__ = ["Cannot", "Outcome", "Result", "Violation", "load", "merge", "save", "to_json", "to_summary"]
 
 
 class Outcome(StrEnum):
@@ -63,6 +63,11 @@ class Result:
 def to_json(results: Iterable[Result]) -> str:
     """Results as JSON: ``{"results": [{"scenario", "family", "system", "result", "seconds", "detail", ...}, ...]}``."""
     return json.dumps({"results": [asdict(result) for result in results]}, indent=1) + "\n"
+
+
+def to_summary(results: Iterable[Result]) -> str:
+    """As JSON, without logs: what a page is made of, and what later runs are compared with."""
+    return to_json(replace(result, log="") for result in results)
 
 
 def save(path: Path, results: Iterable[Result]) -> None:
