@@ -19,7 +19,7 @@ def all_adapters() -> dict[str, type[Adapter]]:
     """Every adapter of this folder by its name."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    return dict(sorted(_named(Adapter)))
+    return {name: kind for name, kind in sorted(_named(Adapter), key=lambda pair: pair[0]) if kind.__module__.startswith(__name__)}
 
 
 def from_file(path: Path) -> dict[str, type[Adapter]]:
