@@ -157,7 +157,7 @@ class Bench:
         replies = {reply.call: reply for reply in run.replies}
         for reply in run.replies:
             if reply.error is not None:
-                raise Violation(Outcome.ERROR, reply.error.splitlines()[-1][:300])
+                raise Violation(Outcome.ERROR, reply.error.splitlines()[0][:300])
         for index, expected in enumerate(answers):
             if index not in replies:
                 raise Violation(Outcome.ERROR, f"call {index} has no answer: {_last_line(run.output)}")

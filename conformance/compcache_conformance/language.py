@@ -169,7 +169,7 @@ def _python_function(program: Program, function: Function, decorator: str, spell
         return "\n".join(lines)
     names = ", ".join(name for name, _ in function.closes_over)
     inner = "\n".join("    " + line for line in lines)
-    values = ", ".join(repr(value) for _, value in function.closes_over)
+    values = ", ".join(spelling.value(repr(value)) for _, value in function.closes_over)
     return f"def make_{function.name}({names}):\n{inner}\n    return {function.name}\n{function.name} = make_{function.name}({values})"
 
 

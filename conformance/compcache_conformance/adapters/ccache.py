@@ -70,7 +70,7 @@ class Ccache(Adapter):
             "callee called alone",
         ),
         "a program is one file here: it is compiled whole",
-    )  # fmt: skip
+    ) | {"size of files is limited": "gcc cannot write an object under this limit"}  # fmt: skip
 
     def write(self, folder: Path, program: Program) -> None:
         """One C file and its headers."""

@@ -60,23 +60,30 @@ serve(ask)
 """
 
 
+_RAW = "its documents: an entry is the compiled binary, without a header"
+
+
 class CudaCore(Adapter):
     """`FileStreamProgramCache` with `make_program_cache_key`, by hand, since `Program.compile` asks for a driver."""
 
     name: ClassVar[str] = "cuda.core"
     requirements: ClassVar[tuple[str, ...]] = ("cuda-core[cu12]",)
     distribution: ClassVar[str] = "cuda-core"
-    shapes: ClassVar[frozenset[str]] = frozenset({"call", "files", "constant", "table"})
+    shapes: ClassVar[frozenset[str]] = frozenset({"call", "files", "constant"})
     driver: ClassVar[str] = _DRIVER
     drivers: ClassVar[tuple[str, ...]] = ("conformance_ptx.py",)
     patience: ClassVar[float] = 60.0
+    limits: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("truncated", "zero-filled", "flipped bits", "planted entry", "files that shrink under a reader"), _RAW),
+        **dict.fromkeys(("moved lines", "new function in the file"), "its documents: the key is made of the text of the source"),
+    }
 
     def write(self, folder: Path, program: Program) -> None:
         """All files of a program as one source: the cache takes texts, and refuses what reads other files."""
         text = "\n".join(as_c(program, file) for file in program.files)
         lines = [line for line in text.splitlines() if not line.startswith("#include")]
         lines = ["__device__ " + line if line.startswith(("double", "static double")) else line for line in lines]
-        self.put(folder / "program.cu", "\n".join(lines).replace("static const double", "__constant__ double") + "\n")
+        self.put(folder / "program.cu", "\n".join(lines) + "\n")
         (folder / "fast").unlink(missing_ok=True)
 
     def environment(self, store: Path, folder: Path) -> dict[str, str]:  # noqa: ARG002

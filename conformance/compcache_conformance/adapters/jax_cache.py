@@ -40,6 +40,9 @@ class Jax(Adapter):
     spelling: ClassVar[Spelling] = Spelling("import jax", lambda _: "@jax.jit")
     driver: ClassVar[str] = _DRIVER
     patience: ClassVar[float] = 90.0
+    limits: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("children compile", "children find"), "its warning: JAX has threads, and a child that was forked will likely stand still"
+    )
 
     def environment(self, store: Path, folder: Path) -> dict[str, str]:  # noqa: ARG002
         """Its settings."""

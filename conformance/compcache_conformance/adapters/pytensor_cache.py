@@ -49,6 +49,8 @@ class PyTensor(Adapter):
     patience: ClassVar[float] = 120.0
     entries: ClassVar[int] = 10
 
+    excluded: ClassVar[dict[str, str]] = {"spaces and letters": "the variable that names its directory is read as words of a shell"}
+
     def environment(self, store: Path, folder: Path) -> dict[str, str]:  # noqa: ARG002
         """Its directory."""
         return {"PYTENSOR_FLAGS": f"base_compiledir={store}", "STORE": str(store)}

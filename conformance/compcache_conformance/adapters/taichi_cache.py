@@ -52,10 +52,13 @@ class Taichi(Adapter):
     spelling: ClassVar[Spelling] = Spelling("import taichi as ti", lambda _: "@ti.func", footer=_kernel)
     driver: ClassVar[str] = _DRIVER
     patience: ClassVar[float] = 90.0
-    excluded: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("threads compile", "threads find", "children compile", "children find"),
-        "its kernels run in the thread and process that made the runtime",
-    )
+    excluded: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(
+            ("threads compile", "threads find", "children compile", "children find"),
+            "its kernels run in the thread and process that made the runtime",
+        ),
+        "memory": "each call begins its runtime anew here",
+    }
 
     def environment(self, store: Path, folder: Path) -> dict[str, str]:  # noqa: ARG002
         """The directory, which the driver gives to `ti.init`."""
