@@ -123,7 +123,7 @@ bench: $(BENCH_VENV)/.installed
 
 # The suite knows nothing of the package: it is installed, or found on the path, beside it. Systems whose processes take seconds play a part.
 CONFORMANCE := PYTHONPATH=$(CURDIR)/conformance:$(CURDIR) $(BIN)/python -m compcache_conformance
-CONFORMANCE_SLOW ?= numba numba-0.66 numba-0.61 jax pytensor taichi triton typed_python warp inductor cuda.core numba-cuda joblib diskcache
+CONFORMANCE_SLOW ?= numba numba-0.66 numba-0.61 jax pytensor taichi triton typed_python warp inductor cuda.core numba-cuda joblib diskcache cffi
 CONFORMANCE_RESULTS := build/conformance
 
 conformance: $(INSTALLED)

@@ -31,7 +31,7 @@ def _add_case(suite: ET.Element, result: Result | None) -> None:
         return
     case = ET.SubElement(suite, "testcase", classname=result.family, name=result.scenario, time=f"{result.seconds:.2f}")
     if Outcome(result.result).is_loss:
-        ET.SubElement(case, "failure", type=result.result, message=result.detail).text = _legal(result.log)
+        ET.SubElement(case, "failure", type=result.result, message=_legal(result.detail)).text = _legal(result.log)
     elif result.result == Outcome.CANNOT:
         ET.SubElement(case, "skipped", message=_legal(result.detail))
 
