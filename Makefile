@@ -18,7 +18,7 @@ RUN_PYTEST := $(BIN)/python -m pytest
 NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/*/native/*.[ch])
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
-.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench oldest docs wheels screenshots clean
+.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench conformance conformance-own oldest docs wheels screenshots clean
 
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
@@ -31,6 +31,8 @@ help:
 	@echo 'make mutants  lines of defence taken away one at a time: a test must notice each (MUTANTS: names, or --sample N)'
 	@echo 'make fault    file-system faults, kills and bit flips'
 	@echo 'make peer     C and C++ libraries and Numba functions that this project did not write (needs a package index)'
+	@echo 'make conformance  this cache and others beside it, each in an environment of its own; writes docs/conformance.md (hours)'
+	@echo 'make conformance-own  the columns of this cache alone; fails where one is worse than conformance/results.json'
 	@echo 'make screenshots  the pictures of the README, from real runs (the page of the graph needs Chromium)'
 	@echo 'make oldest   some tests with the oldest packages that are declared'
 	@echo 'make docs     the documents as a site in build/site, warnings as errors, links checked'
@@ -118,6 +120,22 @@ $(BENCH_VENV)/.installed: $(BUILT_FROM)
 
 bench: $(BENCH_VENV)/.installed
 	$(BENCH_VENV)/bin/python benchmarks/publish.py $(BENCH_ARGS)
+
+# The suite knows nothing of the package: it is installed, or found on the path, beside it. Systems whose processes take seconds play a part.
+CONFORMANCE := PYTHONPATH=$(CURDIR)/conformance:$(CURDIR) $(BIN)/python -m compcache_conformance
+CONFORMANCE_SLOW ?= numba numba-0.66 numba-0.61 jax pytensor taichi triton typed_python warp inductor cuda.core numba-cuda joblib diskcache cffi
+CONFORMANCE_RESULTS := build/conformance
+
+conformance: $(INSTALLED)
+	mkdir -p $(CONFORMANCE_RESULTS)
+	-$(CONFORMANCE) run compcache compcache-compile ccache --partial $(CONFORMANCE_RESULTS)
+	-$(CONFORMANCE) run compcache-numba compcache-lazy $(CONFORMANCE_SLOW) --core --partial $(CONFORMANCE_RESULTS)
+	$(CONFORMANCE) report $(CONFORMANCE_RESULTS)/*.json --summary conformance/results.json --html $(CONFORMANCE_RESULTS)/table.html
+	$(CONFORMANCE) report conformance/results.json --page docs/conformance.md
+
+conformance-own: $(INSTALLED)
+	$(CONFORMANCE) run compcache compcache-compile --quick --allow conformance/results.json
+	$(CONFORMANCE) run compcache-numba compcache-lazy --core --quick -k stale -k "wrong entry" --allow conformance/results.json
 
 # The oldest versions that pyproject.toml declares; .venv has the newest.
 OLDEST_VENV ?= .venv-oldest

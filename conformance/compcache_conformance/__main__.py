@@ -1,0 +1,5 @@
+"""`python -m compcache_conformance`."""
+
+from compcache_conformance.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,124 @@
+"""What the suite asks of a system: write a program in its language, and run it in a fresh process against a store.
+
+An adapter is a class in a file of `adapters/`, of 150 lines at most. It needs `write`, `driver` and `environment`; everything else has a
+default. `docs/conformance.md` shows how to write one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from compcache_conformance.language import as_python
+from compcache_conformance.results import Cannot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache_conformance.language import Program, Spelling
+
+__all__ = ["Adapter"]
+
+_SERVE = Path(__file__).parent / "drivers" / "conformance_serve.py"
+_LANGUAGE = Path(__file__).parent / "language.py"
+PLAIN = frozenset({"call"})
+
+
+class Adapter:
+    """One system. Attributes say what it is and can; methods do what differs from one to the next."""
+
+    #: The column's heading and the name on the command line.
+    name: ClassVar[str] = ""
+    #: What pip installs into the environment of the system; nothing: the suite's own interpreter serves.
+    requirements: ClassVar[tuple[str, ...]] = ()
+    #: Programs that must be there besides.
+    programs: ClassVar[tuple[str, ...]] = ()
+    #: The Python that the system needs, "3.11" say; nothing: the suite's own.
+    python: ClassVar[str] = ""
+    #: What of `Program.shapes` the system's language can say.
+    shapes: ClassVar[frozenset[str]] = PLAIN
+    #: Scenarios that the system's documents exclude, each with what they say.
+    limits: ClassVar[Mapping[str, str]] = {}
+    #: Scenarios that have no meaning for the system, each with the reason.
+    excluded: ClassVar[Mapping[str, str]] = {}
+    #: How many seconds a process may take, and how many functions it compiles in that time.
+    patience: ClassVar[float] = 40.0
+    entries: ClassVar[int] = 20
+    #: How long a chain of functions that call each other its compiler takes.
+    chain: ClassVar[int] = 20
+    #: The distribution whose version the report names; nothing: `version` says it.
+    distribution: ClassVar[str] = ""
+    #: How the functions are written where the system compiles Python.
+    spelling: ClassVar[Spelling | None] = None
+    #: A Python program that calls `conformance_serve.serve(ask)`; it is written beside the sources.
+    driver: ClassVar[str] = ""
+    #: Further files of `drivers/` that the driver imports.
+    drivers: ClassVar[tuple[str, ...]] = ()
+    #: Whether it is a front end that makes LLVM code (`drivers/conformance_front_end.py`) rather than one that reads Python.
+    makes_llvm: ClassVar[bool] = False
+    #: Whether code says itself which features of a processor it uses, so that what uses no new ones may serve an older processor.
+    knows_used_features: ClassVar[bool] = False
+    #: Whether the system says for each request whether it was found or compiled.
+    tells_found: ClassVar[bool] = True
+
+    def __init__(self, interpreter: Path | None = None) -> None:
+        self.interpreter = interpreter or Path(sys.executable)
+
+    def write(self, folder: Path, program: Program) -> None:
+        """Write the sources of a program, which may replace those of an earlier version of it, into a folder."""
+        if self.makes_llvm:
+            self.put(folder / "program.json", json.dumps(asdict(program)))
+            shutil.copyfile(_LANGUAGE, folder / "conformance_language.py")
+            shutil.copyfile(_SERVE.with_name("conformance_front_end.py"), folder / "conformance_front_end.py")
+            return
+        assert self.spelling is not None
+        for file in program.files:
+            self.put(folder / f"{file}.py", as_python(program, file, self.spelling))
+
+    def put(self, path: Path, text: str) -> None:
+        """Write a file, unless it says the same already."""
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+    def install_driver(self, folder: Path) -> None:
+        """Write what runs in the process into a folder."""
+        for name in (_SERVE.name, *self.drivers):
+            shutil.copyfile(_SERVE.with_name(name), folder / name)
+        (folder / "conformance_driver.py").write_text(self.driver)
+
+    def command(self, folder: Path) -> list[str]:
+        """The command of a process."""
+        return [str(self.interpreter), str(folder / "conformance_driver.py")]
+
+    def environment(self, store: Path, folder: Path) -> dict[str, str]:  # noqa: ARG002
+        """The variables that make a process use this store."""
+        return {"STORE": str(store)}
+
+    def readonly_environment(self) -> dict[str, str]:
+        """The variables by which a system is told, as its documents say, that it cannot write into its store."""
+        return {}
+
+    def limited_environment(self, size: int) -> dict[str, str]:
+        """The variables that limit a store to a size in bytes."""
+        raise Cannot(f"{self.name} has no limit of its size ({size} bytes were asked for)")
+
+    def processor_environment(self, name: str) -> dict[str, str]:
+        """The variables by which code is compiled and found for another processor: "generic" is the oldest one."""
+        raise Cannot(f"{self.name} has no setting that names a processor ({name})")
+
+    def default_environment(self, folder: Path) -> dict[str, str]:  # noqa: ARG002
+        """The variables with which the store is where the system puts it itself, below $HOME."""
+        raise Cannot(f"{self.name} has no store of its own choice")
+
+    def version(self) -> str:
+        """The version of the system, for the report."""
+        if not self.distribution:
+            return ""
+        code = f"import importlib.metadata as m; print(m.version({self.distribution!r}))"
+        done = subprocess.run([str(self.interpreter), "-c", code], check=False, capture_output=True, text=True)
+        return done.stdout.strip()

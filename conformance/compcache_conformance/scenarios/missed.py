@@ -1,0 +1,218 @@
+"""Work that is done again without need."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from compcache_conformance.language import Constant, Function, Program, edited, program
+from compcache_conformance.scenarios.registry import scenario
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from compcache_conformance.bench import Bench
+
+_TWO_FILES = Program((Function("g", "x * 2.0", file="helper"), Function("f", "g(x) + 1.0")))
+
+#: Environments that change nothing in the code: name, sentence, origin, variables; "~" is a new folder.
+_ENVIRONMENTS = (
+    ("other HOME", "Another home directory is no reason to compile where the store is named.", "vllm-project/vllm#47573", {"HOME": "~"}),
+    (
+        "variable that does not matter",
+        "A variable of the environment that no code reads is no reason to compile.",
+        "",
+        {"BUILD_NUMBER": "1234", "SHLVL": "7"},
+    ),
+    ("other hash seed", "Python's hash seed is no reason to compile.", "NVIDIA/warp#1696", {"PYTHONHASHSEED": "12345"}),
+    ("other locale", "A locale is no reason to compile.", "", {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8", "LANGUAGE": "de"}),
+    ("other time zone", "A time zone is no reason to compile.", "", {"TZ": "Pacific/Auckland"}),
+    ("other temporary directory", "Another $TMPDIR is no reason to compile.", "", {"TMPDIR": "~"}),
+    ("other user name", "Names of users in the environment are no reason to compile.", "", {"USER": "somebody", "LOGNAME": "somebody"}),
+    (
+        "other terminal",
+        "A terminal and its size are no reason to compile.",
+        "",
+        {"TERM": "xterm-256color", "COLUMNS": "211", "NO_COLOR": "1"},
+    ),
+    (
+        "other thread count",
+        "A number of threads that scalar code does not use is no reason to compile.",
+        "",
+        {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+    ),
+)
+
+for _name, _sentence, _origin, _variables in _ENVIRONMENTS:
+
+    def _play(bench: Bench, variables: dict[str, str] = _variables) -> None:
+        bench.filled(program())
+        other = bench.root / "other"
+        other.mkdir()
+        bench.keeps(env={name: str(other) if value == "~" else value for name, value in variables.items()})
+
+    scenario("missed", _name, _sentence, _origin)(_play)
+
+
+@scenario("missed", "second process", "A second process finds what the first compiled.", "NVIDIA/warp#1696")
+def second_process(bench: Bench) -> None:
+    bench.write(program())
+    bench.works()
+    bench.keeps()
+
+
+@scenario("missed", "many processes", "What several processes in a row compiled is found by the next, each part once.", "")
+def many_processes(bench: Bench) -> None:
+    bench.write(program("x * 2.0 + 1.0", a="x + 1.0", b="x + 2.0"))
+    for name, answer in (("a", 4.0), ("b", 5.0), ("f", 7.0)):
+        bench.expect(bench.run((name, (3.0,))), answer)
+    bench.expect(bench.run(("a", (3.0,)), ("b", (3.0,)), ("f", (3.0,))), 4.0, 5.0, 7.0, found=True)
+
+
+def _touch(folder: Path, when: float) -> None:
+    for path in folder.iterdir():
+        os.utime(path, (when, when))
+
+
+@scenario(
+    "missed",
+    "touched files",
+    "Sources with new times and the old text are no reason to compile: a checkout, a container, a copy.",
+    "numba/numba#10776",
+)
+def touched_files(bench: Bench) -> None:
+    bench.filled(_TWO_FILES)
+    _touch(bench.project, time.time() + 5)
+    bench.keeps()
+
+
+@scenario(
+    "missed",
+    "files of 1980",
+    "Sources whose times were normalized, as in reproducible builds, are no reason to compile.",
+    "Deltares/numba_celltree#79",
+)
+def normalized_times(bench: Bench) -> None:
+    bench.filled(_TWO_FILES)
+    _touch(bench.project, 315_532_800)
+    bench.keeps()
+
+
+@scenario("missed", "moved sources", "The same sources in another folder are no reason to compile.", "kunobi-ninja/kache#93")
+def moved_sources(bench: Bench) -> None:
+    bench.filled(_TWO_FILES)
+    moved = bench.root / "elsewhere"
+    bench.project.rename(moved)
+    bench.keeps(folder=moved)
+
+
+@scenario("missed", "other working directory", "A process that is started elsewhere finds what is stored.", "")
+def other_working_directory(bench: Bench) -> None:
+    bench.filled(_TWO_FILES)
+    bench.keeps(cwd=bench.root)
+
+
+@scenario("missed", "moved lines", "Code that moves down its file is no reason to compile.", "")
+def moved_lines(bench: Bench) -> None:
+    bench.filled(program())
+    bench.write(replace(program(), comment="a comment of\n# two lines" if bench.adapter.spelling else "a comment of\n two lines"))
+    bench.keeps()
+
+
+@scenario("missed", "edited comment", "A comment is no reason to compile.", "")
+def edited_comment(bench: Bench) -> None:
+    bench.filled(replace(program(), comment="one comment"))
+    bench.write(replace(program(), comment="another one"))
+    bench.keeps()
+
+
+@scenario(
+    "missed", "new function in the file", "A function that is added to a file is no reason to compile its others.", "numba/numba#9316"
+)
+def new_function(bench: Bench) -> None:
+    bench.filled(program())
+    bench.write(Program((Function("f", "x * 2.0 + 1.0"), Function("a", "x + 5.0"))))
+    bench.keeps()
+
+
+@scenario(
+    "missed",
+    "edited neighbour",
+    "An edit of a function that is not called is no reason to compile the others of its file.",
+    "numba/numba#9316",
+)
+def edited_neighbour(bench: Bench) -> None:
+    before = Program((Function("f", "x * 2.0 + 1.0"), Function("a", "x + 5.0")))
+    bench.filled(before)
+    bench.write(edited(before, "a", body="x + 6.0"))
+    bench.keeps()
+
+
+@scenario("missed", "edit taken back", "An edit that is taken back finds what was compiled before it.", "")
+def edit_taken_back(bench: Bench) -> None:
+    bench.filled(program())
+    bench.write(program("x * 3.0 + 1.0"))
+    bench.works(10.0)
+    bench.write(program())
+    bench.keeps()
+
+
+@scenario("missed", "two checkouts", "Two versions of a program that share a store each find their own.", "")
+def two_checkouts(bench: Bench) -> None:
+    other = bench.root / "other"
+    other.mkdir()
+    bench.filled(program())
+    bench.write(program("x * 3.0 + 1.0"), other)
+    bench.works(10.0, folder=other)
+    bench.keeps()
+    bench.keeps(10.0, folder=other)
+
+
+@scenario("missed", "large constant", "A function that reads a table of 20,000 numbers is found.", "pymc-devs/pytensor#1759")
+def large_constant(bench: Bench) -> None:
+    table = tuple(float(number) for number in range(20_000))
+    bench.filled(program("x * K[2] + 1.0", K=Constant("K", table)))
+
+
+@scenario("missed", "copied store", "A store that is copied, times included, is as good as the first.", "")
+def copied_store(bench: Bench) -> None:
+    bench.filled(program())
+    bench.keeps(store=bench.copy())
+
+
+@scenario(
+    "missed",
+    "copied store without times",
+    "A store that is copied without its times, into an image or by a CI system, is as good as the first.",
+    "",
+)
+def copied_without_times(bench: Bench) -> None:
+    bench.filled(program())
+    target = bench.copy()
+    for path in sorted(target.rglob("*")):
+        if path.is_file():
+            os.utime(path)
+    bench.keeps(store=target)
+
+
+@scenario("missed", "error in between", "A program that ends with an error in one function keeps what it compiled before.", "")
+def error_in_between(bench: Bench) -> None:
+    bench.write(program("x * 2.0 + 1.0", a="x + 1.0"))
+    bench.run(("f", (3.0,)), ("there_is_none", (3.0,)))
+    bench.keeps()
+
+
+@scenario("missed", "calls in another order", "The order of calls is no reason to compile.", "")
+def other_order(bench: Bench) -> None:
+    bench.write(program("x * 2.0 + 1.0", a="x + 1.0", b="x + 2.0"))
+    bench.expect(bench.run(("f", (3.0,)), ("a", (3.0,)), ("b", (3.0,))), 7.0, 4.0, 5.0)
+    bench.expect(bench.run(("b", (3.0,)), ("a", (3.0,)), ("f", (3.0,))), 5.0, 4.0, 7.0, found=True)
+
+
+@scenario("missed", "callee called alone", "A callee that was compiled into its caller does not keep the caller from being found.", "")
+def callee_alone(bench: Bench) -> None:
+    bench.filled(_TWO_FILES)
+    bench.expect(bench.run(("g", (3.0,)), ("f", (3.0,))), 6.0, 7.0)
+    bench.expect(bench.run(("f", (3.0,)), ("g", (3.0,))), 7.0, 6.0, found=True)

@@ -1,0 +1,75 @@
+"""What a scenario is, and where all of them are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compcache_conformance.bench import Bench
+
+__all__ = ["FAMILIES", "SCENARIOS", "Origin", "Scenario", "scenario"]
+
+#: The families in the order of the table, each with its question.
+FAMILIES = {
+    "stale": "Is old code ever run for a new program?",
+    "missed": "Is anything compiled again that need not be?",
+    "wrong entry": "Is one program's code ever run for another?",
+    "races": "What do processes do to each other that start at once, or end in the middle?",
+    "damage": "What becomes of a program whose cache was damaged?",
+    "places": "What becomes of it where files cannot be written, or not as usual?",
+    "network": "What where the file system is a network's?",
+    "hosts": "Is code run, or compiled again, that was made for another processor or host?",
+    "scale": "What do many entries cost?",
+    "trust": "Whose code is run?",
+    "living": "What does a loaded function do in a process that goes on?",
+}
+
+Origin = str
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One row of the table: what is done, what must hold, and whose bug it was."""
+
+    name: str
+    family: str
+    sentence: str
+    origin: Origin
+    play: Callable[[Bench], None]
+    races: bool = False
+    slow: bool = False
+
+    @property
+    def link(self) -> str:
+        """Where the report is; nothing where the scenario comes from no report."""
+        repository, _, number = self.origin.partition("#")
+        return f"https://github.com/{repository}/issues/{number}" if number else ""
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    family: str, name: str, sentence: str, origin: Origin = "", *, races: bool = False, slow: bool = False
+) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
+    """Make a function that plays on a bench the scenario of this name.
+
+    Args:
+        family: one of `FAMILIES`.
+        name: the row's name, which is stable.
+        sentence: what must hold.
+        origin: the report that it comes from, "owner/repository#number".
+        races: chance decides; it is played three times before a cell says that it did not hold.
+        slow: it takes minutes.
+    """
+    assert family in FAMILIES
+    assert name not in SCENARIOS, name
+
+    def register(play: Callable[[Bench], None]) -> Callable[[Bench], None]:
+        SCENARIOS[name] = Scenario(name, family, sentence, origin, play, races, slow)
+        return play
+
+    return register

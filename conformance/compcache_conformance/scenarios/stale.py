@@ -1,0 +1,289 @@
+"""Old code for a new program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from compcache_conformance.language import Constant, Function, Program, edited, program
+from compcache_conformance.scenarios.registry import scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache_conformance.bench import Bench
+
+
+def _edit(bench: Bench, before: Program, old: float, after: Program, new: float) -> None:
+    bench.filled(before, old)
+    bench.write(after)
+    bench.expect(bench.run(), new, why="the code of the program before the edit")
+    bench.write(before)
+    bench.expect(bench.run(), old, why="the code of the program after the edit")
+
+
+def _helper(body: str) -> Program:
+    return Program((Function("g", body, file="helper"), Function("f", "g(x) + 1.0")))
+
+
+#: Edits of one function or constant: name, sentence, origin, program, what is changed and how, the answers of f(3.0) before and after.
+_EDITS = (
+    ("edited function", "An edited body is compiled.", "", program(), "f", {"body": "x * 3.0 + 1.0"}, 7.0, 10.0),
+    (
+        "callee in another file",
+        "An edit of a function in another file reaches its callers.",
+        "numba/numba#1833",
+        _helper("x * 2.0"),
+        "g",
+        {"body": "x * 3.0"},
+        7.0,
+        10.0,
+    ),
+    (
+        "callee in the same file",
+        "An edit of a function reaches its callers in the same file.",
+        "",
+        program("g(x) + 1.0", g="x * 2.0"),
+        "g",
+        {"body": "x * 3.0"},
+        7.0,
+        10.0,
+    ),
+    (
+        "callee of a callee",
+        "An edit reaches callers over two steps and two files.",
+        "numba/numba#1833",
+        Program((Function("h", "x * 2.0", file="deep"), Function("g", "h(x)", file="helper"), Function("f", "g(x) + 1.0"))),
+        "h",
+        {"body": "x * 3.0"},
+        7.0,
+        10.0,
+    ),
+    (
+        "callee of other arity",
+        "A callee that takes its argument otherwise is not called as before.",
+        "numba/numba#1833",
+        _helper("x * 2.0"),
+        "g",
+        {"body": "0.0 - x"},
+        7.0,
+        -2.0,
+    ),
+    (
+        "constant in the file",
+        "An edited constant is read anew.",
+        "",
+        program("x * K + 1.0", K=Constant("K", 2.0)),
+        "K",
+        {"value": 3.0},
+        7.0,
+        10.0,
+    ),
+    (
+        "constant in another file",
+        "An edited constant of another file is read anew.",
+        "",
+        program("x * K + 1.0", K=Constant("K", 2.0, file="helper")),
+        "K",
+        {"value": 3.0},
+        7.0,
+        10.0,
+    ),
+    (
+        "constant of a callee",
+        "An edited constant that only a callee in another file reads is read anew.",
+        "numba/numba#1833",
+        Program((Function("g", "x * K", file="helper"), Function("f", "g(x) + 1.0")), (Constant("K", 2.0, file="helper"),)),
+        "K",
+        {"value": 3.0},
+        7.0,
+        10.0,
+    ),
+    (
+        "table",
+        "An edited element of a constant table is read anew.",
+        "",
+        program("x * K[1] + 1.0", K=Constant("K", (1.0, 2.0))),
+        "K",
+        {"value": (1.0, 3.0)},
+        7.0,
+        10.0,
+    ),
+    (
+        "closure",
+        "A function made with another value of a closed-over variable is another function.",
+        "numba/numba#6093",
+        Program((Function("f", "x * k + 1.0", closes_over=(("k", 2.0),)),)),
+        "f",
+        {"closes_over": (("k", 3.0),)},
+        7.0,
+        10.0,
+    ),
+    (
+        "field of an object",
+        "A field of a constant object that compiled code reads is part of what decides.",
+        "",
+        program("x * K + 1.0", K=Constant("K", 2.0, source="record")),
+        "K",
+        {"value": 3.0},
+        7.0,
+        10.0,
+    ),
+    (
+        "environment read while compiling",
+        "A variable of the environment that ends up in the code is part of what decides.",
+        "",
+        program("x * K + 1.0", K=Constant("K", 2.0, source="environment")),
+        "K",
+        {"value": 3.0},
+        7.0,
+        10.0,
+    ),
+    (
+        "data file read while compiling",
+        "A file that ends up in the code is part of what decides.",
+        "",
+        program("x * K + 1.0", K=Constant("K", 2.0, source="data")),
+        "K",
+        {"value": 3.0},
+        7.0,
+        10.0,
+    ),
+    (
+        "sign of zero",
+        "Constants that compare equal and differ are told apart.",
+        "",
+        program("1.0 / (x * 0.0 + K) + 0.0", K=Constant("K", 1e-300)),
+        "K",
+        {"value": -1e-300},
+        1e300,
+        -1e300,
+    ),
+    (
+        "last bit of a constant",
+        "A constant that differs in its last digits is told apart.",
+        "",
+        program("(x * K - x) * 1000000000.0", K=Constant("K", 1.000000001)),
+        "K",
+        {"value": 1.000000002},
+        3.0000002,
+        6.0000005,
+    ),
+    (
+        "same length",
+        "An edit that keeps the length of the file is seen.",
+        "",
+        program("x * 2.0 + 1.0"),
+        "f",
+        {"body": "x * 2.0 + 4.0"},
+        7.0,
+        10.0,
+    ),
+    (
+        "default argument",
+        "An edited default is used.",
+        "",
+        Program((Function("f", "x * k + 1.0", ("x", "k"), defaults=(2.0,)),)),
+        "f",
+        {"defaults": (3.0,)},
+        7.0,
+        10.0,
+    ),
+    (
+        "callee that becomes slower",
+        "A callee replaced by one that does more is linked anew.",
+        "",
+        _helper("x * 2.0"),
+        "g",
+        {"body": "x * 2.0 + (x - 3.0) * 5.0 + 3.0"},
+        7.0,
+        10.0,
+    ),
+)
+
+for _name, _sentence, _origin, _before, _what, _changes, _old, _new in _EDITS:
+
+    def _play(
+        bench: Bench,
+        before: Program = _before,
+        what: str = _what,
+        changes: Mapping[str, object] = _changes,
+        old: float = _old,
+        new: float = _new,
+    ) -> None:
+        _edit(bench, before, old, edited(before, what, **changes), new)
+
+    scenario("stale", _name, _sentence, _origin)(_play)
+
+
+@scenario("stale", "same size and time", "An edit that keeps size and times of the file is seen.", "")
+def same_size_and_time(bench: Bench) -> None:
+    bench.filled(program("x * 2.0 + 1.0"))
+    states = {path: path.stat() for path in bench.project.iterdir() if path.is_file()}
+    bench.write(program("x * 3.0 + 1.0"))
+    for path, state in states.items():
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    bench.expect(bench.run(), 10.0, why="the code of the program before the edit")
+
+
+@scenario("stale", "older file", "A file that is replaced by an older one is seen: a checkout of an earlier commit.", "")
+def older_file(bench: Bench) -> None:
+    bench.filled(program("x * 2.0 + 1.0"))
+    bench.write(program("x * 3.0 + 1.0"))
+    for path in bench.project.iterdir():
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    bench.expect(bench.run(), 10.0, why="the code of the program before the checkout")
+
+
+@scenario("stale", "fast arithmetic", "Code that may be inexact is not run where it must be exact.", "pymc-devs/pytensor#1810")
+def fast_arithmetic(bench: Bench) -> None:
+    exact = Program((Function("f", "(x + 1e16) - 1e16"),))
+    fast = edited(exact, "f", fast=True)
+    bench.write(fast)
+    inexact = bench.run(("f", (1.0,)))
+    bench.survived(inexact)
+    bench.write(exact)
+    bench.expect(bench.run(("f", (1.0,))), 0.0, found=False, why="the code of the inexact function")
+
+
+@scenario("stale", "package moved away and back", "Two versions of a program that take turns each get their own code.", "")
+def versions_in_turn(bench: Bench) -> None:
+    for round_ in range(2):
+        for factor in (2.0, 3.0):
+            bench.write(program(f"x * {factor} + 1.0"))
+            bench.expect(bench.run(), 3.0 * factor + 1.0, why=f"round {round_}: the code of the other version")
+
+
+@scenario("stale", "upgraded in place", "A program whose folder is replaced by another version's is compiled.", "")
+def upgraded_in_place(bench: Bench) -> None:
+    bench.filled(program("x * 2.0 + 1.0"))
+    old = bench.project.with_name("old")
+    bench.project.rename(old)
+    bench.project.mkdir()
+    bench.write(program("x * 3.0 + 1.0"))
+    bench.expect(bench.run(), 10.0, why="the code of the version before")
+    shutil.rmtree(bench.project)
+    old.rename(bench.project)
+    bench.expect(bench.run(), 7.0, why="the code of the version after")
+
+
+@scenario("stale", "file that appears", "A callee that moves into a new file is that file's.", "")
+def file_that_appears(bench: Bench) -> None:
+    bench.filled(program("g(x) + 1.0", g="x * 2.0"))
+    bench.write(_helper("x * 3.0"))
+    bench.expect(bench.run(), 10.0, why="the callee that was there before")
+
+
+@scenario(
+    "stale", "edited while it runs", "A file that is edited after a process read it does not give that process's code to the next.", ""
+)
+def edited_while_it_runs(bench: Bench) -> None:
+    bench.write(program("x * 2.0 + 1.0"))
+    pause = bench.new_pause()
+    running = bench.start(pauses={"0": str(pause)})
+    bench.wait_for_pause()
+    bench.write(program("x * 3.0 + 1.0"))
+    pause.touch()
+    bench.survived(running.wait())
+    bench.expect(bench.run(), 10.0, why="what the process before had read, stored for what it had not")

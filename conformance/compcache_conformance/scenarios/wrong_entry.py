@@ -1,0 +1,132 @@
+"""One program's code for another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache_conformance.language import Constant, Function, Program, program
+from compcache_conformance.results import Outcome, Violation
+from compcache_conformance.scenarios.registry import scenario
+
+if TYPE_CHECKING:
+    from compcache_conformance.bench import Bench
+
+
+@scenario(
+    "wrong entry",
+    "forks with one name",
+    "Two programs with the same names of files and functions, that share a store, get their own code.",
+    "numba/numba#10486",
+)
+def forks_with_one_name(bench: Bench) -> None:
+    other = bench.root / "fork"
+    other.mkdir()
+    bench.write(program("g(x) + 1.0", g="x * 2.0"))
+    bench.write(program("g(x) + 1.0", g="x * 3.0"), other)
+    for _ in range(2):
+        bench.works(7.0)
+        bench.works(10.0, folder=other)
+
+
+@scenario(
+    "wrong entry",
+    "forks under one path",
+    "Two programs that stand at the same path one after the other get their own code.",
+    "numba/numba#10486",
+)
+def forks_under_one_path(bench: Bench) -> None:
+    for factor in (2.0, 3.0, 2.0):
+        aside = bench.root / f"aside-{len(list(bench.root.iterdir()))}"
+        bench.project.rename(aside)
+        bench.project.mkdir()
+        bench.write(program(f"x * {factor} + 1.0"))
+        bench.works(3.0 * factor + 1.0)
+
+
+@scenario("wrong entry", "many alike", "Functions that differ in one digit each get their own code.", "NVIDIA/warp#1696")
+def many_alike(bench: Bench) -> None:
+    count = min(200, bench.adapter.entries)
+    functions = tuple(Function(f"f{number}", f"x * {float(number)}") for number in range(count))
+    bench.write(Program(functions))
+    calls = [(f"f{number}", (3.0,)) for number in range(count)]
+    answers = [3.0 * number for number in range(count)]
+    bench.expect(bench.run(*calls), *answers)
+    bench.expect(bench.run(*calls), *answers, found=True)
+    bench.note(f"{count} functions")
+
+
+@scenario(
+    "wrong entry", "bodies exchanged", "Two functions that exchange their bodies get the code of the new ones.", "pymc-devs/pytensor#1670"
+)
+def bodies_exchanged(bench: Bench) -> None:
+    bench.write(program("x * 2.0 + 1.0", g="x * 3.0 + 1.0"))
+    calls = ("f", (3.0,)), ("g", (3.0,))
+    bench.expect(bench.run(*calls), 7.0, 10.0)
+    bench.write(program("x * 3.0 + 1.0", g="x * 2.0 + 1.0"))
+    bench.expect(bench.run(*calls), 10.0, 7.0)
+
+
+@scenario("wrong entry", "arguments exchanged", "A function that takes its arguments in another order is another function.", "")
+def arguments_exchanged(bench: Bench) -> None:
+    call = ("f", (5.0, 3.0))
+    bench.write(Program((Function("f", "a - b", ("a", "b")),)))
+    bench.expect(bench.run(call), 2.0)
+    bench.write(Program((Function("f", "a - b", ("b", "a")),)))
+    bench.expect(bench.run(call), -2.0)
+
+
+@scenario("wrong entry", "operands exchanged", "Code that differs in the order of operands is told apart.", "")
+def operands_exchanged(bench: Bench) -> None:
+    bench.write(program("x / 2.0 - 1.0"))
+    bench.works(0.5)
+    bench.write(program("2.0 / x - 1.0"))
+    bench.works(2.0 / 3.0 - 1.0)
+
+
+@scenario("wrong entry", "names that differ in case", "Functions whose names differ in case get their own code.", "")
+def names_in_case(bench: Bench) -> None:
+    bench.write(program("x * 2.0 + 1.0", F="x * 3.0 + 1.0"))
+    calls = ("f", (3.0,)), ("F", (3.0,))
+    bench.expect(bench.run(*calls), 7.0, 10.0)
+    bench.expect(bench.run(*calls), 7.0, 10.0, found=True)
+
+
+@scenario("wrong entry", "long names", "Functions whose names differ after 240 letters get their own code, and are found.", "")
+def long_names(bench: Bench) -> None:
+    first, second = "f" * 240 + "1", "f" * 240 + "2"
+    bench.write(Program((Function(first, "x * 2.0"), Function(second, "x * 3.0"))))
+    calls = (first, (3.0,)), (second, (3.0,))
+    bench.expect(bench.run(*calls), 6.0, 9.0)
+    bench.expect(bench.run(*calls), 6.0, 9.0, found=True)
+
+
+@scenario("wrong entry", "integer and float", "Code for one type of argument is not run for another.", "")
+def integer_and_float(bench: Bench) -> None:
+    bench.write(program("x * 0.5 + 1.0"))
+    for _ in range(2):
+        bench.expect(bench.run(("f", (3,)), ("f", (3.5,)), ("f", (4,))), 2.5, 2.75, 3.0)
+
+
+@scenario("wrong entry", "constants of two names", "Values that move from one constant to another are told apart.", "")
+def constants_of_two_names(bench: Bench) -> None:
+    for first, second, answer in ((2.0, 1.0, 7.0), (1.0, 2.0, 5.0)):
+        bench.write(program("x * K + L", K=Constant("K", first), L=Constant("L", second)))
+        bench.works(answer)
+
+
+@scenario("wrong entry", "tables that print alike", "Large tables that differ in the middle are told apart.", "")
+def tables_that_print_alike(bench: Bench) -> None:
+    for middle in (2.0, 3.0):
+        table = (*(1.0 for _ in range(1000)), middle, *(1.0 for _ in range(1000)))
+        bench.write(program("x * K[1000] + 1.0", K=Constant("K", table)))
+        bench.works(3.0 * middle + 1.0)
+
+
+@scenario("wrong entry", "two stores", "A process with another store does not find what is in the first.", "")
+def two_stores(bench: Bench) -> None:
+    bench.filled(program())
+    other = bench.root / "other store"
+    other.mkdir(mode=0o700)
+    run = bench.works(store=other)
+    if run.first.found:
+        raise Violation(Outcome.WRONG, "found in a store that is empty")
