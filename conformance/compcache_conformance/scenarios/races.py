@@ -127,7 +127,11 @@ def ranks(bench: Bench) -> None:
 
 
 @scenario(
-    "races", "killed at each change", "A process that is killed before any change of a file leaves a store that works.", "jax-ml/jax#39880"
+    "races",
+    "killed at each change",
+    "A process that is killed before any change of a file leaves a store that works.",
+    "jax-ml/jax#39880",
+    slow=True,
 )
 def killed_at_each_change(bench: Bench) -> None:
     bench.write(program())
@@ -166,6 +170,7 @@ def killed_while_it_compiles(bench: Bench) -> None:
     "stopped writer",
     "A process that was stopped in the middle of storing does not stop others for ever.",
     "pytorch/pytorch#189245",
+    slow=True,
 )
 def stopped_writer(bench: Bench) -> None:
     bench.write(program())
