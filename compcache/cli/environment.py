@@ -26,7 +26,7 @@ VARIABLES = (
     Variable("COMPCACHE_MIN_LLVM", "ignore code compiled by an LLVM older than this version, like 22", "code of every LLVM is used"),
     Variable("COMPCACHE_DEBUG", "1: log hits, misses, compilations, waits and refusals on standard error", "no log"),
     Variable("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none"),
-    Variable("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the one that starts fastest"),
+    Variable("COMPCACHE_LINKER", "the linker for all images: a path, a name on the path, ziglang, or none", "only for what takes one"),
     Variable(
         "COMPCACHE_SIGNING_KEY",
         "the key that signs added modules, or @ and its file; unsigned ones are misses",
