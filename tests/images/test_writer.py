@@ -28,7 +28,7 @@ from compcache.images.elf.reading import (
     needed_versions,
     undefined_symbols,
 )
-from compcache.images.linkers.find import LINKER_VARIABLE, find_linker
+from compcache.images.linkers.find import LINKER_VARIABLE, Linker, find_linker
 from compcache.images.linkers.link import link_shared
 from compcache.images.native_target import initialize
 from compcache.images.shared import make
@@ -330,6 +330,92 @@ def test_large_constants_keep_their_section() -> None:
     assert image[found.offset : found.offset + found.size] == b"abcd"
 
 
+_HOST = """\
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char **names) {
+  for (int i = 1; i < count; i++) {
+    void *image = dlopen(names[i], RTLD_NOW);
+    if (image == NULL) {
+      printf("%s\\n", dlerror());
+      return 1;
+    }
+    long (*check)(void) = (long (*)(void))dlsym(image, "check");
+    const long first = check();
+    printf("%ld %ld\\n", first, check());
+  }
+  return 0;
+}
+"""
+#: What the C libraries of that architecture have had from the beginning.
+_FIRST_VERSION = {name: Provider("libc.so.6", "GLIBC_2.17") for name in ("strlen", "abs", "memcpy", "labs")} | {
+    name: Provider("libm.so.6", "GLIBC_2.17") for name in ("sin", "fabs")
+}
+
+
+@pytest.mark.peer
+def test_random_modules_of_the_other_architecture_compute_what_they_do_when_linked(tmp_path: Path) -> None:
+    tools = [shutil.which(name) for name in ("qemu-aarch64-static", "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-ld")]
+    if not all(tools):
+        pytest.skip("QEMU and a cross compiler (gcc-aarch64-linux-gnu) are not installed")
+    qemu, compiler, linker = map(str, tools)
+    (tmp_path / "host.c").write_text(_HOST)
+    subprocess.run([compiler, "-o", tmp_path / "host", tmp_path / "host.c"], check=True)
+    root = "/usr/aarch64-linux-gnu"
+    paths = [f"{root}/lib/libm.so.6", f"{root}/lib/libc.so.6"]
+    for seed in range(24):
+        code = compile_object(random_module(seed).text, "aarch64-unknown-linux-gnu")
+        image, _ = write_shared([code], soname="m", export="check", optional=(), imports=(), providers=_FIRST_VERSION)
+        (tmp_path / f"written{seed}.so").write_bytes(image)
+        theirs = link_shared(Linker((linker,), "test"), [code], soname="m", export=["check"], libraries=paths)
+        (tmp_path / f"linked{seed}.so").write_bytes(theirs)
+    shown = []
+    for kind in ("written", "linked"):
+        files = [f"./{kind}{seed}.so" for seed in range(24)]
+        done = subprocess.run([qemu, "-L", root, "./host", *files], cwd=tmp_path, capture_output=True, text=True, check=True)
+        shown.append(done.stdout)
+    assert shown[0] == shown[1]
+    assert len(shown[0].splitlines()) == 24
+
+
+def test_code_of_the_other_architecture_is_laid_out_and_branches_where_it_must() -> None:
+    """Its instructions are read by hand: a call through the table of another image, and the address of a variable."""
+    text = """\
+@v = hidden global i64 77, align 64
+declare void @other()
+define i64 @check() {
+  call void @other()
+  %r = load i64, ptr @v
+  ret i64 %r
+}
+"""
+    code = compile_object(text, "aarch64-unknown-linux-gnu")
+    image, _ = write_shared([code], soname="m", export="check", optional=("other",), imports=(), providers={})
+    sections = dict(named(image, read_sections(image, ET_DYN), every=True))
+    addresses = {row[0]: row[3] for row in _section_rows(image)}
+    words = struct.unpack_from("<8I", image, sections[".text"].offset)
+    start = addresses[".text"]
+    (at,) = [n for n, word in enumerate(words) if word >> 26 == 0b100101]
+    distance = (words[at] & 0x3FFFFFF) - ((words[at] & 0x2000000) << 1)
+    assert start + 4 * at + 4 * distance == addresses[".plt"]
+    page = next((n, word) for n, word in enumerate(words) if word & 0x9F000000 == 0x90000000)
+    pages = (page[1] >> 29 & 3) | (page[1] >> 5 & 0x7FFFF) << 2
+    low = next(word >> 10 & 0xFFF for word in words if word >> 22 == 0b1111100101) * 8
+    assert (start + 4 * page[0] & -0x1000) + 0x1000 * pages + low == addresses[".data"]
+    stub = struct.unpack_from("<4I", image, sections[".plt"].offset)
+    entry = (addresses[".plt"] & -0x1000) + 0x1000 * ((stub[0] >> 29 & 3) | (stub[0] >> 5 & 0x7FFFF) << 2) + 8 * (stub[1] >> 10 & 0xFFF)
+    assert entry == addresses[".got"]
+    assert addresses[".data"] % 0x10000 == sections[".data"].offset % 0x10000
+
+
+def _section_rows(image: bytes) -> list[tuple[str, int, int, int]]:
+    """Name, type, flags and address of each section."""
+    sections = read_sections(image, ET_DYN)
+    (start,) = struct.unpack_from("<Q", image, 40)
+    names = [name for name, _ in named(image, sections, every=True)]
+    return [(name, *struct.unpack_from("<4xIQQ", image, start + 64 * number)) for number, name in enumerate(names)]
+
+
 _FUNCTION = "define i64 @check() {\n  ret i64 1\n}\n"
 
 
@@ -344,6 +430,8 @@ _FUNCTION = "define i64 @check() {\n  ret i64 1\n}\n"
         ('@t = constant i64 1, section ".unheard_of"\n' + _FUNCTION, "section '.unheard_of'"),
         ("@t = global i64 1, align 65536\n" + _FUNCTION, "aligned to 0x10000"),
         ("@e = external hidden global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "not known"),
+        ("@e = external dso_local global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "distance of 'e'"),
+        ("declare hidden i64 @h()\ndefine i64 @check() {\n  %v = call i64 @h()\n  ret i64 %v\n}\n", "distance of symbol"),
         ('module asm ".symver check, check@V1"\nmodule asm ".symver gone, gone@V1"\nmodule asm ".data"\nmodule asm ".quad gone"\n' + _FUNCTION, "gone@V1"),  # noqa: E501
         pytest.param('module asm ".section .data"\nmodule asm ".byte check-."\n' + _FUNCTION, "type 15", marks=on_x86),
         pytest.param('module asm ".section .note.GNU-stack,\\22x\\22"\n' + _FUNCTION, "GNU-stack", marks=on_x86),
