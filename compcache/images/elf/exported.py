@@ -129,6 +129,8 @@ def _definitions(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
         _, flags, number, _, _, first, distance = _VERDEF.unpack_from(content, at)
         if not flags & _VER_FLG_BASE:
             found[number] = read_string(strings, _VERDAUX.unpack_from(content, at + first)[0])
+        if not distance:
+            break
         at += distance
     return found
 

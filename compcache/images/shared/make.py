@@ -62,7 +62,20 @@ def write(
             providers[symbol] = _provider(symbol, path)
     found = {symbol: provider for symbol, provider in providers.items() if provider is not None}
     run_paths = unusual_directories(dict.fromkeys(named.values()))
-    return write_shared(objects, soname=_SONAME, export=export, optional=optional, imports=imports, providers=found, run_paths=run_paths)
+    image, places = write_shared(
+        objects, soname=_SONAME, export=export, optional=optional, imports=imports, providers=found, run_paths=run_paths
+    )
+    _require_loadable(len(image))
+    return image, places
+
+
+def _require_loadable(size: int) -> None:
+    """Refuse an image that this process may not write to any file: it could not be mapped either."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if size > limit != resource.RLIM_INFINITY:
+        raise FormatError(f"the image has {size} bytes, and this process may write files of {limit} (`ulimit -f`)")
 
 
 def _provider(symbol: str, path: str) -> Provider | None:
