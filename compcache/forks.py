@@ -65,7 +65,6 @@ LOCKS = (
     Lock("compcache.miss.builders", "_lock", 1.0, "no list of builders is half changed"),
     Lock("compcache.numba.lazy.garbage", "_thresholds._guard", 1.0, "limits of the garbage collector and what is noted of them agree"),
     Lock("compcache.miss.run_times", "_lock", 0.0, "held while a module is compiled"),
-    Lock("compcache.images.linkers.choose", "_timing", 0.0, "held while linkers run"),
     Lock("compcache.batch.executors", "_lock", 0.0, "held while a cache is opened"),
     Lock("compcache.numba.declarations.types", "_lock", 0.0, "held while types of Numba are made, which may import it"),
     Lock("compcache.numba.declarations.ufuncs", "_adding", 0.0, "held while a loop is loaded"),

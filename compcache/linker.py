@@ -1,6 +1,6 @@
 """The miss path: from a module's source to the sections of a module file.
 
-`compcache.translation` makes an object of the source, in LLVM's thread; here it is linked into a shared object
+`compcache.translation` makes an object of the source, in LLVM's thread; here it becomes a shared object
 (`compcache.images.making`), and what the file says of it is put together. The linker knows no directory: it asks
 `is_cached` whether the cache holds a function, and hands back a `BuiltModule`.
 """
@@ -32,11 +32,10 @@ from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.formats.order import inherited
 from compcache.formats.records import ModuleRecord
+from compcache.images import making
 from compcache.images.kinds import make_side
-from compcache.images.linkers.find import find_linker
 from compcache.images.linkers.version import NAMES as LINKERS
 from compcache.images.linkers.version import version_of
-from compcache.images.making import first_linker, make_image
 from compcache.targets.cpu_table import basic_features
 from compcache.targets.machine import machine_for
 from compcache.targets.processor_words import requirement_of, words_of
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
     from compcache.images.linkers.find import Linker
-    from compcache.images.making import LinkerFor, Made
+    from compcache.images.making import Made
     from compcache.targets.host_probe import Host
     from compcache.translation.emission import Translated
     from compcache.translation.members import Member
@@ -79,23 +78,20 @@ class Translation(NamedTuple):
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
 
 
-def build_module(
-    source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool], linker_for: LinkerFor = first_linker, maker: str = ""
-) -> BuiltModule:
+def build_module(source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool], maker: str = "") -> BuiltModule:
     """Compile and link a module, once for each of its targets; the result is the one for this host.
 
     Args:
         source: the code and what it exports, imports and uses.
         machine: this host.
         is_cached: whether the cache holds a function of this name.
-        linker_for: gives the linker for an object, or None.
         maker: a digest of the program that gave the source, to be kept beside that of the source.
 
     Raises:
         CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: what is wrong with
             the source; each message names the culprit.
     """
-    return link_module(translate_module(source, machine=machine, is_cached=is_cached, maker=maker), linker_for)
+    return link_module(translate_module(source, machine=machine, is_cached=is_cached, maker=maker))
 
 
 def translate_module(
@@ -139,19 +135,18 @@ def optimize_member(request: Request, label: str) -> Member:
         return codegen.run(lambda context: translate_member(context, request, label))
 
 
-def link_module(translation: Translation, linker_for: LinkerFor = first_linker) -> BuiltModule:
-    """The rest of `build_module`, for any thread: LLVM is needed only if the linker fails."""
+def link_module(translation: Translation) -> BuiltModule:
+    """The rest of `build_module`, for any thread: LLVM is needed only where there is no shared object."""
     machine, parts = translation
-    built = [_link_for(request, translated, linker_for) for request, translated in parts]
+    built = [_link_for(request, translated) for request, translated in parts]
     rank = machine.processor.rank
     best = max(built, key=lambda module: min([rank(text) for _, _, text in module.functions], default=host.UNUSABLE))
     return best._replace(others=tuple([module for module in built if module is not best]))
 
 
 def rebuild_module(
-    recipe: Recipe, notes: Mapping[str, Any], entries: Mapping[tuple[str, str], bytes], machine: Host, linker_for: LinkerFor = first_linker,
-    *, makers: Iterable[Maker] = (),
-) -> BuiltModule:  # fmt: skip
+    recipe: Recipe, notes: Mapping[str, Any], entries: Mapping[tuple[str, str], bytes], machine: Host, *, makers: Iterable[Maker] = ()
+) -> BuiltModule:
     """Make the image of a stored module again, for this host.
 
     Args:
@@ -159,7 +154,6 @@ def rebuild_module(
         notes: those of the stored module, whose identity, digests of the source and place among additions are those of this one as well.
         entries: those of the stored module, by kind and name.
         machine: this host.
-        linker_for: gives the linker for an object, or None.
         makers: those of the stored module: all but its linker have made the code that this one is made of, too.
 
     Raises:
@@ -171,20 +165,20 @@ def rebuild_module(
 
     before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
 
-    def rebuild(*, by_linker: bool) -> BuiltModule:
+    def rebuild(*, shared: bool) -> BuiltModule:
         started = time.perf_counter()
-        translated = codegen.run(lambda context: translate_again(context, recipe, target, by_linker=by_linker))
+        translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
         translated = translated._replace(digests=digests, seconds=time.perf_counter() - started, makers=before)
-        built = _finish(translated, notes.get("identity"), entries, linker_for)
+        built = _finish(translated, notes.get("identity"), entries)
         own = decode_notes(built.sections[4])
         return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
 
     try:
         with suppress(LinkerError):
-            return rebuild(by_linker=find_linker() is not None)
-        return rebuild(by_linker=False)
+            return rebuild(shared=making.makes_shared_objects())
+        return rebuild(shared=False)
     except LinkerError as error:
-        raise CompileError(f"the code imports what only a linker can leave places for: {error}") from error
+        raise CompileError(f"the code imports what only a shared object has places for: {error}") from error
 
 
 def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Translated:
@@ -200,14 +194,14 @@ def _try_untrusted(request: Request) -> None:
         try_in_child(code, request.machine, request.level, UNTRUSTED)
 
 
-def _link_for(request: Request, translated: Translated, linker_for: LinkerFor) -> BuiltModule:
+def _link_for(request: Request, translated: Translated) -> BuiltModule:
     with _naming_target(request):
         try:
-            return _finish(translated, request.identity, _entries_of(request, translated), linker_for)
+            return _finish(translated, request.identity, _entries_of(request, translated))
         except LinkerError as error:
             warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
-            plain = _translate_for(request._replace(by_linker=False), request.is_cached)
-            return _finish(plain, request.identity, _entries_of(request, plain), linker_for)
+            plain = _translate_for(request._replace(shared=False), request.is_cached)
+            return _finish(plain, request.identity, _entries_of(request, plain))
 
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
@@ -227,11 +221,11 @@ def _naming_target(request: Request) -> Iterator[None]:
         raise
 
 
-def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], linker_for: LinkerFor) -> BuiltModule:
-    """Link the object, and write the sections of the module's file."""
+def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes]) -> BuiltModule:
+    """Make the image of the object, and write the sections of the module's file."""
     started = time.perf_counter()
     resolution = translated.prepared.resolution
-    made = make_image(
+    made = making.make_image(
         translated.object,
         entries=translated.entry_objects,
         export=TABLE_SYMBOL,
@@ -239,7 +233,6 @@ def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, s
         imports=resolution.imports,
         needs_linker=_needs_linker(translated),
         libraries=resolution.libraries,
-        linker_for=linker_for,
     )
     return _assemble(translated, identity, entries, made, started - translated.seconds)
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import pytest
+
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _RUN_SECONDS = 60
 _FIRST = """\
@@ -115,12 +117,10 @@ def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str
     return ast.literal_eval(done.stdout.splitlines()[-1])
 
 
-def same_linker() -> dict[str, str]:
-    """What to set in the environment of processes whose modules must be equal to the byte: else each times the linkers."""
-    from compcache.images.linkers.find import LINKER_VARIABLE, find_linker
-
-    found = find_linker()
-    return {LINKER_VARIABLE: found.argv[0] if found is not None and len(found.argv) == 1 else "none"}
+def store_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have modules stored as objects, as on platforms on which there are no shared objects of ELF's."""
+    monkeypatch.setenv("COMPCACHE_LINKER", "none")
+    monkeypatch.setattr("compcache.images.making.makes_shared_objects", lambda: False)
 
 
 def snapshot(directory: os.PathLike[str] | str) -> dict[str, str]:

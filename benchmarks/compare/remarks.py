@@ -37,7 +37,7 @@ SECTION = {
         " objects has no such cost either: the file system is its index, and it knows nothing but names."
     ),
     "adding": (
-        "Above code generation, a module pays for its entry points and table, the dependency graph, the linker (a process),"
+        "Above code generation, a module pays for its entry points and table, the dependency graph, its image,"
         " records, compressed bitcode, and the synchronized write. Most of that is a price per module, so it weighs on modules of a"
         " few small functions."
     ),
@@ -125,8 +125,8 @@ def _adding(records: Mapping[str, Any]) -> str:
     many = list(real)[-1]
     return (
         f"**Adding tiny modules.** A module of one small function costs {figure(above(tiny['1']))} ms above code generation,"
-        f" {figure(ratio(tiny['1']))} times code generation alone; the hand-written cache adds a file and nothing else. The linker is a"
-        " process of its own, the write is synchronized, and entry points are code, too. For"
+        f" {figure(ratio(tiny['1']))} times code generation alone; the hand-written cache adds a file and nothing else. The write is"
+        " synchronized, and code is described for what will be linked with it. For"
         f" {many} realistic functions the ratio is {figure(ratio(real[many]))}. Who compiles many small functions gives them to one"
         " module, or many modules to `add_modules` or a batch."
         f"{_linkers(tiny['1']['ms'])}"
@@ -134,14 +134,14 @@ def _adding(records: Mapping[str, Any]) -> str:
 
 
 def _linkers(sides: Mapping[str, Any]) -> str:
-    """What the choice of the linker makes of it; "" where there was none."""
+    """What a linker would add to it; "" where there was none."""
     prefix = "add_module, linked by "
     times = {name.removeprefix(prefix): side["minimum"] for name, side in sides.items() if name.startswith(prefix)}
     if len(times) < 2:
         return ""
     listed = ", ".join(f"`{name}` {figure(time)} ms" for name, time in sorted(times.items(), key=lambda item: item[1]))
     return (
-        f" The linker's own start is much of it: {listed} for the whole addition. The one that starts fastest is used; Debian's `ld.lld`"
+        f" Where a linker makes the image, its own start is much of the whole addition: {listed}; Debian's `ld.lld`"
         " loads all of LLVM's shared library to link a few hundred bytes."
     )
 

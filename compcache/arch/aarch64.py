@@ -9,8 +9,27 @@ compiler chooses. No disassembler for Python tells the features of instructions.
 from __future__ import annotations
 
 import re
+from struct import Struct
+from typing import TYPE_CHECKING
 
-from compcache.arch.architecture import Architecture, Relocations
+from compcache.arch.architecture import (
+    ADDRESS,
+    CALL,
+    DISTANCE,
+    LOW,
+    NOTHING,
+    PAGE,
+    SYMBOL,
+    TABLE,
+    TLS_PAIR,
+    Architecture,
+    Fixup,
+    Linking,
+    Relocations,
+)
+
+if TYPE_CHECKING:
+    from compcache.arch.architecture import Store
 
 __all__ = ["ARCHITECTURE"]
 
@@ -122,6 +141,94 @@ def _changed(offset: int, kind: int) -> tuple[int, int]:
     return start, start + (8 if kind == _ABS64 else _INSTRUCTION)
 
 
+_SIGNED32, _UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
+_STUB = Struct("<IIII")
+_PAGES = 1 << 20  # that adrp reaches, in both directions
+
+
+def _store64(data: bytearray, at: int, value: int) -> None:
+    _BITS64.pack_into(data, at, value & 0xFFFFFFFFFFFFFFFF)
+
+
+def _insert(data: bytearray, at: int, mask: int, bits: int) -> None:
+    """Other bits for those of an instruction that a mask selects."""
+    _UNSIGNED32.pack_into(data, at, _UNSIGNED32.unpack_from(data, at)[0] & ~mask | bits)
+
+
+def _page_bits(distance: int) -> int:
+    pages = distance >> 12
+    if not -_PAGES <= pages < _PAGES:
+        raise ValueError(f"a page at a distance of {distance} bytes")
+    return (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
+
+
+def _store_page(data: bytearray, at: int, distance: int) -> None:
+    _insert(data, at, 0x60FFFFE0, _page_bits(distance))
+
+
+def _store_branch(data: bytearray, at: int, distance: int) -> None:
+    if distance & 3 or not -(1 << 27) <= distance < 1 << 27:
+        raise ValueError(f"a branch over {distance} bytes")
+    _insert(data, at, 0x03FFFFFF, distance >> 2 & 0x03FFFFFF)
+
+
+def _store_low(scale: int) -> Store:
+    """Stores the offset in the page, in units of a power of two."""
+
+    def store(data: bytearray, at: int, address: int) -> None:
+        offset = address & 0xFFF
+        if offset & (1 << scale) - 1:
+            raise ValueError(f"the address {address:#x} is not aligned")
+        _insert(data, at, 0x3FFC00, offset >> scale << 10)
+
+    return store
+
+
+def _stub(address: int, entry: int) -> bytes:
+    """ABI, 9.3: adrp x16, ldr x17, add x16, br x17."""
+    page = 0x90000010 | _page_bits((entry & -4096) - (address & -4096))
+    low = entry & 0xFFF
+    return _STUB.pack(page, 0xF9400211 | low >> 3 << 10, 0x91000210 | low << 10, 0xD61F0220)
+
+
+def _keep(_: bytearray, __: int, ___: int) -> None:
+    """Nothing to store: the relocation marks an instruction."""
+
+
+_LINKING = Linking(
+    page=0x10000,
+    fixups={
+        257: Fixup(SYMBOL, ADDRESS, _store64),  # R_AARCH64_ABS64
+        260: Fixup(SYMBOL, DISTANCE, _store64),  # PREL64
+        261: Fixup(SYMBOL, DISTANCE, _SIGNED32.pack_into),  # PREL32
+        275: Fixup(SYMBOL, PAGE, _store_page),  # ADR_PREL_PG_HI21
+        277: Fixup(SYMBOL, LOW, _store_low(0)),  # ADD_ABS_LO12_NC
+        278: Fixup(SYMBOL, LOW, _store_low(0)),  # LDST8_ABS_LO12_NC
+        284: Fixup(SYMBOL, LOW, _store_low(1)),
+        285: Fixup(SYMBOL, LOW, _store_low(2)),
+        286: Fixup(SYMBOL, LOW, _store_low(3)),
+        299: Fixup(SYMBOL, LOW, _store_low(4)),
+        282: Fixup(CALL, DISTANCE, _store_branch),  # JUMP26
+        283: Fixup(CALL, DISTANCE, _store_branch),  # CALL26
+        314: Fixup(CALL, DISTANCE, _SIGNED32.pack_into),  # PLT32
+        311: Fixup(TABLE, PAGE, _store_page),  # ADR_GOT_PAGE
+        312: Fixup(TABLE, LOW, _store_low(3)),  # LD64_GOT_LO12_NC
+        562: Fixup(TLS_PAIR, PAGE, _store_page),  # TLSDESC_ADR_PAGE21
+        563: Fixup(TLS_PAIR, LOW, _store_low(3)),  # TLSDESC_LD64_LO12
+        564: Fixup(TLS_PAIR, LOW, _store_low(0)),  # TLSDESC_ADD_LO12
+        569: Fixup(NOTHING, LOW, _keep),  # TLSDESC_CALL
+    },
+    debug={257: _store64, 258: _UNSIGNED32.pack_into, 1029: _store64},
+    debug_tls=frozenset((1029,)),
+    relative=1027,
+    absolute=_ABS64,
+    in_table=_GLOB_DAT,
+    tls_pair=(1031,),
+    stub=_stub,
+    stub_size=_STUB.size,
+)
+
+
 ARCHITECTURE = Architecture(
     "aarch64",
     spellings=("arm64",),
@@ -136,6 +243,7 @@ ARCHITECTURE = Architecture(
     conventions=("aarch64_",),
     elf_machine=183,
     relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed),
+    linking=_LINKING,
     coff_magic=b"d\xaa",
     dynamic_linker="ld-linux-aarch64.so.1",
 )

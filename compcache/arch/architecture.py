@@ -7,7 +7,33 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Architecture", "CodeReader", "Relocations"]
+    #: Puts a number into machine code or data at an offset; `ValueError` or `struct.error` where it does not fit.
+    Store = Callable[[bytearray, int, int], None]
+
+__all__ = [
+    "ADDRESS",
+    "CALL",
+    "DISTANCE",
+    "LOW",
+    "NOTHING",
+    "PAGE",
+    "SYMBOL",
+    "TABLE",
+    "TLS_MODULE",
+    "TLS_OFFSET",
+    "TLS_PAIR",
+    "Architecture",
+    "CodeReader",
+    "Fixup",
+    "Linking",
+    "Relocations",
+]  # fmt: skip
+
+#: What a relocation refers to: a symbol; a symbol that is called, which may stand elsewhere; the entry of the global offset table with its
+#: address; the two entries of a thread-local variable, or of this module's variables; the offset of a variable among these.
+SYMBOL, CALL, TABLE, TLS_PAIR, TLS_MODULE, TLS_OFFSET, NOTHING = range(7)
+#: What is stored of it: its address, which depends on where the image is mapped; its distance; the distance of its page; its low bits.
+ADDRESS, DISTANCE, PAGE, LOW = range(4)
 
 
 class Relocations(NamedTuple):
@@ -20,6 +46,43 @@ class Relocations(NamedTuple):
     with_addend: tuple[int, ...] = ()
     in_table: tuple[int, ...] = ()
     changed: Callable[[int, int], tuple[int, int]] | None = None
+
+
+class Fixup(NamedTuple):
+    """What a type of relocations asks for: to what it refers, what of that is stored, and how. `relaxes` where code that reads the
+    address from the global offset table may be replaced by code that knows it.
+    """
+
+    to: int
+    form: int
+    store: Store
+    relaxes: bool = False
+
+
+class Linking(NamedTuple):
+    """What is known of relocations, for writing shared objects (`compcache.images.writer`): each type that is understood exactly."""
+
+    #: The largest page that the system may have.
+    page: int
+    #: By type, of sections that are mapped.
+    fixups: Mapping[int, Fixup]
+    #: By type, of sections that are not: how an address is stored, and of which types the offset of a thread-local variable.
+    debug: Mapping[int, Store]
+    debug_tls: frozenset[int]
+    #: Types for the dynamic linker: an address in the image; of a symbol; the same in the global offset table.
+    relative: int
+    absolute: int
+    in_table: int
+    #: Those of the two entries of a thread-local variable: the module's number and the offset, or one relocation for both.
+    tls_pair: tuple[int, int] | tuple[int]
+    #: The code of an entry of the procedure linkage table at an address, for the entry of the global offset table at another one.
+    stub: Callable[[int, int], bytes]
+    stub_size: int
+    #: Whether the code at an offset, with an addend, can do without the table, and the change that does, with the distance to store.
+    can_relax: Callable[[memoryview, int, int], bool] = lambda _, __, ___: False
+    relax: Store = lambda _, __, ___: None
+    #: A type of sections that unwinding tables have instead of the usual one.
+    unwind_type: int = 1
 
 
 class CodeReader(Protocol):
@@ -85,6 +148,8 @@ class Architecture(NamedTuple):
     #: Its number in ELF files (`e_machine`), 0 where it has none here.
     elf_machine: int = 0
     relocations: Relocations = Relocations()
+    #: How shared objects are written; None where linkers make all of them.
+    linking: Linking | None = None
     #: What COFF objects begin with.
     coff_magic: bytes = b""
     #: The name of the dynamic linker, which defines symbols as well.

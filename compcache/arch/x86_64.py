@@ -10,9 +10,24 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib import resources
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from compcache.arch.architecture import Architecture, Relocations
+from compcache.arch.architecture import (
+    ADDRESS,
+    CALL,
+    DISTANCE,
+    LOW,
+    SYMBOL,
+    TABLE,
+    TLS_MODULE,
+    TLS_OFFSET,
+    TLS_PAIR,
+    Architecture,
+    Fixup,
+    Linking,
+    Relocations,
+)
 from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
@@ -98,6 +113,64 @@ def _changed(offset: int, kind: int) -> tuple[int, int]:
     return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
 
 
+_SIGNED32, _UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
+_LOAD, _LEA, _JUMP, _NOP = 0x8B, 0x8D, 0xE9, 0x90
+_INDIRECT_CALL, _INDIRECT_JUMP, _CALL = b"\xff\x15", b"\xff\x25", b"\x67\xe8"  # the call with a prefix that means nothing
+_STUB = Struct("<2si2s")  # jmp *entry(%rip), and a nop
+
+
+def _store64(data: bytearray, at: int, value: int) -> None:
+    _BITS64.pack_into(data, at, value & 0xFFFFFFFFFFFFFFFF)
+
+
+def _stub(address: int, entry: int) -> bytes:
+    return _STUB.pack(_INDIRECT_JUMP, entry - (address + 6), b"\x66\x90")
+
+
+def _can_relax(code: memoryview, at: int, addend: int) -> bool:
+    return at >= 2 and addend == -4 and (code[at - 2] == _LOAD or bytes(code[at - 2 : at]) in (_INDIRECT_CALL, _INDIRECT_JUMP))  # noqa: PLR2004 - an opcode
+
+
+def _relax(code: bytearray, at: int, distance: int) -> None:
+    """ABI, B.2: `mov` becomes `lea`, and what is indirect direct; a jump is one byte shorter."""
+    if code[at - 2] == _LOAD:
+        code[at - 2] = _LEA
+    elif code[at - 2 : at] == _INDIRECT_CALL:
+        code[at - 2 : at] = _CALL
+    else:
+        code[at - 2], code[at + 3] = _JUMP, _NOP
+        at, distance = at - 1, distance + 1
+    _SIGNED32.pack_into(code, at, distance)
+
+
+_LINKING = Linking(
+    page=0x1000,
+    fixups={
+        1: Fixup(SYMBOL, ADDRESS, _store64),  # R_X86_64_64
+        2: Fixup(SYMBOL, DISTANCE, _SIGNED32.pack_into),  # PC32
+        4: Fixup(CALL, DISTANCE, _SIGNED32.pack_into),  # PLT32
+        9: Fixup(TABLE, DISTANCE, _SIGNED32.pack_into),  # GOTPCREL
+        19: Fixup(TLS_PAIR, DISTANCE, _SIGNED32.pack_into),  # TLSGD
+        20: Fixup(TLS_MODULE, DISTANCE, _SIGNED32.pack_into),  # TLSLD
+        21: Fixup(TLS_OFFSET, LOW, _SIGNED32.pack_into),  # DTPOFF32
+        24: Fixup(SYMBOL, DISTANCE, _store64),  # PC64
+        41: Fixup(TABLE, DISTANCE, _SIGNED32.pack_into, relaxes=True),  # GOTPCRELX
+        42: Fixup(TABLE, DISTANCE, _SIGNED32.pack_into, relaxes=True),  # REX_GOTPCRELX
+    },
+    debug={1: _store64, 10: _UNSIGNED32.pack_into, 17: _store64, 21: _UNSIGNED32.pack_into},
+    debug_tls=frozenset((17, 21)),
+    relative=8,
+    absolute=_ABS64,
+    in_table=_GLOB_DAT,
+    tls_pair=(16, 17),
+    stub=_stub,
+    stub_size=_STUB.size,
+    can_relax=_can_relax,
+    relax=_relax,
+    unwind_type=0x70000001,  # SHT_X86_64_UNWIND
+)
+
+
 class _Reader:
     """Reads machine code with `iced-x86`; the features of instructions' forms are kept as they are met."""
 
@@ -163,6 +236,7 @@ ARCHITECTURE = Architecture(
     conventions=("x86_",),
     elf_machine=62,
     relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed),
+    linking=_LINKING,
     coff_magic=b"d\x86",
     dynamic_linker="ld-linux-x86-64.so.2",
 )

@@ -238,7 +238,7 @@ def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
 def _is_plain(kind: str, value: str) -> bool:
     table, arch = table_of(host_platform()), architecture(host_platform())
     if kind != "target-features":
-        return value in ("", llvm.get_host_cpu_name()) or (table is not None and value in table.cpus)
+        return value == "" or (table is not None and value in table.cpus) or value == llvm.get_host_cpu_name()
     for part in filter(None, value.split(",")):
         sign, name = part[:1], part[1:]
         if sign not in "+-" or table is None or not table.knows(name):

@@ -120,7 +120,7 @@ def resolve_declarations(
     requests: Requests,
     cached_among: Callable[[list[str]], Collection[str]],
     *,
-    by_linker: bool,
+    shared: bool,
     thread_locals: Collection[str] = (),
     defined: Collection[str] = (),
     is_beside: Callable[[str], bool],
@@ -132,7 +132,7 @@ def resolve_declarations(
     `is_beside` tells; what is linked statically into every shared object;
     native symbols of the platform; those of the libraries that the source names; what the cache holds, which
     `cached_among` tells of several names at once; other native symbols of the process; libraries of the system that the process has
-    loaded. `by_linker` says that a linker will leave places for imports. `defined` are symbols that the module's assembly or the
+    loaded. `shared` says that a linker will leave places for imports. `defined` are symbols that the module's assembly or the
     linker defines. `assumed`, if given, gets the symbols that nothing provides, and whether each is a function: they are imported, and
     the caller sees to it that there will be modules that define them (`undefined_symbols` is what to raise else).
 
@@ -140,10 +140,10 @@ def resolve_declarations(
         UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
         SignatureMismatchError: the cache has a variable which is thread-local, and the module uses one that is not, or the other way round.
     """
-    functions = _declared(values.functions, by_linker=by_linker)
-    variables = _declared(values.variables, by_linker=by_linker)
+    functions = _declared(values.functions, shared=shared)
+    variables = _declared(values.variables, shared=shared)
     own = {function.name for function in values.functions if not function.is_declaration}
-    resolver = _Resolver(requests, cached_among, by_linker=by_linker, defined=defined, own=own, is_beside=is_beside)
+    resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
     resolver.add_functions(functions)
     resolver.add_variables(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
     _check_elements(resolver.storage, module)
@@ -173,12 +173,12 @@ def resolve_declarations(
     return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports, tuple(resolver.null))
 
 
-def _declared(values: Iterable[GlobalValue], *, by_linker: bool) -> dict[str, GlobalValue]:
+def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
     """What is declared and not defined, or defined for the optimizer alone, by name."""
     return {
         value.name: value
         for value in values
-        if (value.is_declaration or (by_linker and value.linkage == "available_externally")) and not value.name.startswith("llvm.")
+        if (value.is_declaration or (shared and value.linkage == "available_externally")) and not value.name.startswith("llvm.")
     }
 
 
@@ -269,7 +269,7 @@ class _Resolver:
         requests: Requests,
         cached_among: Callable[[list[str]], Collection[str]],
         *,
-        by_linker: bool,
+        shared: bool,
         defined: Collection[str],
         own: Collection[str],
         is_beside: Callable[[str], bool],
@@ -278,7 +278,7 @@ class _Resolver:
         self._defined = defined
         self._own = own
         self._cached_among = cached_among
-        self._by_linker = by_linker
+        self._shared = shared
         self._is_beside = is_beside
         self.imports: dict[str, str] = {}
         self.libraries = open_libraries(requests.libraries)
@@ -301,7 +301,7 @@ class _Resolver:
                 self._require(name, functions[name])
 
     def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
-        if self._by_linker or not is_function:
+        if self._shared or not is_function:
             self.imports[symbol] = name
         else:
             self.slots[SLOT_PREFIX + symbol] = name

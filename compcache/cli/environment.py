@@ -136,7 +136,9 @@ SETTINGS = (
     ),
     Setting("COMPCACHE_DEBUG", "1: log hits, misses, compilations, waits and refusals on standard error", "0", _switch),
     Setting("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none", _any),
-    Setting("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the one that starts fastest", _linker),
+    Setting(
+        "COMPCACHE_LINKER", "the linker for all images: a path, a name on the path, ziglang, or none", "only for what takes one", _linker
+    ),
     Setting(
         "COMPCACHE_SIGNING_KEY",
         "the key that signs added modules, or @ and its file; unsigned ones are misses",

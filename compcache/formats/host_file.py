@@ -1,4 +1,4 @@
-"""What is kept of a machine until its next boot: LLVM's name for it, and a note on the linker to use there.
+"""What is kept of a machine until its next boot: LLVM's name for it.
 
 The file is named after the boot and what the processor says of itself: a kernel does not change without a boot, and emulators and
 containers share a boot with their machine. Hits read it only to choose among realizations that fit equally well.
@@ -39,19 +39,17 @@ def host_key(files: Files, processor: bytes) -> str | None:
 class HostFile(Record):
     """What is kept of a machine until its next boot.
 
-    `cpu` is its name, by LLVM of this version: it tells realizations apart that fit equally well, and no more. `linker` is a
-    note on the linker to use there.
+    `cpu` is its name, by LLVM of this version: it tells realizations apart that fit equally well, and no more.
     """
 
-    __slots__ = ("cpu", "llvm_version", "linker")
+    __slots__ = ("cpu", "llvm_version")
     cpu: str
     llvm_version: str
-    linker: str
 
 
 def encode_host(host: HostFile, name: str, signing_key: bytes | None = None) -> bytes:
     """The bytes of the file of this name, signed where there is a key."""
-    text = f"{host.cpu}\0{host.llvm_version}\0{host.linker}".encode()
+    text = f"{host.cpu}\0{host.llvm_version}".encode()
     return _seal(text, name, signing_key) + text
 
 

@@ -1,32 +1,33 @@
-"""From a relocatable object to the image of a module, of the first kind that can be made: a shared object, else the object itself."""
+"""From a relocatable object to the image of a module, of the first kind that can be made: a shared object, else the object itself.
+
+A shared object is written here where everything in the objects is known exactly (`compcache.images.writer`); a linker makes the others.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.errors import CacheWarning, LinkerError, UndefinedSymbolError
+from compcache.arch.known import architecture
+from compcache.errors import CacheWarning, FormatError, LinkerError, UndefinedSymbolError
+from compcache.formats.host import platform_name
 from compcache.images import platform_symbols
 from compcache.images.elf import patching, reading
 from compcache.images.elf.parts import is_elf
 from compcache.images.libraries import advice_on_run_time
-from compcache.images.linkers.find import find_linker, find_linkers, is_chosen
+from compcache.images.linkers.find import find_linker, find_linkers, is_named
 from compcache.images.object import make as objects
 from compcache.images.shared import make as shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from compcache.images.archives import Archive
     from compcache.images.libraries import Library
     from compcache.images.linkers.find import Linker
 
-    #: Gives the linker for an object; None where there is none.
-    LinkerFor = Callable[[bytes], Linker | None]
-
-__all__ = ["EntryObjects", "Made", "first_linker", "make_image", "usual_kind"]
+__all__ = ["EntryObjects", "Made", "make_image", "makes_shared_objects", "usual_kind"]
 
 _OWN_RUN_TIME = "name the static library of the compiler's run time in archives= (`clang --print-libgcc-file-name`)"
 
@@ -47,9 +48,14 @@ class Made(NamedTuple):
     linker: Linker | None
 
 
-def first_linker(_: bytes) -> Linker | None:
-    """The preferred linker of the system, for any object."""
-    return find_linker()
+def makes_shared_objects() -> bool:
+    """Whether images made here are shared objects, unless a linker fails: on platforms of ELF files, where they are written or linked.
+
+    Raises:
+        LinkerError: the environment names a linker that cannot be run.
+    """
+    platform = platform_name()
+    return bool(find_linkers()) or (platform.endswith("-elf") and architecture(platform).linking is not None)
 
 
 def make_image(
@@ -61,24 +67,22 @@ def make_image(
     imports: Collection[str],
     needs_linker: Sequence[str],
     libraries: Sequence[Library | Archive],
-    linker_for: LinkerFor,
 ) -> Made:
     """The image of an object.
 
     Args:
         obj: the object of a module.
-        entries: the objects of its entry points, and their symbols; only a linker can put them together.
+        entries: the objects of its entry points, and their symbols; only a shared object can have them.
         export: the one symbol that the image lets others see.
         weak: the symbols that may stay without a provider.
         imports: those whose addresses are filled in when code is loaded, which only a shared object can have.
         needs_linker: what the module has that only a shared object can have, in words.
         libraries: those that the source names, beside the platform's.
-        linker_for: gives the linker for an object, or None.
 
     Raises:
         UndefinedSymbolError: the code refers to what neither the platform nor this process provides.
-        CompileError: no linker is installed, or it fails, and the module needs one.
-        LinkerError: there is none or it fails, and nothing but the imports and the entry points needs one.
+        CompileError: no linker is installed, or it fails, and the module needs a shared object, which is not written here.
+        LinkerError: the same, and nothing but the imports and the entry points needs one.
     """
     if not is_elf(obj):
         return _as_object(obj, needs_linker, "there is no linker")
@@ -88,14 +92,27 @@ def make_image(
     _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
     always = [s for s in undefined if (s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named) and s not in imports]
+    why = "there is no linker"
+    if makes_shared_objects() and not is_named():
+        try:
+            image, places = shared.write(
+                [obj, *entries.codes],
+                export=export,
+                optional={*undefined}.difference(always),
+                platform=platform,
+                named=named,
+                imports=imports,
+            )
+        except FormatError as refusal:  # a linker may know what is not known here
+            why = f"there is no linker for what is not written without one ({refusal})"
+        else:
+            return Made(image, shared.KIND, places, None)
     plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
-    linker = linker_for(obj)
+    linker = find_linker()
     if linker is None:
-        if not is_chosen():
-            _warn_of_no_linker()
-        made = _as_object(plain, needs_linker, "there is no linker")
-        if entries.symbols:
-            raise LinkerError("there is no linker any more")
+        made = _as_object(plain, needs_linker, why)
+        if imports or entries.symbols:
+            raise LinkerError(f"{why}: install one (pip install 'compcache[linker]', or the package binutils, mold or lld of your system)")
         return made
     try:
         image, places = shared.make(
@@ -117,18 +134,7 @@ def _as_object(obj: bytes, needs_linker: Sequence[str], why: str) -> Made:
 
 def usual_kind() -> str:
     """The kind of the images that are made here, unless a linker fails."""
-    return shared.KIND if find_linkers() else objects.KIND
-
-
-@cache
-def _warn_of_no_linker() -> None:
-    """Warn once per process what a missing linker costs, unless the user chose to have none."""
-    warnings.warn(
-        "there is no linker: modules are stored as objects, which a hit loads through LLVM (some 200 ms in a fresh process instead "
-        "of one): install one (pip install 'compcache[linker]', or the package lld, mold or binutils of your system)",
-        CacheWarning,
-        stacklevel=2,
-    )
+    return shared.KIND if makes_shared_objects() else objects.KIND
 
 
 def _from_libraries(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:

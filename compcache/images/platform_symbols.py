@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "ALWAYS_THERE", "address_of", "all_paths", "in_process", "is_platform_symbol", "mapped_path", "needed_libc", "platform_library",
-    "platform_paths", "versioned_name",
+    "ALWAYS_THERE", "address_of", "all_paths", "in_process", "is_platform_symbol", "mapped_path", "needed_libc", "only_version",
+    "platform_library", "platform_paths", "versioned_name",
 ]  # fmt: skip
 
 _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
@@ -55,9 +55,13 @@ def platform_library(symbol: str) -> str | None:
 
 def versioned_name(symbol: str) -> str | None:
     """The name by which an object asks for a symbol that the platform has in one version only; None for others."""
-    if symbol not in _VERSIONED or not _versioned_address(symbol):
-        return None
-    return f"{symbol}@{_VERSIONED[symbol][1]}"
+    version = only_version(symbol)
+    return None if version is None else f"{symbol}@{version}"
+
+
+def only_version(symbol: str) -> str | None:
+    """The version of such a symbol; None for others."""
+    return _VERSIONED[symbol][1] if symbol in _VERSIONED and _versioned_address(symbol) else None
 
 
 @functools.cache

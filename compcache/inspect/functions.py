@@ -22,11 +22,8 @@ from compcache.usage.listings import belongings
 from compcache.usage.module_reader import read_graph, read_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from compcache.formats.graph import ModuleGraph
     from compcache.hit.loader import Loader
-    from compcache.images.linkers.find import Linker
     from compcache.inspect.descriptions import Provenance
     from compcache.store import ModuleFile, Store
     from compcache.usage.module_files import Progress
@@ -127,7 +124,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     from compcache.build import codegen
     from compcache.formats import host
     from compcache.images.kinds import make_side
-    from compcache.images.linkers.find import find_linkers
+    from compcache.images.linkers.find import find_linker
     from compcache.images.making import usual_kind
     from compcache.publish.host_file import describe_host
     from compcache.usage.limits import effective_limit
@@ -140,7 +137,6 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress).values()
     names = [name for row in rows for name in row.names]
     hits, misses = hits_and_misses(store)
-    linkers = find_linkers()
     machine = describe_host(store, keep=False)  # a question creates nothing
     return CacheInfo(
         directory=store.root,
@@ -156,7 +152,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         misses=misses,
         other_size=_size_below(store.root, leave_out=MODULES.directory),
         quarantined=len(store.names(QUARANTINE)),
-        linker=_describe_linker(store, linkers),
+        linker=str(find_linker() or "none"),
         loader=make_side(usual_kind()).LOADED,
         platform=host.platform_name(),
         cpu=machine.cpu,
@@ -164,17 +160,6 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         llvm_version=codegen.llvm_version(),
         version=__version__,
     )
-
-
-def _describe_linker(store: Store, linkers: Sequence[Linker]) -> str:
-    from compcache.publish.host_file import remembered_linker
-
-    if not linkers:
-        return "none"
-    chosen = remembered_linker(store)
-    if chosen is not None:
-        return str(chosen)
-    return f"{', '.join([linker.source for linker in linkers])}: the first addition takes the one that starts fastest"
 
 
 def _size_below(root: str, *, leave_out: str) -> int:

@@ -1,4 +1,4 @@
-"""Compiles and links one source, with what the cache holds and the linker that suits this host."""
+"""Compiles and links one source, with what the cache holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from compcache.miss.import_types import require_types
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_run_times
 from compcache.miss.staleness import warn_of_hidden, warn_of_shadowed
-from compcache.publish.host_file import linker_for
 
 if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
@@ -34,13 +33,7 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
     if not alone:
         share_run_times(session, source, add)
     store = session.store
-    built = build_module(
-        source,
-        machine=store.host(),
-        is_cached=(lambda _: False) if alone else session.can_import,
-        maker=maker,
-        linker_for=lambda obj: linker_for(store, obj),
-    )
+    built = build_module(source, machine=store.host(), is_cached=(lambda _: False) if alone else session.can_import, maker=maker)
     if not alone:
         require_types(session, built, {})
     for module in (built, *built.others):

@@ -25,7 +25,6 @@ from compcache.miss.import_types import require_types
 from compcache.miss.many import not_added
 from compcache.miss.publication import publish_built
 from compcache.miss.staleness import warn_of_shadowed
-from compcache.publish.host_file import linker_for
 from compcache.translation.members import decode_member, encode_member
 from compcache.translation.requests import requests_of
 
@@ -241,7 +240,7 @@ class _Group:
             (request._replace(named_entries=self._entries_of(members, translated.prepared.exports, request)), translated)
             for members, (request, translated) in zip(lists, parts, strict=True)
         ]
-        built = link_module(Translation(machine, tuple(described)), lambda obj: linker_for(self._store, obj))
+        built = link_module(Translation(machine, tuple(described)))
         require_types(self._session, built, {})
         for module in (built, *built.others):
             self._store.stats.compiled(module.seconds, [name for name, *_ in module.functions])

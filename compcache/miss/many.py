@@ -17,7 +17,6 @@ from compcache.miss.import_types import Provider, require_types
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_run_times
 from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
-from compcache.publish.host_file import linker_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
-    from compcache.images.linkers.find import Linker
     from compcache.session import Session
 
 __all__ = ["ModulesNotAddedError", "add_modules", "not_added"]
@@ -100,7 +98,6 @@ class _Addition:
         self._published: dict[int, tuple[str, ...]] = {}  # by the position of the source all its realizations, that for this host first
         self._failures: dict[int, Exception] = {}
         self._failed: dict[int, object] = {}  # sources
-        self._linkers: list[Linker | None] = []
 
     def add(self, number: int, source: ModuleSource) -> None:
         """Compile a source and have it linked; publish a group when it is complete."""
@@ -152,17 +149,11 @@ class _Addition:
             reraise_interrupt(error)
             self._fail(number, source, error)
             return frozenset()
-        module = self._executor.submit(link_module, translation, self._linker_for)
+        module = self._executor.submit(link_module, translation)
         self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
         self._defined |= translation.functions
         self._strong |= translation.functions - translation.weak
         return frozenset(unknown.difference(assumed))
-
-    def _linker_for(self, obj: bytes) -> Linker | None:
-        """The linker for all of them: it is chosen for the first one."""
-        if not self._linkers:
-            self._linkers.append(linker_for(self._session.store, obj))
-        return self._linkers[0]
 
     def _open(self, item: _Linking) -> list[str]:
         """The symbols that no source has defined yet."""

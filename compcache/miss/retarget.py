@@ -112,7 +112,6 @@ def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
     from compcache.build.large_data.variables import data_in
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
-    from compcache.publish.host_file import linker_for
     from compcache.publish.verify import is_vouched_for
 
     store = session.store
@@ -134,7 +133,7 @@ def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
         if module.elsewhere and recipe.is_pickled():
             return None, False  # what is published here is unpickled, what nobody who is trusted has signed is not
         is_trusted = store.publish_key is not None and is_vouched_for(store, module)
-    return rebuild_module(recipe, notes, entries, store.host(), lambda obj: linker_for(store, obj), makers=makers), is_trusted
+    return rebuild_module(recipe, notes, entries, store.host(), makers=makers), is_trusted
 
 
 def _is_of_this_platform(header: ModuleRecord) -> bool:

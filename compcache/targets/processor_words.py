@@ -40,8 +40,13 @@ def feature_words(arch: str) -> Mapping[str, str]:
     return architecture(arch).feature_words()
 
 
-def words_of(features: Iterable[str], arch: str) -> tuple[str, list[str]]:
+def words_of(features: Iterable[str], arch: str) -> tuple[str, tuple[str, ...]]:
     """The words of some features together, and those features whose bits are not known."""
+    return _words_of(frozenset(features), arch)
+
+
+@lru_cache(maxsize=256)
+def _words_of(features: frozenset[str], arch: str) -> tuple[str, tuple[str, ...]]:
     known = feature_words(arch)
     unknown, masks, bounds = [], dict[str, int](), dict[str, int]()
     for name in features:
@@ -56,7 +61,7 @@ def words_of(features: Iterable[str], arch: str) -> tuple[str, list[str]]:
                 word, _, number = item.partition(">")
                 bounds[word] = max(bounds.get(word, 0), int(number, 16))
     parts = [f"{word}:{mask:x}" for word, mask in sorted(masks.items())]
-    return ",".join(parts + [f"{word}>{number:x}" for word, number in sorted(bounds.items())]), sorted(unknown)
+    return ",".join(parts + [f"{word}>{number:x}" for word, number in sorted(bounds.items())]), tuple(sorted(unknown))
 
 
 @lru_cache(maxsize=256)

@@ -95,7 +95,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     written = read_module(text)
     definitions = with_image_symbols(written, text)
     constructors = find_constructors(text)
-    if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
+    if _must_wait(constructors, definitions, prepared.resolution, shared=request.shared):
         text = with_deferred_start(text, constructors)
         module = codegen.parse(text, context)
         written = read_module(text)
@@ -122,7 +122,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     own = {name: _OWN + name for name in shared if name in prepared.resolution.imports}
     named = [own.get(name, name) for name in symbols]
     shared = [own.get(name, name) for name in shared]
-    apart = request.by_linker
+    apart = request.shared
     if optional:
         module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
     module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
@@ -191,14 +191,14 @@ def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stu
     return [*(export.symbol for export in prepared.exports), *start, *map(stub_symbol, stubs)]
 
 
-def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, by_linker: bool) -> bool:
+def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
     """Whether the runtime has to run constructors and destructors, in place of the dynamic linker.
 
     Those that use what is bound only after the image is mapped, and those that call anything outside of the module: that may want
     the GIL, or start a thread that does, while another thread has it and waits for the dynamic linker's lock to import an extension
     module. Destructors that register when they are needed may use anything.
     """
-    if not by_linker or not found.functions():
+    if not shared or not found.functions():
         return False
     if FINALIZE in definitions and resolution.imports:
         return True

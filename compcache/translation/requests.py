@@ -14,7 +14,7 @@ from compcache.content.names import digest_beside_code, source_digests
 from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.formats.entry import PART_OF
-from compcache.images.linkers.find import find_linker
+from compcache.images import making
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.settings import from_environment
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE, machine_for, parse_targets
@@ -48,7 +48,9 @@ class Request(NamedTuple):
     portable: bool  # the source says for which hosts it is: all of it is kept as it was before it was optimized
     untrusted: bool
     digests: dict[str, str]
-    by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots  # noqa: E501
+    shared: (
+        bool  # entry points are an object of their own, and what the cache provides are symbols whose places a load fills, and not slots
+    )
     entries: dict[str, bytes]  # of data, for each function, by kind
     beside_code: bytes = b""  # a digest of what decides what the functions do, and does not stand in the code
     is_cached: Callable[[str], bool] = bool
@@ -80,7 +82,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
             len(targets) > 1 or cpu not in (None, NATIVE),
             source.untrusted,
             digests,
-            find_linker() is not None,
+            making.makes_shared_objects(),
             {**(source.entries or {}), **({PART_OF: source.part_of.encode()} if source.part_of else {})},
             beside_code,
             named_entries=source.named_entries,

@@ -177,7 +177,7 @@ def _attributes_of(printed: str, values: GlobalValues) -> dict[str, str]:
 def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str, Request]:
     """The module's text in which thread-local variables are shared with other modules, and the request for it."""
     declared, defined = shared_thread_locals(lines_of_variables(printed))
-    if not request.by_linker or not (declared or defined):
+    if not request.shared or not (declared or defined):
         return printed, request
     requests = request.requests
     imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached, request.is_beside)
@@ -200,7 +200,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     module.data_layout = str(target.target_data)
     variables = lines_of_variables(printed)
     names, local = aliases(variables), thread_locals(variables)
-    merged = merged_variables(variables) if request.by_linker and not request.members else {}
+    merged = merged_variables(variables) if request.shared and not request.members else {}
     assembly, bounds = read_assembly(printed), section_bounds(printed)
     among_others = request.assumed is not None
     values = source.values
@@ -218,7 +218,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         target.target_data,
         request.requests,
         lambda names: codegen.in_caller(_chosen, names, is_cached),
-        by_linker=request.by_linker,
+        shared=request.shared,
         thread_locals=local,
         defined=assembly.defined | bounds,
         is_beside=request.is_beside,
@@ -249,7 +249,7 @@ def _seen_from_outside(exports: tuple[Export, ...], values: GlobalValues, reques
     return tuple([export for export in exports if export.symbol not in own])
 
 
-def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker: bool) -> Translated:
+def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: bool) -> Translated:
     """From kept code to an object for another machine."""
     module = codegen.parse(recipe.code, context)
     text = str(module)
@@ -262,7 +262,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker
         codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = aliases(text)
     request = Request(
-        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {}, by_linker, {}
+        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {}, shared, {}
     )
     with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:

@@ -498,7 +498,6 @@ def test_any_executor_serves(
     }
     if kind != "processes":
         refuse_processes(monkeypatch)
-        monkeypatch.setenv("COMPCACHE_LINKER", "none")  # a linker would be a process
     work = [
         *[Job(f"f{n}", jobs.constant, (f"f{n}", n)) for n in range(4)],
         ModuleSource(constant("g", 9)),

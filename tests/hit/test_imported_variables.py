@@ -10,7 +10,7 @@ import types
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import caller, run_fresh
+from helpers import caller, run_fresh, store_objects
 
 from compcache import Cache, CompileError, Function, LinkError, ModuleSource, PrunePolicy, SignatureError, UndefinedSymbolError
 from compcache.globals import PythonObject
@@ -286,9 +286,9 @@ def test_thread_local_variables_are_exported_and_imported_by_name(cache: Cache) 
         cache.add_module(ModuleSource(user + "@p = global ptr @w\n", imports={"w": "public"}))
 
 
-def test_without_a_linker_variables_are_refused_and_functions_are_not(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_an_object_variables_are_refused_and_functions_are_not(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.add_module(ModuleSource(PROVIDER, imports=["triple"]))
-    monkeypatch.setenv("COMPCACHE_LINKER", "none")
+    store_objects(monkeypatch)
     with pytest.raises(CompileError, match=r"imported variable 'counter'.*install a linker"):
         cache.add_module(ModuleSource(USER))
     cache.add_module(ModuleSource("define i64 @triple(i64 %x) {\n  ret i64 %x\n}\n"))

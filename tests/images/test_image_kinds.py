@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from helpers import adder, caller, constant, run_fresh
+from helpers import adder, caller, constant, run_fresh, store_objects
 
 from compcache import (
     Cache,
@@ -25,7 +25,7 @@ from compcache.globals import NativeSymbol, PythonObject
 if TYPE_CHECKING:
     from pathlib import Path
 
-LINKERS = ["ld", "ld.lld", "mold", "ziglang", "none"]
+LINKERS = ["written", "ld", "ld.lld", "mold", "ziglang", "none"]  # none at all is the last one: from then on there are objects
 
 EVERYTHING = """
 declare i64 @imported(i64)
@@ -89,7 +89,7 @@ FUNCTIONS = {
 def available(linker: str) -> bool:
     if linker == "ziglang":
         return importlib.util.find_spec("ziglang") is not None
-    return linker == "none" or shutil.which(linker) is not None
+    return linker in ("none", "written") or shutil.which(linker) is not None
 
 
 @pytest.fixture(params=LINKERS)
@@ -97,8 +97,16 @@ def linker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     name: str = request.param
     if not available(name):
         pytest.skip(f"{name} is not installed")
-    monkeypatch.setenv("COMPCACHE_LINKER", name)
+    choose(name, monkeypatch)
     return name
+
+
+def choose(linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have images made by a linker, written, or no shared objects made."""
+    if linker == "none":
+        store_objects(monkeypatch)
+    else:
+        monkeypatch.setenv("COMPCACHE_LINKER", linker.replace("written", ""))
 
 
 @pytest.fixture
@@ -194,7 +202,7 @@ def test_a_fresh_machine_without_a_linker_compiles_stores_and_loads(tmp_path: Pa
         f = cache.get_target("f")
         result = f(1), [r.image_kind for r in cache.realizations("f")], repr(f).startswith("<TypedCallTarget 'f'")
     """
-    assert run_fresh(root, add, COMPCACHE_LINKER="none") == (2, ["object"], True)
+    assert run_fresh(root, add, COMPCACHE_LINKER="none") == (2, ["shared"], True)
     use = """
     import pickle
     from compcache import Cache
@@ -239,6 +247,6 @@ def test_all_linkers_give_the_same_answers_side_by_side(
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("f0", 1)))
         for number, name in enumerate(names, 1):
-            monkeypatch.setenv("COMPCACHE_LINKER", name)
+            choose(name, monkeypatch)
             cache.add_module(ModuleSource(caller(f"f{number}", f"f{number - 1}", plus=10)))
         assert cache.get_target(f"f{len(names)}")(0) == 1 + 10 * len(names)

@@ -137,7 +137,7 @@ def make_wheel(directory: Path, monkeypatch: pytest.MonkeyPatch, *programs: str)
 def test_linkers_are_looked_for_in_the_documented_order(tmp_path: Path) -> None:
     directory = tmp_path / "programs"
     expected: tuple[Linker, ...] = ()
-    for name in ("ld", "mold", "ld.lld"):  # each one goes before those that are there already
+    for name in ("ld.lld", "mold", "ld"):  # each one goes before those that are there already
         expected = (Linker((make_program(directory, name),), f"{name} on the path"), *expected)
         variables = {"PATH": f"{directory}:{tmp_path / name}"}
         assert find_linkers(variables) == expected

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import FreshProcessError, adder, caller, run_fresh
+from helpers import FreshProcessError, adder, caller, run_fresh, store_objects
 from mock_directory import FaultyFiles, cache_on
 
 import compcache
@@ -237,7 +237,7 @@ def test_a_long_list_of_failures_is_cut(cache: Cache) -> None:
 
 
 def test_what_imports_a_module_that_cannot_be_linked_fails_with_it(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMPCACHE_LINKER", "none")
+    store_objects(monkeypatch)
     user = caller("user", "needs_a_linker")
     with pytest.raises(compcache.ModulesNotAddedError) as caught:
         cache.add_modules(

@@ -338,7 +338,7 @@ def test_hosts_without_a_linker_have_the_same_groups(cache: Cache, monkeypatch: 
     cache.add_module(ModuleSource(adder("outside", 50)))
     cache.add_modules([*library(3), ModuleSource(caller("use", "outside"))], group="lib")
     assert [cache.get_target("run3")(0), cache.get_target("use")(1)] == [33, 51]
-    assert [module.image_kind for module in cache.modules()] == ["object", "object"]
+    assert [module.image_kind for module in cache.modules()] == ["shared", "shared"]
 
 
 def test_a_group_has_a_module_for_each_target(cache: Cache, optimized: Callable[[], int]) -> None:

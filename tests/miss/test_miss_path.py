@@ -36,7 +36,7 @@ def test_a_plain_miss_enters_each_stage_once(directory: Path) -> None:
     assert value == 42
     stages = [name for name in entered if name not in ("compile_once", "builders")]
     assert [name for number, name in enumerate(stages) if not number or stages[number - 1] != name] == [
-        "claim", "staleness", "build", "run_times", "build", "import_types", "publication", "claim",
+        "claim", "staleness", "build", "run_times", "import_types", "publication", "claim",
     ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ FOLDERS = r"""
 import os, sys, threading
 from compcache import Cache
 CODE = "define i64 @NAME(i64 %x) {\n  %y = add i64 %x, 41\n  ret i64 %y\n}\n"
-PASSED = "errors files digest record signature identity depgraph llvm formats globals __init__ store session cache".split()
+PASSED = "errors files digest record signature identity depgraph llvm formats globals __init__ store session settings cache".split()
 base = os.path.join(os.path.dirname(sys.modules["compcache"].__file__), "")
 def room_of(frame):
     while frame is not None:
@@ -75,7 +75,7 @@ def test_a_plain_miss_goes_through_the_folders_in_order(directory: Path) -> None
     value, entered = run_fresh(directory, FOLDERS)
     assert value == 42
     stages = [to for source, to in entered if source == "miss" and to != "hit"]
-    # The claim is taken and given back by `publish`; which linker suits this host stands in the directory.
+    # The claim is taken and given back by `publish`.
     assert [to for number, to in enumerate(stages) if not number or stages[number - 1] != to] == [
         "publish", "content", "linker", "publish", "maintain", "publish",
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import run_fresh, same_linker
+from helpers import run_fresh
 from processes import Crowd
 
 from compcache import Cache
@@ -165,7 +165,7 @@ def test_the_waiting_time_can_be_set(directory: Path, builds: Path, where: str) 
 @pytest.mark.parametrize("processes", [4, pytest.param(32, marks=pytest.mark.stress)])
 def test_without_locks_all_succeed(directory: Path, builds: Path, processes: int) -> None:
     shutil.rmtree(directory / "locks", ignore_errors=True)
-    with Crowd(directory, [script()] * processes, COMPCACHE_LOCKS="0", **same_linker()) as crowd:
+    with Crowd(directory, [script()] * processes, COMPCACHE_LOCKS="0") as crowd:
         crowd.release()
         results = crowd.results()
     assert [value for value, _ in results] == [42] * processes

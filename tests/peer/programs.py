@@ -114,7 +114,7 @@ class Function(NamedTuple):
 class Program(NamedTuple):
     """A program: what it is for readers, how it is built, and the functions that are compared.
 
-    `refusal` is what the cache says of it where there is no linker.
+    `refusal` is what the cache says of it where images are objects.
     """
 
     name: str

@@ -10,6 +10,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import store_objects
 
 from compcache import Cache, CompileError, ModulesNotAddedError, clang
 
@@ -41,11 +42,11 @@ def built(program: Program, places: Places) -> Built:
         return unavailable(str(error))
 
 
-@pytest.mark.parametrize("linker", ["ld", "ld.lld"])
+@pytest.mark.parametrize("linker", ["", "ld", "ld.lld"])
 def test_every_function_gives_what_it_gives_in_a_shared_object(
     program: Program, built: Built, linker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shutil.which(linker) is None:
+    if linker and shutil.which(linker) is None:
         unavailable(f"{linker} is not installed")
     monkeypatch.setenv("COMPCACHE_LINKER", linker)
     library = ctypes.CDLL(str(built.ordinary))
@@ -61,10 +62,10 @@ def test_every_function_gives_what_it_gives_in_a_shared_object(
             assert len(results) > INPUTS // 200, "the inputs make no difference"
 
 
-def test_without_a_linker_the_refusal_names_one(
+def test_what_an_object_cannot_have_is_refused_by_name(
     program: Program, built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMPCACHE_LINKER", "none")
+    store_objects(monkeypatch)
     with Cache(tmp_path / "cache") as cache, pytest.raises((CompileError, ModulesNotAddedError), match=program.refusal):
         cache.add_modules(built.sources)
 

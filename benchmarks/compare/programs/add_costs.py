@@ -1,6 +1,6 @@
 """SCRATCH KIND COUNT REPETITIONS: add_module, the hand-written cache's add, and bare code generation, in turns.
 
-add_module links with the linker that starts fastest, and once more with each of those that are on the path. Tiny modules of one
+add_module writes the image, and once more has it made by each of the linkers on the path. Tiny modules of one
 function are also added by the hundred.
 
 Besides the milliseconds: the bytes of the object, of the hand-written cache's file and of the module's file.

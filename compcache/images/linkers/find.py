@@ -19,19 +19,19 @@ from compcache.errors import LinkerError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CHOICES", "LINKER_VARIABLE", "Linker", "find_linker", "find_linkers", "is_chosen"]
+__all__ = ["CHOICES", "LINKER_VARIABLE", "Linker", "find_linker", "find_linkers", "is_named"]
 
 LINKER_VARIABLE = "COMPCACHE_LINKER"
-"""The environment variable that chooses the linker: a path, a name on the path, `ziglang` or `none`."""
+"""The environment variable that chooses the linker: a path, a name on the path, `ziglang` or `none`. One that is named makes all images."""
 
-#: Where several start equally fast, the first of these is taken; the `ziglang` wheel comes last.
-_ON_THE_PATH = ("ld.lld", "mold", "ld")
+#: In the order in which they are taken, the one that starts fastest first; the `ziglang` wheel comes last.
+_ON_THE_PATH = ("ld", "mold", "ld.lld")
 _NO_LINKER = ("none", "off")
 _ELF_PLATFORMS = ("linux", "android", "freebsd", "netbsd", "openbsd", "dragonfly")
 #: Advice for messages about a linker that does not work.
 CHOICES = (
     f"set {LINKER_VARIABLE} to the path of an ELF linker (ld.lld, mold or ld), to 'ziglang' (after "
-    "`pip install ziglang`) or to 'none' to work without one, or unset it"
+    "`pip install ziglang`) or to 'none' to run none, or unset it"
 )
 
 
@@ -61,7 +61,7 @@ def _program_of(path: str) -> str:
 def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]:
     """The linkers to choose from, the preferred one first.
 
-    `COMPCACHE_LINKER` decides alone where it is set; else these are `ld.lld`, `mold` and `ld` as far as they are on the path, and
+    `COMPCACHE_LINKER` decides alone where it is set; else these are `ld`, `mold` and `ld.lld` as far as they are on the path, and
     the `ziglang` wheel. There are none where the platform does not use ELF. The answer is remembered for the same values
     of these variables. Raises `LinkerError` where `COMPCACHE_LINKER` names something that cannot be run.
     """
@@ -72,13 +72,13 @@ def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]
 
 
 def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
-    """The first of `find_linkers`, which need not be the fastest; None where there is none. Raises what that raises."""
+    """The first of `find_linkers`; None where there is none. Raises what that raises."""
     return next(iter(find_linkers(environ)), None)
 
 
-def is_chosen() -> bool:
-    """Whether the environment names a linker, or says that there shall be none."""
-    return bool(os.environ.get(LINKER_VARIABLE, "").strip())
+def is_named() -> bool:
+    """Whether the environment names a linker, which then makes all images."""
+    return os.environ.get(LINKER_VARIABLE, "").strip().lower() not in ("", *_NO_LINKER)
 
 
 @functools.lru_cache(maxsize=16)

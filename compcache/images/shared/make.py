@@ -1,25 +1,29 @@
-"""Shared objects: how a linker makes one of a relocatable object, and what it requires."""
+"""Shared objects: how one is written of relocatable objects, or made by a linker, and what it requires."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompileError, FormatError, UndefinedSymbolError
+from compcache.files import reraise_interrupt
 from compcache.images import platform_symbols
 from compcache.images.archives import Archive, is_archive
+from compcache.images.elf.exported import shared_library
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.patching import protect_dynamic, rename_undefined, take_places
 from compcache.images.elf.reading import dynamic_required, dynamic_undefined, has_fixed_code, needed_libraries, needed_versions
 from compcache.images.libraries import Library, open_libraries, unusual_directories
 from compcache.images.linkers.link import link_shared
+from compcache.images.writer.write import Provider, write_shared
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from compcache.images.linkers.find import Linker
 
-__all__ = ["KIND", "LOADED", "is_comparable", "make", "requires"]
+__all__ = ["KIND", "LOADED", "is_comparable", "make", "requires", "write"]
 
 #: As module records name the kind.
 KIND = "shared"
@@ -27,6 +31,65 @@ LOADED = "shared objects through dlopen"
 _SONAME = "compcache-module.so"
 _GLIBC_VERSION = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)*")
 _MOST_SHOWN = 20
+
+
+def write(
+    objects: Sequence[bytes],
+    *,
+    export: str,
+    optional: Collection[str],
+    platform: Collection[str],
+    named: Mapping[str, str],
+    imports: Collection[str],
+) -> tuple[bytes, dict[str, bytes]]:
+    """The shared object without a linker, and by symbol the places of its imports.
+
+    Args:
+        objects: that of the module, then those of its entry points.
+        export: the one symbol that the image lets others see.
+        optional: the symbols of other images that may be missing.
+        platform: the symbols that it takes from the platform's libraries.
+        named: those that it takes from libraries which the source names, and the files that define them.
+        imports: the symbols whose addresses are filled in when code is loaded.
+
+    Raises:
+        FormatError: it takes a linker to make it.
+    """
+    providers = {symbol: _provider(symbol, path) for symbol, path in named.items()}
+    for symbol in platform:
+        path = platform_symbols.mapped_path(platform_symbols.platform_library(symbol) or "")
+        if path is not None:
+            providers[symbol] = _provider(symbol, path)
+    found = {symbol: provider for symbol, provider in providers.items() if provider is not None}
+    run_paths = unusual_directories(dict.fromkeys(named.values()))
+    image, places = write_shared(
+        objects, soname=_SONAME, export=export, optional=optional, imports=imports, providers=found, run_paths=run_paths
+    )
+    _require_loadable(len(image))
+    return image, places
+
+
+def _require_loadable(size: int) -> None:
+    """Refuse an image that this process may not write to any file: it could not be mapped either."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if size > limit != resource.RLIM_INFINITY:
+        raise FormatError(f"the image has {size} bytes, and this process may write files of {limit} (`ulimit -f`)")
+
+
+def _provider(symbol: str, path: str) -> Provider | None:
+    """The library in a file as what provides a symbol; None where it has the symbol in a library that it needs."""
+    if is_archive(path):
+        raise FormatError(f"{symbol!r} is in the archive {path}")
+    try:
+        library = shared_library(path)
+    except OSError as error:
+        reraise_interrupt(error)
+        raise FormatError(f"{path} cannot be read: {error}") from error
+    only = platform_symbols.only_version(symbol)
+    version = library.version_of(symbol) if only is None else only
+    return None if version is None else Provider(library.soname or os.path.basename(path), version)
 
 
 def make(

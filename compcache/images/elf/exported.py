@@ -1,0 +1,153 @@
+"""What a shared library defines for others: its own name, and the version of a symbol. Read in place, a few pages of a large file.
+
+Layout: System V gABI, chapter 5; Linux Standard Base Core Specification 5.0, "Symbol Versioning"; the hash table is GNU's
+(https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html).
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import struct
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
+from compcache.images.elf.parts import (
+    ET_DYN,
+    SHT_DYNAMIC,
+    SHT_DYNSYM,
+    SYMBOL,
+    find_section,
+    read_linked_strings,
+    read_sections,
+    read_string,
+    read_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.images.elf.parts import Section
+
+__all__ = ["SharedLibrary", "gnu_hash", "shared_library"]
+
+_SHT_GNU_HASH, _SHT_GNU_VERDEF, _SHT_GNU_VERSYM = 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFF
+_DYNAMIC, _DT_NULL, _DT_SONAME = Struct("<qQ"), 0, 14
+_VERDEF, _VERDAUX, _VERSYM = Struct("<HHHHIII"), Struct("<I4x"), Struct("<H")
+_HASH_HEADER, _PADDING, _HASH, _WORD_OF_FILTER = Struct("<III"), 4, Struct("<I"), 8
+_VER_FLG_BASE, _HIDDEN, _UNVERSIONED = 1, 0x8000, 1
+
+
+class SharedLibrary:
+    """A shared library as a file.
+
+    `soname` is what images record that need it; empty where it has none.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        sections = read_sections(data, ET_DYN)
+        dynamic, symbols = find_section(sections, SHT_DYNAMIC), find_section(sections, SHT_DYNSYM)
+        if dynamic is None or symbols is None:
+            raise FormatError("the shared library has no dynamic section, or no section headers")
+        self._strings = read_linked_strings(data, sections, symbols)
+        self._symbols = read_table(data, symbols, SYMBOL)
+        self._hash = _content(data, find_section(sections, _SHT_GNU_HASH))
+        self._versions = _content(data, find_section(sections, _SHT_GNU_VERSYM))
+        self._names = _definitions(data, sections)
+        strings = read_linked_strings(data, sections, dynamic)
+        self.soname = next(
+            (read_string(strings, value) for tag, value in _until_null(read_table(data, dynamic, _DYNAMIC)) if tag == _DT_SONAME), ""
+        )
+
+    def version_of(self, symbol: str) -> str | None:
+        """The version by which an object that is linked now asks for a symbol, empty where it has none; None where the library does not
+        define it for such objects.
+
+        Raises:
+            FormatError: the tables of the library are damaged.
+        """
+        try:
+            return self._version_of(symbol)
+        except (struct.error, IndexError, KeyError, ZeroDivisionError) as error:
+            reraise_interrupt(error)
+            raise FormatError(f"the symbols of {self.soname} cannot be read: {error}") from error
+
+    def _version_of(self, symbol: str) -> str | None:
+        for number in self._numbers(symbol.encode("utf-8", "surrogateescape")):
+            if not self._versions:
+                return ""
+            (version,) = _VERSYM.unpack_from(self._versions, number * _VERSYM.size)
+            if version == _UNVERSIONED:
+                return ""
+            if version > _UNVERSIONED and not version & _HIDDEN:
+                return self._names[version]
+        return None
+
+    def _numbers(self, name: bytes) -> Iterator[int]:
+        """The numbers of the symbols of a name that the library defines."""
+        value = gnu_hash(name)
+        buckets, first, words = _HASH_HEADER.unpack_from(self._hash)
+        start = _HASH_HEADER.size + _PADDING + words * _WORD_OF_FILTER
+        (number,) = _HASH.unpack_from(self._hash, start + value % buckets * _HASH.size)
+        chain = start + buckets * _HASH.size
+        while number >= first:
+            (found,) = _HASH.unpack_from(self._hash, chain + (number - first) * _HASH.size)
+            if found | 1 == value | 1:
+                string, _, _, section, _, _ = SYMBOL.unpack_from(self._symbols, number * SYMBOL.size)
+                if section and self._strings.startswith(name + b"\0", string):
+                    yield number
+            if found & 1:
+                return
+            number += 1
+
+
+def gnu_hash(name: bytes) -> int:
+    """The value by which GNU's hash table finds a name."""
+    value = 5381
+    for byte in name:
+        value = value * 33 + byte & 0xFFFFFFFF
+    return value
+
+
+def _content(data: bytes, section: Section | None) -> bytes:
+    return b"" if section is None else data[section.offset : section.offset + section.size]
+
+
+def _until_null(records: bytes) -> list[tuple[int, int]]:
+    rows = list(_DYNAMIC.iter_unpack(records))
+    return rows[: next((number for number, row in enumerate(rows) if row[0] == _DT_NULL), len(rows))]
+
+
+def _definitions(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
+    """The names of versions by their numbers."""
+    table = find_section(sections, _SHT_GNU_VERDEF)
+    if table is None:
+        return {}
+    content, strings = _content(data, table), read_linked_strings(data, sections, table)
+    found, at = {}, 0
+    for _ in range(table.info):
+        _, flags, number, _, _, first, distance = _VERDEF.unpack_from(content, at)
+        if not flags & _VER_FLG_BASE:
+            found[number] = read_string(strings, _VERDAUX.unpack_from(content, at + first)[0])
+        if not distance:
+            break
+        at += distance
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def shared_library(path: str) -> SharedLibrary:
+    """What the library in a file defines; read once in a process.
+
+    Raises:
+        OSError: the file cannot be read.
+        FormatError: it is no shared library of the kind that is supported.
+    """
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            return SharedLibrary(data)  # type: ignore[arg-type]  # slices of it are bytes
+        except (struct.error, ValueError, IndexError) as error:
+            reraise_interrupt(error)
+            raise FormatError(f"{path} is no shared library that can be read: {error}") from error

@@ -1,0 +1,202 @@
+"""What the dynamic linker reads of an image: its symbols and their versions, the libraries that it needs, its relocations.
+
+Layout: System V gABI, chapter 5; Linux Standard Base Core Specification 5.0, "Symbol Versioning"; the hash table is GNU's
+(https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import FormatError
+from compcache.images.elf.exported import gnu_hash
+from compcache.images.elf.parts import SHF_ALLOC, SHT_DYNAMIC, SHT_DYNSYM, SHT_RELA, STB_GLOBAL, STB_WEAK, SYMBOL
+from compcache.images.writer.inputs import RELOCATION
+from compcache.images.writer.layout import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from compcache.images.writer.relocations import DynamicRelocation
+
+__all__ = ["Asked", "Dynamic", "Strings"]
+
+_SHT_STRTAB, _SHT_GNU_HASH, _SHT_GNU_VERSYM, _SHT_GNU_VERNEED = 3, 0x6FFFFFF6, 0x6FFFFFFF, 0x6FFFFFFE
+_SHF_WRITE = 1
+_STT_OBJECT, _STV_PROTECTED = 1, 3
+_NULL, _NEEDED, _STRTAB, _SYMTAB, _RELA, _RELASZ, _RELAENT, _STRSZ, _SYMENT, _SONAME = 0, 1, 5, 6, 7, 8, 9, 10, 11, 14
+_INIT_ARRAY, _FINI_ARRAY, _INIT_ARRAYSZ, _FINI_ARRAYSZ, _RUNPATH, _FLAGS = 25, 26, 27, 28, 29, 30
+_GNU_HASH, _VERSYM, _RELACOUNT, _FLAGS_1, _VERNEED, _VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFF9, 0x6FFFFFFB, 0x6FFFFFFE, 0x6FFFFFFF
+_BIND_NOW, _NOW = 8, 1
+_TAG = Struct("<QQ")
+_WORD = Struct("<Q")
+_VERSION_OF_SYMBOL = Struct("<H")
+_LIBRARY, _VERSION = Struct("<HHIII"), Struct("<IHHII")
+#: One bucket, and one word of a filter, for the one symbol that an image defines for others.
+_HASH = Struct("<IIIIQII")
+_SHIFT = 6
+_UNVERSIONED = 1
+
+
+class Asked(NamedTuple):
+    """A symbol of another image: whether it may be missing, its type, the library that it comes from, and its version there; both are
+    empty where it is anybody's.
+    """
+
+    name: str
+    is_weak: bool
+    type: int
+    library: str = ""
+    version: str = ""
+
+
+class Strings:
+    """A table of strings."""
+
+    def __init__(self) -> None:
+        self.content = bytearray(1)
+        self._places: dict[str, int] = {"": 0}
+
+    def add(self, text: str) -> int:
+        """Where a string stands."""
+        place = self._places.get(text)
+        if place is None:
+            place = self._places[text] = len(self.content)
+            self.content += text.encode("utf-8", "surrogateescape") + b"\0"
+        return place
+
+
+class Dynamic:
+    """The sections for the dynamic linker; made before anything has an address, filled in when everything has.
+
+    Args:
+        asked: the symbols of other images.
+        export: the one that this image defines for others.
+        soname: its own name.
+        run_paths: where the libraries that it needs are looked for, too.
+        relocations: how many there will be.
+        arrays: the sections of constructors and destructors that it has.
+    """
+
+    def __init__(
+        self, asked: Sequence[Asked], export: str, soname: str, run_paths: Sequence[str], relocations: int, arrays: Mapping[str, Output]
+    ) -> None:
+        self._strings = Strings()
+        self._asked = asked
+        self._export = export
+        self._arrays = arrays
+        self._numbers = {symbol.name: number for number, symbol in enumerate(asked, 1)}
+        self._names = [self._strings.add(symbol.name) for symbol in asked]
+        self._exported_name = self._strings.add(export)
+        needed = dict.fromkeys([symbol.library for symbol in asked if symbol.library and not symbol.is_weak])
+        self._tags: list[tuple[int, int]] = [(_NEEDED, self._strings.add(library)) for library in needed]
+        self._tags.append((_SONAME, self._strings.add(soname)))
+        if run_paths:
+            self._tags.append((_RUNPATH, self._strings.add(":".join(run_paths))))
+        versions, self._needs = self._versions(needed)
+        count = len(asked) + 2
+        self.hash = Output(".gnu.hash", _SHT_GNU_HASH, SHF_ALLOC, 8, 0, _HASH.size)
+        self.symbols = Output(".dynsym", SHT_DYNSYM, SHF_ALLOC, 8, SYMBOL.size, count * SYMBOL.size)
+        self.strings = Output(".dynstr", _SHT_STRTAB, SHF_ALLOC, 1, 0, len(self._strings.content))
+        self.relocations = Output(".rela.dyn", SHT_RELA, SHF_ALLOC, 8, RELOCATION.size, relocations * RELOCATION.size)
+        self.versions = Output(".gnu.version", _SHT_GNU_VERSYM, SHF_ALLOC, 2, 2, len(versions))
+        self.needs = Output(".gnu.version_r", _SHT_GNU_VERNEED, SHF_ALLOC, 8, 0, len(self._needs))
+        self.table = Output(".dynamic", SHT_DYNAMIC, SHF_ALLOC | _SHF_WRITE, 8, _TAG.size)
+        self.strings.content, self.versions.content, self.needs.content = self._strings.content, versions, self._needs
+        self.symbols.link = self.needs.link = self.table.link = ".dynstr"
+        self.hash.link = self.versions.link = self.relocations.link = ".dynsym"
+        self.symbols.info = 1
+        self.needs.info = self._needs_count
+        self.table.size = _TAG.size * len(self._all_tags(0))
+
+    def outputs(self) -> list[Output]:
+        """The sections that the image has of these."""
+        found = [self.hash, self.symbols, self.strings, self.table]
+        return found + [output for output in (self.relocations, self.versions, self.needs) if output.size]
+
+    def _versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
+        """The version of each symbol, by number, and the table that says which versions of which libraries have these numbers."""
+        self._needs_count = 0
+        libraries = dict.fromkeys(needed)
+        wanted: dict[str, dict[str, int]] = {}
+        numbers = [0]
+        last = _UNVERSIONED
+        for symbol in self._asked:
+            number = _UNVERSIONED
+            if symbol.version and symbol.library in libraries:
+                known = wanted.setdefault(symbol.library, {})
+                if symbol.version not in known:
+                    last += 1
+                    known[symbol.version] = last
+                number = known[symbol.version]
+            numbers.append(number)
+        if not wanted:
+            return b"", b""
+        self._needs_count = len(wanted)
+        parts = []
+        for left, (library, versions) in zip(range(len(wanted) - 1, -1, -1), wanted.items(), strict=True):
+            size = _LIBRARY.size + len(versions) * _VERSION.size
+            parts.append(_LIBRARY.pack(1, len(versions), self._strings.add(library), _LIBRARY.size, size if left else 0))
+            for after, (version, number) in zip(range(len(versions) - 1, -1, -1), versions.items(), strict=True):
+                parts.append(_VERSION.pack(_elf_hash(version), 0, number, self._strings.add(version), _VERSION.size if after else 0))
+        return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), b"".join(parts)
+
+    def _all_tags(self, relative: int) -> list[tuple[int, int]]:
+        tags = [*self._tags]
+        for output, start, size in ((".init_array", _INIT_ARRAY, _INIT_ARRAYSZ), (".fini_array", _FINI_ARRAY, _FINI_ARRAYSZ)):
+            if output in self._arrays:
+                tags += [(start, self._arrays[output].address), (size, self._arrays[output].size)]
+        tags += [
+            (_GNU_HASH, self.hash.address), (_STRTAB, self.strings.address), (_SYMTAB, self.symbols.address),
+            (_STRSZ, self.strings.size), (_SYMENT, SYMBOL.size),
+        ]  # fmt: skip
+        if self.relocations.size:
+            tags += [
+                (_RELA, self.relocations.address), (_RELASZ, self.relocations.size), (_RELAENT, RELOCATION.size), (_RELACOUNT, relative),
+            ]  # fmt: skip
+        tags += [(_FLAGS, _BIND_NOW), (_FLAGS_1, _NOW)]
+        if self.needs.size:
+            tags += [(_VERNEED, self.needs.address), (_VERNEEDNUM, self._needs_count), (_VERSYM, self.versions.address)]
+        return [*tags, (_NULL, 0)]
+
+    def fill(self, address: int, size: int, home: Output, left: Sequence[DynamicRelocation], relative: int) -> None:
+        """Give the sections their contents, once all of them have addresses.
+
+        Args:
+            address: that of the exported symbol.
+            size: its size.
+            home: the section that it is in.
+            left: the relocations for the dynamic linker.
+            relative: the type of those that are for addresses in this image.
+        """
+        info = STB_GLOBAL << 4 | _STT_OBJECT
+        rows = [bytes(SYMBOL.size)]
+        for name, symbol in zip(self._names, self._asked, strict=True):
+            rows.append(SYMBOL.pack(name, (STB_WEAK if symbol.is_weak else STB_GLOBAL) << 4 | symbol.type, 0, 0, 0, 0))
+        rows.append(SYMBOL.pack(self._exported_name, info, _STV_PROTECTED, home.number, address, size))
+        self.symbols.content = b"".join(rows)
+        self.hash.content = _hash_table(self._export, len(rows) - 1)
+        numbers = self._numbers
+        found = sorted([(kind != relative, numbers.get(name, 0), place, kind, addend) for name, place, kind, addend in left])
+        pack = RELOCATION.pack
+        self.relocations.content = b"".join([pack(place, kind, symbol, addend) for _, symbol, place, kind, addend in found])
+        if len(self.relocations.content) != self.relocations.size:
+            raise FormatError(f"there are {len(found)} relocations, and space for others")
+        count = sum(kind == relative for _, _, _, kind, _ in found)
+        self.table.content = b"".join([_TAG.pack(*tag) for tag in self._all_tags(count)])
+
+
+def _hash_table(name: str, number: int) -> bytes:
+    value = gnu_hash(name.encode("utf-8", "surrogateescape"))
+    filtered = 1 << value % 64 | 1 << (value >> _SHIFT) % 64
+    return _HASH.pack(1, number, 1, _SHIFT, filtered, number, value | 1)
+
+
+def _elf_hash(name: str) -> int:
+    value = 0
+    for byte in name.encode("utf-8", "surrogateescape"):
+        value = (value << 4) + byte
+        high = value & 0xF0000000
+        value = (value ^ high >> 24) & ~high
+    return value

@@ -1,0 +1,105 @@
+"""Unwinding tables (``.eh_frame``), and the index by which unwinders find an entry (``.eh_frame_hdr``).
+
+Layout: Linux Standard Base Core Specification 5.0, "Exception Frames".
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+__all__ = ["Frame", "index_of_frames", "index_size", "read_frames"]
+
+_START = Struct("<II")  # length, and 0 or the distance to what several entries have in common
+_PC = {0x1B: Struct("<i"), 0x1C: Struct("<q")}  # distances of 4 and 8 bytes
+_ALIGNMENT, _MAX_LENGTH = 4, 0xFFFFFFF0
+_POINTER_SIZES = {0x0: 8, 0x3: 4, 0x4: 8, 0xB: 4, 0xC: 8}
+_ABSENT = 0xFF
+_HEADER = Struct("<4BiI")
+_VERSION, _DISTANCE4, _COUNT4, _FROM_INDEX4 = 1, 0x1B, 0x03, 0x3B
+_ROW = Struct("<ii")
+
+
+class Frame(NamedTuple):
+    """An entry for a function: where it stands in its section, where it says at what distance the function begins, and how."""
+
+    offset: int
+    place: int
+    encoding: int
+
+
+def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]:
+    """The entries of a section, whose places have to be among those that are relocated.
+
+    Raises:
+        FormatError: the tables are malformed, or encoded in another way than those of LLVM.
+    """
+    found: list[Frame] = []
+    encodings: dict[int, int] = {}
+    at = 0
+    while at < len(content):
+        length, back = _START.unpack_from(content, at)
+        end = at + 4 + length
+        if length < _ALIGNMENT or length >= _MAX_LENGTH or end > len(content) or length % _ALIGNMENT:
+            raise FormatError(f"an unwinding table has {length} bytes")
+        if back == 0:
+            encodings[at] = _encoding(content[at + 8 : end])
+        else:
+            encoding = encodings.get(at + 4 - back)
+            if encoding is None or at + 8 not in relocated:
+                raise FormatError("an unwinding table refers to nothing")
+            found.append(Frame(at, at + 8, encoding))
+        at = end
+    return tuple(found)
+
+
+def _encoding(common: bytes) -> int:
+    """How entries with these things in common say where their functions begin."""
+    version, end = common[0], common.index(0, 1)
+    augmentation = common[1:end]
+    if version != 1 or augmentation[:1] != b"z":
+        raise FormatError(f"unwinding tables of version {version}, with {augmentation!r}")
+    at = _skip_number(common, _skip_number(common, end + 1)) + 1  # the alignments of code and data, and the return address in a byte
+    at = _skip_number(common, at)  # the length of what follows
+    encoding = -1
+    for letter in augmentation[1:]:
+        if letter == ord("R"):
+            encoding = common[at]
+            at += 1
+        elif letter == ord("L"):
+            at += 1
+        elif letter == ord("P"):
+            at += 1 + _POINTER_SIZES.get(common[at] & 0xF, len(common))
+        elif letter != ord("S"):
+            raise FormatError(f"unwinding tables with {augmentation!r}")
+    if encoding not in _PC:
+        raise FormatError(f"unwinding tables with addresses of the encoding {encoding:#x}")
+    return encoding
+
+
+def _skip_number(content: bytes, at: int) -> int:
+    """Behind a number in LEB128."""
+    while content[at] & 0x80:
+        at += 1
+    return at + 1
+
+
+def index_size(count: int) -> int:
+    """The size of the index of so many entries."""
+    return _HEADER.size + count * _ROW.size
+
+
+def index_of_frames(address: int, frames: int, entries: Iterable[tuple[bytearray, int, Frame]]) -> bytes:
+    """The index at an address, of tables at the address `frames`: each entry with the section that it is in, relocated, and its address."""
+    rows = []
+    for content, start, frame in entries:
+        (distance,) = _PC[frame.encoding].unpack_from(content, frame.place)
+        rows.append((start + frame.place + distance - address, start + frame.offset - address))
+    rows.sort()
+    head = _HEADER.pack(_VERSION, _DISTANCE4, _COUNT4, _FROM_INDEX4, frames - address - 4, len(rows))
+    return head + b"".join([_ROW.pack(*row) for row in rows])

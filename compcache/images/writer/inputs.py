@@ -1,0 +1,233 @@
+"""The objects that a shared object is written of: read, and held against what the writer knows.
+
+What stands in no list here is refused (`FormatError`), and a linker makes the image: types and flags of sections, their names where
+linkers treat them in a way of their own, types and bindings of symbols. Layout: System V gABI, chapter 4, and the ABIs of the processors.
+"""
+
+from __future__ import annotations
+
+import functools
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.arch.known import architecture_of_elf
+from compcache.errors import FormatError
+from compcache.images.elf.parts import (
+    ET_REL,
+    SHF_ALLOC,
+    SHT_NOBITS,
+    SHT_PROGBITS,
+    SHT_RELA,
+    SHT_SYMTAB,
+    SYMBOL,
+    read_bytes,
+    read_header,
+    read_linked_strings,
+    read_sections,
+    read_string,
+    read_table,
+)
+from compcache.images.writer.frames import read_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compcache.arch.architecture import Linking
+    from compcache.images.elf.parts import Section
+    from compcache.images.writer.frames import Frame
+
+__all__ = ["COMMON", "RELOCATION", "STT_TLS", "Input", "InputSection", "InputSymbol", "read_input"]
+
+SHT_NOTE, SHT_INIT_ARRAY, SHT_FINI_ARRAY = 7, 14, 15
+_SHT_NULL, _SHT_STRTAB, _SHT_GROUP, _SHT_LLVM_ADDRSIG = 0, 3, 17, 0x6FFF4C03
+SHF_WRITE, SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS = 1, 4, 0x10, 0x20, 0x400
+_SHF_INFO_LINK, _SHF_GROUP, _SHF_RETAIN, _SHF_EXCLUDE = 0x40, 0x200, 0x200000, 0x80000000
+_SHN_UNDEF, SHN_ABS, COMMON = 0, 0xFFF1, 0xFFF2
+_STB_LOCAL, _STB_GLOBAL, _STB_WEAK = 0, 1, 2
+STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 1, 2, 3, 4, 6
+RELOCATION = Struct("<QIIq")
+_FLAGS_OF_FILE = Struct("<48xI")
+#: The least version of the file format, and systems whose extensions are known: none, and what GNU's are used for is refused by itself.
+_IDENT, _SYSTEMS = 7, (0, 3)
+
+_KNOWN_FLAGS = SHF_WRITE | SHF_ALLOC | SHF_EXECINSTR | SHF_MERGE | SHF_STRINGS | SHF_TLS | _SHF_INFO_LINK | _SHF_GROUP | _SHF_RETAIN
+#: How sections that are mapped are put together: the section that those of a name, and of this name and a suffix, become a part of.
+_MAPPED = (
+    ".text", ".rodata", ".data.rel.ro", ".data", ".bss", ".tdata", ".tbss", ".init_array", ".fini_array", ".gcc_except_table", ".eh_frame",
+)  # fmt: skip
+_UNMAPPED = (".debug_", ".comment")
+#: What linkers read and leave out.
+_LEFT_OUT = (".note.GNU-stack", ".llvm_addrsig")
+_PROPERTIES = ".note.gnu.property"
+MAX_ALIGNMENT = 0x1000
+_SMALL = 1 << 14
+
+
+class InputSection(NamedTuple):
+    """A section of an object that becomes part of the image."""
+
+    number: int
+    name: str
+    output: str
+    type: int
+    flags: int
+    offset: int
+    size: int
+    alignment: int
+    entry_size: int
+    relocations: tuple[tuple[int, int, int, int], ...]  # offset, type, symbol, addend
+    frames: tuple[Frame, ...] = ()
+
+
+class InputSymbol(NamedTuple):
+    """A symbol of an object; locals have no name here."""
+
+    name: str
+    info: int
+    visibility: int
+    section: int
+    value: int
+    size: int
+    string: int  # where its name begins in the table of strings
+
+    @property
+    def binding(self) -> int:
+        """One of the ``STB_`` numbers."""
+        return self.info >> 4
+
+    @property
+    def type(self) -> int:
+        """One of the ``STT_`` numbers."""
+        return self.info & 0xF
+
+
+class Input(NamedTuple):
+    """A relocatable object."""
+
+    data: bytes
+    machine: int
+    linking: Linking
+    sections: tuple[InputSection, ...]
+    symbols: tuple[InputSymbol, ...]
+    strings: bytes
+    has_properties: bool
+
+
+def read_input(data: bytes) -> Input:
+    """The parts of an object.
+
+    Raises:
+        FormatError: it is malformed, or has something that is not known here.
+    """
+    return (_read_small if len(data) < _SMALL else _read)(data)
+
+
+def _read(data: bytes) -> Input:
+    header = read_header(data)
+    linking = architecture_of_elf(header.machine).linking
+    if linking is None:
+        raise FormatError(f"shared objects of the ELF machine {header.machine} are not written here")
+    if data[_IDENT] not in _SYSTEMS or _FLAGS_OF_FILE.unpack_from(data)[0]:
+        raise FormatError("the object has flags, or is for a system, that are not known here")
+    sections = read_sections(data, ET_REL)
+    if header.names_section >= len(sections):
+        raise FormatError("the object has no names of sections, or too many sections")
+    strings = read_linked_strings(data, sections, sections[0]._replace(link=header.names_section))
+    names = [read_string(strings, section.name) for section in sections]
+    tables = _relocation_tables(data, sections)
+    usable = [_section(data, n, names[n], s, tables.get(n, ()), linking) for n, s in enumerate(sections) if _is_part(names[n], s)]
+    symbols, table = _symbols(data, sections)
+    return Input(data, header.machine, linking, tuple(usable), symbols, table, _PROPERTIES in names)
+
+
+#: Objects of entry points, which many images have in common.
+_read_small = functools.lru_cache(maxsize=512)(_read)
+
+
+def _is_part(name: str, section: Section) -> bool:
+    """Whether a section becomes part of the image; raises `FormatError` where that is not known."""
+    kind, flags = section.type, section.flags
+    if kind in (_SHT_NULL, SHT_SYMTAB, _SHT_STRTAB, SHT_RELA, _SHT_GROUP, _SHT_LLVM_ADDRSIG):
+        return False
+    if (name in _LEFT_OUT and not flags) or name == _PROPERTIES:
+        return False
+    if flags & ~_KNOWN_FLAGS:
+        if flags & ~_KNOWN_FLAGS == _SHF_EXCLUDE and not flags & SHF_ALLOC:
+            return False
+        raise FormatError(f"the section {name} has the flags {flags:#x}")
+    return True
+
+
+def _section(
+    data: bytes, number: int, name: str, section: Section, relocations: tuple[tuple[int, int, int, int], ...], linking: Linking
+) -> InputSection:
+    kind, flags, alignment = section.type, section.flags, max(section.alignment, 1)
+    output = _output_name(name, mapped=bool(flags & SHF_ALLOC))
+    is_frames = output == ".eh_frame"
+    if is_frames and kind == linking.unwind_type:
+        kind = SHT_PROGBITS
+    expected = {".init_array": SHT_INIT_ARRAY, ".fini_array": SHT_FINI_ARRAY}.get(output, kind)
+    if (
+        kind not in (SHT_PROGBITS, SHT_NOBITS, SHT_INIT_ARRAY, SHT_FINI_ARRAY)
+        or kind != expected
+        or (output in (".bss", ".tbss")) != (kind == SHT_NOBITS and flags & SHF_ALLOC != 0)
+    ):
+        raise FormatError(f"the section {name} is of type {kind:#x}")
+    if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")) or (flags & SHF_WRITE and flags & SHF_EXECINSTR):
+        raise FormatError(f"the section {name} has the flags {flags:#x}")
+    if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
+        raise FormatError(f"the section {name} is aligned to {alignment:#x}")
+    content = b""
+    if kind != SHT_NOBITS:
+        content = read_bytes(data, section.offset, section.size, f"the section {name}") if is_frames else b""
+        if section.offset + section.size > len(data):
+            raise FormatError(f"the section {name} ends behind the file")
+    elif relocations:
+        raise FormatError(f"the section {name} has no content to relocate")
+    frames = read_frames(content, {offset for offset, *_ in relocations}) if is_frames else ()
+    return InputSection(number, name, output, kind, flags, section.offset, section.size, alignment, section.entry_size, relocations, frames)
+
+
+def _output_name(name: str, *, mapped: bool) -> str:
+    if not mapped:
+        if name.startswith(_UNMAPPED):
+            return name
+        raise FormatError(f"what becomes of the section {name} is not known here")
+    found = next((known for known in _MAPPED if name == known or name.startswith(f"{known}.")), None)
+    if found is None and (not name or name.startswith(".")):
+        raise FormatError(f"what becomes of the section {name!r} is not known here")
+    return found or name
+
+
+def _relocation_tables(data: bytes, sections: Sequence[Section]) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
+    """By the number of a section its relocations."""
+    found: dict[int, tuple[tuple[int, int, int, int], ...]] = {}
+    for section in sections:
+        if section.type == SHT_RELA:
+            if section.info in found or section.flags & SHF_ALLOC:
+                raise FormatError(f"section {section.info} has two tables of relocations, or one for the dynamic linker")
+            found[section.info] = tuple(RELOCATION.iter_unpack(read_table(data, section, RELOCATION)))
+    return found
+
+
+def _symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[InputSymbol, ...], bytes]:
+    tables = [section for section in sections if section.type == SHT_SYMTAB]
+    if len(tables) != 1:
+        raise FormatError(f"the object has {len(tables)} symbol tables")
+    strings = read_linked_strings(data, sections, tables[0])
+    found = []
+    for string, info, other, section, value, size in SYMBOL.iter_unpack(read_table(data, tables[0], SYMBOL)):
+        name = read_string(strings, string) if info >> 4 else ""
+        _check_symbol(name, info, other, section, len(sections))
+        found.append(InputSymbol(name, info, other, section, value, size, string))
+    return tuple(found), strings
+
+
+_TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS))
+_VISIBILITIES = frozenset((0, 2, 3))
+
+
+def _check_symbol(name: str, info: int, other: int, section: int, count: int) -> None:
+    is_known = info >> 4 <= _STB_WEAK and info & 0xF in _TYPES and other in _VISIBILITIES
+    if not is_known or not (section < count or section in (SHN_ABS, COMMON)) or ("@" in name and section == _SHN_UNDEF):
+        raise FormatError(f"the symbol {name!r} has the type {info:#x} and the visibility {other:#x}, in section {section:#x}")

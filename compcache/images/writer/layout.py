@@ -1,0 +1,176 @@
+"""Which sections an image has, and where each part of the objects comes to stand.
+
+Two segments: what is read and run, the headers first, and what is written. The second begins in the file where the first one ends, and a
+page further in memory, so that small modules stay small files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import FormatError
+from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS
+from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS, SHF_WRITE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from compcache.images.writer.inputs import Input, InputSection
+
+__all__ = ["Layout", "Output", "Piece", "collect", "place"]
+
+#: The order of sections in memory. Between the first and the last of a segment stand those that have names of their own.
+_READ = (".gnu.hash", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r", ".rela.dyn", ".plt", ".text")
+_READ_LAST = (".rodata", ".gcc_except_table", ".eh_frame_hdr", ".eh_frame")
+_WRITTEN = (".tdata", ".tbss", ".init_array", ".fini_array", ".data.rel.ro", ".dynamic", ".got", ".data")
+_WRITTEN_LAST = (".bss",)
+_SORTED = (".init_array", ".fini_array")
+
+
+class Piece:
+    """A section of an object, as a part of one of the image's; `content` once it is relocated, else what the object has."""
+
+    __slots__ = ("content", "offset", "owner", "section")
+
+    def __init__(self, owner: int, section: InputSection, offset: int) -> None:
+        self.owner = owner
+        self.section = section
+        self.offset = offset  # in the output section
+        self.content: bytearray | None = None
+
+
+class Output:
+    """A section of the image; `content` where it is made here and not of pieces."""
+
+    __slots__ = (
+        "address",
+        "alignment",
+        "content",
+        "entry_size",
+        "flags",
+        "info",
+        "link",
+        "name",
+        "number",
+        "offset",
+        "pieces",
+        "size",
+        "type",
+    )
+
+    def __init__(self, name: str, kind: int, flags: int, alignment: int = 1, entry_size: int = 0, size: int = 0) -> None:
+        self.name = name
+        self.type = kind
+        self.flags = flags
+        self.alignment = alignment
+        self.entry_size = entry_size
+        self.size = size
+        self.pieces: list[Piece] = []
+        self.content: bytes | bytearray = b""
+        self.address = self.offset = self.number = self.info = 0
+        self.link = ""
+
+    def add(self, owner: int, section: InputSection) -> None:
+        """Put a section of an object behind the others."""
+        if (self.type, self.flags & ~(SHF_MERGE | SHF_STRINGS)) != (section.type, _flags(section) & ~(SHF_MERGE | SHF_STRINGS)):
+            raise FormatError(f"sections {self.name} of different types or flags")
+        if (self.flags, self.entry_size) != (_flags(section), section.entry_size):
+            self.flags, self.entry_size = self.flags & ~(SHF_MERGE | SHF_STRINGS), 0
+        start = -(-self.size // section.alignment) * section.alignment
+        if section.frames and start != self.size:
+            raise FormatError("unwinding tables that would need bytes between them")
+        self.alignment = max(self.alignment, section.alignment)
+        self.pieces.append(Piece(owner, section, start))
+        self.size = start + section.size
+
+
+class Layout:
+    """The sections of an image by name, in order, and its segments."""
+
+    def __init__(self, outputs: Iterable[Output]) -> None:
+        self.outputs = {output.name: output for output in outputs}
+        self.written = 0  # the address and the place in the file at which the second segment begins
+        self.written_offset = 0
+        self.end = 0  # of what the file has for the second segment
+        self.end_of_memory = 0
+
+    def mapped(self) -> Iterator[Output]:
+        """The sections that are mapped."""
+        return (output for output in self.outputs.values() if output.flags & SHF_ALLOC)
+
+
+def _flags(section: InputSection) -> int:
+    """Those that the image's section has; constants that could be merged stay as they are."""
+    flags = section.flags & (SHF_WRITE | SHF_ALLOC | SHF_EXECINSTR | SHF_TLS)
+    return flags if flags & SHF_ALLOC else flags | section.flags & (SHF_MERGE | SHF_STRINGS)
+
+
+def collect(inputs: Sequence[Input]) -> dict[str, Output]:
+    """The sections that objects have, put together by name."""
+    found: dict[str, Output] = {}
+    parts = [(number, section) for number, one in enumerate(inputs) for section in one.sections]
+    for number, section in sorted(parts, key=_priority) if any(section.output in _SORTED for _, section in parts) else parts:
+        output = found.get(section.output)
+        if output is None:
+            output = found[section.output] = Output(section.output, section.type, _flags(section), section.alignment, section.entry_size)
+        output.add(number, section)
+    return found
+
+
+def _priority(part: tuple[int, InputSection]) -> int:
+    """The place of a table of constructors among others: those with the lowest number run first, those without one last."""
+    section = part[1]
+    if section.output not in _SORTED or section.name == section.output:
+        return 1 << 16
+    digits = section.name[len(section.output) + 1 :]
+    if not digits.isdecimal() or int(digits) >= 1 << 16:
+        raise FormatError(f"the section {section.name} has no priority")
+    return int(digits)
+
+
+def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
+    """Give each section its address and its place in the file, behind headers that end at `start`."""
+    by_name = {output.name: output for output in outputs}
+    mapped = [output for output in by_name.values() if output.flags & SHF_ALLOC]
+    read = _in_order([output for output in mapped if not output.flags & SHF_WRITE], _READ, _READ_LAST)
+    written = _in_order([output for output in mapped if output.flags & SHF_WRITE], _WRITTEN, _WRITTEN_LAST)
+    layout = Layout([*read, *written, *(output for output in by_name.values() if not output.flags & SHF_ALLOC)])
+    at = start
+    for output in read:
+        at = output.address = output.offset = -(-at // output.alignment) * output.alignment
+        at += output.size
+    largest = max([output.alignment for output in written], default=1)
+    at = layout.written_offset = -(-at // largest) * largest
+    shift = -(-at // page) * page
+    layout.written = layout.end_of_memory = at + shift
+    for output in written:
+        at = -(-at // output.alignment) * output.alignment
+        output.address, output.offset = at + shift, at
+        if output.flags & SHF_TLS and output.type == SHT_NOBITS:
+            continue  # a part of the template for threads, and of no segment
+        at += output.size
+        layout.end_of_memory = at + shift
+        if output.type != SHT_NOBITS:
+            layout.end = at
+    layout.end = max(layout.end, layout.written_offset)
+    _number(layout)
+    return layout
+
+
+def _number(layout: Layout) -> None:
+    for number, output in enumerate(layout.outputs.values(), 1):
+        output.number = number
+
+
+def _in_order(outputs: list[Output], first: Sequence[str], last: Sequence[str]) -> list[Output]:
+    """Code behind what has its place before it, then what is only read."""
+    middle = len(first)
+
+    def key(output: Output) -> tuple[int, bool]:
+        if output.name in first:
+            return first.index(output.name), False
+        if output.name in last:
+            return middle + 1 + last.index(output.name), False
+        return middle, not output.flags & SHF_EXECINSTR
+
+    return sorted(outputs, key=key)

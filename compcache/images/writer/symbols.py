@@ -1,0 +1,170 @@
+"""Symbols of the objects: which definition a name stands for, the address of each, and the table that debuggers and profilers read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import FormatError
+from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS, SHT_SYMTAB, SYMBOL
+from compcache.images.writer.inputs import COMMON, MAX_ALIGNMENT, SHF_WRITE, SHN_ABS, STT_FILE, STT_SECTION, STT_TLS
+from compcache.images.writer.layout import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from compcache.images.writer.inputs import Input, InputSymbol
+
+__all__ = ["Symbols", "add_common", "symbol_sections"]
+
+_SHT_STRTAB = 3
+_VISIBILITY_DEFAULT = 0
+_BSS = ".bss"
+_BOUNDS = ("__start_", "__stop_")
+
+
+def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
+    """Give tentative definitions, by object and number of the symbol, a place behind the other variables without a value."""
+    found = {}
+    for owner, one in enumerate(inputs):
+        for number, symbol in enumerate(one.symbols):
+            if symbol.section == COMMON:
+                bss = outputs.setdefault(_BSS, Output(_BSS, SHT_NOBITS, SHF_ALLOC | SHF_WRITE))
+                alignment = max(symbol.value, 1)
+                if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT or symbol.type == STT_TLS:
+                    raise FormatError(f"the common symbol {symbol.name!r} is aligned to {alignment}")
+                start = -(-bss.size // alignment) * alignment
+                found[owner, number] = start
+                bss.alignment = max(bss.alignment, alignment)
+                bss.size = start + symbol.size
+    return found
+
+
+class Symbols:
+    """The symbols of all objects.
+
+    `outside` are, by object, the names that other images define, by the numbers of symbols; `undefined` are these by name.
+    """
+
+    def __init__(
+        self, inputs: Sequence[Input], common: Mapping[tuple[int, int], int], outputs: Mapping[str, Output], export: str
+    ) -> None:  # fmt: skip
+        self._inputs = inputs
+        self._common = common
+        self._outputs = outputs
+        self._homes = {
+            (piece.owner, piece.section.number): (output, piece.offset) for output in outputs.values() for piece in output.pieces
+        }
+        defined: dict[str, tuple[int, int]] = {}
+        for owner, one in enumerate(inputs):
+            for number, symbol in enumerate(one.symbols):
+                if symbol.name and symbol.section:
+                    if symbol.name in defined:
+                        raise FormatError(f"two objects define {symbol.name!r}")
+                    defined[symbol.name] = owner, number
+        if export not in defined:
+            raise FormatError(f"the objects do not define {export!r}")
+        self._export = defined[export]
+        self._bounds: list[tuple[int, int, str]] = []
+        self._inside: list[tuple[int, int, tuple[int, int]]] = []
+        self.outside: list[dict[int, str]] = []
+        self.undefined: dict[str, InputSymbol] = {}
+        for owner, one in enumerate(inputs):
+            self.outside.append({})
+            for number, symbol in enumerate(one.symbols):
+                if symbol.name and not symbol.section:
+                    self._add_undefined(owner, number, symbol, defined.get(symbol.name))
+
+    def _add_undefined(self, owner: int, number: int, symbol: InputSymbol, definition: tuple[int, int] | None) -> None:
+        if definition is not None:
+            self._inside.append((owner, number, definition))
+        elif symbol.name.startswith(_BOUNDS) and symbol.name[2:].partition("_")[2] in self._outputs:
+            self._bounds.append((owner, number, symbol.name))
+        elif symbol.visibility == _VISIBILITY_DEFAULT:
+            self.outside[owner][number] = symbol.name
+            known = self.undefined.setdefault(symbol.name, symbol)
+            if known.binding > symbol.binding:  # one that must not be missing
+                self.undefined[symbol.name] = symbol
+
+    def values(self) -> list[list[int | None]]:
+        """By object the addresses of its symbols; None for those that have none here."""
+        homes, found = self._homes, []
+        for owner, one in enumerate(self._inputs):
+            row: list[int | None] = []
+            for symbol in one.symbols:
+                home = homes.get((owner, symbol.section))
+                row.append(None if home is None else home[0].address + home[1] + symbol.value)
+            found.append(row)
+        for (owner, number), start in self._common.items():
+            found[owner][number] = self._outputs[_BSS].address + start
+        for owner, number, (other, definition) in self._inside:
+            found[owner][number] = found[other][definition]
+        for owner, number, name in self._bounds:
+            bound, _, section = name[2:].partition("_")
+            output = self._outputs[section]
+            found[owner][number] = output.address + (output.size if bound == "stop" else 0)
+        return found
+
+    def home(self, owner: int, number: int, section: int) -> Output | None:
+        """The section that a symbol of an object is in."""
+        home = self._homes.get((owner, section))
+        if home is not None:
+            return home[0]
+        return self._outputs[_BSS] if (owner, number) in self._common else None
+
+    def exported(self, values: Sequence[Sequence[int | None]]) -> int:
+        """The address of the exported symbol."""
+        owner, number = self._export
+        value = values[owner][number]
+        if value is None:
+            raise FormatError("the exported symbol has no address")
+        return value
+
+    def size_of_export(self) -> int:
+        """Its size."""
+        owner, number = self._export
+        return self._inputs[owner].symbols[number].size
+
+    def home_of_export(self) -> Output:
+        """The section that it is in."""
+        owner, number = self._export
+        found = self.home(owner, number, self._inputs[owner].symbols[number].section)
+        if found is None:
+            raise FormatError("the exported symbol is in no section")
+        return found
+
+
+def symbol_sections(
+    inputs: Sequence[Input], symbols: Symbols, values: Sequence[Sequence[int | None]], export: str, asked: Collection[str],
+    thread_start: int,
+) -> tuple[Output, Output]:  # fmt: skip
+    """The table of all symbols and its strings, those of the objects; what no other image sees is local."""
+    pack = SYMBOL.pack
+    first, last = [bytes(SYMBOL.size)], []
+    seen = set()
+    base = 0
+    for owner, one in enumerate(inputs):
+        row, strings = values[owner], one.strings
+        for number, (name, info, other, section, value, size, string) in enumerate(one.symbols):
+            kind = info & 0xF
+            if section == 0 or kind == STT_SECTION:
+                if name in asked and name not in seen:
+                    seen.add(name)
+                    last.append(pack(base + string, info, 0, 0, 0, 0))
+            elif kind == STT_FILE or section == SHN_ABS:
+                first.append(pack(base + string, kind, 0, SHN_ABS, value, size))
+            elif not strings.startswith(b".L", string):
+                address = row[number]
+                home = symbols.home(owner, number, section)
+                if address is None or home is None:
+                    continue
+                place = address - thread_start if kind == STT_TLS else address
+                if name == export:
+                    last.append(pack(base + string, info, other, home.number, place, size))
+                else:
+                    first.append(pack(base + string, kind, 0, home.number, place, size))
+        base += len(strings)
+    table = Output(".symtab", SHT_SYMTAB, 0, 8, SYMBOL.size, (len(first) + len(last)) * SYMBOL.size)
+    table.link, table.info, table.content = ".strtab", len(first), b"".join([*first, *last])
+    text = Output(".strtab", _SHT_STRTAB, 0, 1, 0, base)
+    text.content = b"".join([one.strings for one in inputs])
+    return table, text

@@ -1,0 +1,236 @@
+"""Writing a shared object: what the linker of the system does, for objects that need nothing of what is particular to it."""
+
+from __future__ import annotations
+
+import struct
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
+from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK
+from compcache.images.writer.dynamic import Asked, Dynamic, Strings
+from compcache.images.writer.frames import index_of_frames, index_size
+from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input
+from compcache.images.writer.layout import Output, collect, place
+from compcache.images.writer.relocations import Relocator, scan
+from compcache.images.writer.symbols import Symbols, add_common, symbol_sections
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from compcache.images.writer.inputs import Input, InputSymbol
+    from compcache.images.writer.layout import Layout
+    from compcache.images.writer.relocations import Tables
+
+__all__ = ["Provider", "write_shared"]
+
+_HEADER = Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = Struct("<IIQQQQQQ")
+_SECTION_HEADER = Struct("<IIQQQQIIQQ")
+_IDENT = ELF_MAGIC + bytes((2, 1, 1)) + bytes(9)
+_PT_LOAD, _PT_DYNAMIC, _PT_TLS, _PT_GNU_EH_FRAME, _PT_GNU_STACK = 1, 2, 7, 0x6474E550, 0x6474E551
+_PF_X, _PF_W, _PF_R = 1, 2, 4
+_SHT_STRTAB = 3
+_PLACE = Struct("<qq")
+
+
+class Provider(NamedTuple):
+    """The shared library that has a symbol, by its soname, and the version of the symbol there; empty where it has none."""
+
+    library: str
+    version: str
+
+
+def write_shared(
+    objects: Sequence[bytes],
+    *,
+    soname: str,
+    export: str,
+    optional: Collection[str],
+    imports: Collection[str],
+    providers: Mapping[str, Provider],
+    run_paths: Sequence[str] = (),
+) -> tuple[bytes, dict[str, bytes]]:
+    """A shared object of relocatable objects, and by name the places of its imports (`elf.patching.take_places`).
+
+    Args:
+        objects: what LLVM has emitted.
+        soname: the name of the image.
+        export: the one symbol that it defines for others.
+        optional: the symbols of other images that may be missing, beside those that the objects refer to weakly.
+        imports: the symbols whose addresses are filled in when code is loaded: the dynamic linker learns nothing of them.
+        providers: the libraries that symbols are taken from.
+        run_paths: where these libraries are looked for beside the usual places.
+
+    Raises:
+        FormatError: an object is malformed, or has something that is not known here exactly. A linker may know it.
+    """
+    try:
+        return _write([read_input(data) for data in objects], soname, export, optional, imports, providers, run_paths)
+    except (struct.error, IndexError, ValueError, OverflowError, KeyError) as error:
+        reraise_interrupt(error)
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"the object is damaged, or too large for its code: {error}") from error
+
+
+def _write(
+    inputs: Sequence[Input], soname: str, export: str, optional: Collection[str], imports: Collection[str],
+    providers: Mapping[str, Provider], run_paths: Sequence[str],
+) -> tuple[bytes, dict[str, bytes]]:  # fmt: skip
+    linking = inputs[0].linking
+    if any(one.machine != inputs[0].machine for one in inputs) or all(one.has_properties for one in inputs):
+        raise FormatError("objects for several machines, or with properties that the image would have to have")
+    outputs = collect(inputs)
+    symbols = Symbols(inputs, add_common(inputs, outputs), outputs, export)
+    tables = scan(inputs, symbols.outside, imports)
+    asked = [_asked(symbols.undefined[name], optional, providers) for name in tables.names]
+    dynamic = Dynamic(asked, export, soname, run_paths, tables.relocations, outputs)
+    frames = sum([len(section.frames) for one in inputs for section in one.sections])
+    for output in (*dynamic.outputs(), *_own_outputs(tables, linking.stub_size, frames)):
+        outputs[output.name] = output
+    template = _thread_template(outputs)
+    segments = 4 + (frames > 0) + (template is not None)
+    layout = place(outputs.values(), _HEADER.size + segments * _SEGMENT.size, linking.page)
+    values = symbols.values()
+    relocator = Relocator(
+        linking, tables, symbols.outside, values, imports, _address(outputs, ".got"), _address(outputs, ".plt"),
+        template[0].address if template else 0,
+    )  # fmt: skip
+    _relocate(inputs, layout, relocator)
+    if tables.size():
+        outputs[".got"].content = relocator.table()
+    if tables.stubs:
+        outputs[".plt"].content = relocator.stubs()
+    if frames:
+        _index_frames(outputs[".eh_frame_hdr"], outputs[".eh_frame"])
+    start = symbols.exported(values)
+    dynamic.fill(start, symbols.size_of_export(), symbols.home_of_export(), relocator.left, linking.relative)
+    tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
+    image = _assemble(inputs, layout, tail, _segments(layout, template, linking.page))
+    places = relocator.places.items()
+    return image, {name: b"".join([_PLACE.pack(at - start, addend) for at, addend in found]) for name, found in places}
+
+
+def _asked(symbol: InputSymbol, optional: Collection[str], providers: Mapping[str, Provider]) -> Asked:
+    """How the dynamic linker is asked for a symbol. Thread-local ones keep their binding: null means nothing for them."""
+    name = symbol.name
+    is_weak = symbol.binding == STB_WEAK or (name in optional and symbol.type != STT_TLS)
+    return Asked(name, is_weak, symbol.type, *providers.get(name, ("", "")))
+
+
+def _own_outputs(tables: Tables, stub_size: int, frames: int) -> Iterator[Output]:
+    """The sections that the image has beside those of the objects and those for the dynamic linker."""
+    if tables.size():
+        yield Output(".got", SHT_PROGBITS, SHF_ALLOC | SHF_WRITE, 8, 8, tables.size())
+    if tables.stubs:
+        yield Output(".plt", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, 16, stub_size, len(tables.stubs) * stub_size)
+    if frames:
+        yield Output(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, 4, 0, index_size(frames))
+
+
+def _thread_template(outputs: Mapping[str, Output]) -> list[Output]:
+    """The sections of thread-local variables, the first one aligned for all of them."""
+    found = [outputs[name] for name in (".tdata", ".tbss") if name in outputs]
+    if found:
+        found[0].alignment = max([output.alignment for output in found])
+    return found
+
+
+def _address(outputs: Mapping[str, Output], name: str) -> int:
+    return outputs[name].address if name in outputs else 0
+
+
+def _relocate(inputs: Sequence[Input], layout: Layout, relocator: Relocator) -> None:
+    for output in layout.outputs.values():
+        is_mapped = output.flags & SHF_ALLOC
+        for piece in output.pieces:
+            section = piece.section
+            if section.relocations or section.frames:
+                content = piece.content = bytearray(memoryview(inputs[piece.owner].data)[section.offset : section.offset + section.size])
+                if is_mapped:
+                    relocator.relocate(piece, output.address + piece.offset, content)
+                else:
+                    relocator.relocate_debug(piece, content)
+
+
+def _index_frames(index: Output, tables: Output) -> None:
+    entries = [
+        (piece.content, tables.address + piece.offset, frame)
+        for piece in tables.pieces
+        for frame in piece.section.frames
+        if piece.content is not None
+    ]
+    index.content = index_of_frames(index.address, tables.address, entries)
+
+
+def _segments(layout: Layout, template: Sequence[Output], page: int) -> bytes:
+    """The program headers. That the dynamic section is not to be written keeps glibc from storing addresses in it, which it does from
+    version 2.35 on, in a page of private memory for each image.
+    """
+    outputs = layout.outputs
+    size = layout.written - layout.written_offset
+    end = max([output.offset + output.size for output in layout.mapped() if not output.flags & SHF_WRITE])
+    table, index = outputs[".dynamic"], outputs.get(".eh_frame_hdr")
+    in_file, in_memory = layout.end - layout.written_offset, layout.end_of_memory - layout.written
+    rows = [
+        (_PT_LOAD, _PF_R | _PF_X, 0, 0, end, end, page),
+        (_PT_LOAD, _PF_R | _PF_W, layout.written_offset, layout.written_offset + size, in_file, in_memory, page),
+        (_PT_DYNAMIC, _PF_R, table.offset, table.address, table.size, table.size, 8),
+        (_PT_GNU_STACK, _PF_R | _PF_W, 0, 0, 0, 0, 16),
+    ]
+    if index is not None:
+        rows.append((_PT_GNU_EH_FRAME, _PF_R, index.offset, index.address, index.size, index.size, 4))
+    if template:
+        first, last = template[0], template[-1]
+        content = sum([output.size for output in template if output.type != SHT_NOBITS])
+        rows.append((_PT_TLS, _PF_R, first.offset, first.address, content, last.address + last.size - first.address, first.alignment))
+    return b"".join([_SEGMENT.pack(kind, flags, at, address, address, *rest) for kind, flags, at, address, *rest in rows])
+
+
+def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], segments: bytes) -> bytes:
+    """The file: headers, sections, what is not mapped, and the headers of sections. What no relocation changes is copied once, here."""
+    names = Strings()
+    parts: list[bytes | bytearray | memoryview] = [b"", segments]
+    at = _HEADER.size + len(segments)
+    rows = [bytes(SECTION.size)]
+    numbers = {output.name: number for number, output in enumerate([*layout.outputs.values(), *tail], 1)}
+    strings = Output(".shstrtab", _SHT_STRTAB, 0)
+    for output in (*layout.outputs.values(), *tail, strings):
+        name = names.add(output.name)
+        if output is strings:
+            output.content = names.content
+            output.size = len(names.content)
+        if output.flags & SHF_ALLOC:
+            start = output.offset
+        else:
+            start = output.offset = -(-at // output.alignment) * output.alignment
+        rows.append(_SECTION_HEADER.pack(
+            name, output.type, output.flags, output.address, start, output.size, numbers.get(output.link, 0), output.info,
+            output.alignment, output.entry_size,
+        ))  # fmt: skip
+        if output.type != SHT_NOBITS:
+            parts.append(bytes(start - at))
+            parts += _contents(inputs, output)
+            at = start + output.size
+    parts.append(bytes(-at % 8))
+    first = inputs[0]
+    parts[0] = _HEADER.pack(
+        _IDENT, ET_DYN, first.machine, 1, 0, _HEADER.size, at + -at % 8, 0, _HEADER.size, _SEGMENT.size, len(segments) // _SEGMENT.size,
+        SECTION.size, len(rows), len(rows) - 1,
+    )  # fmt: skip
+    return b"".join([*parts, *rows])
+
+
+def _contents(inputs: Sequence[Input], output: Output) -> Iterator[bytes | bytearray | memoryview]:
+    if not output.pieces:
+        yield output.content
+    at = 0
+    for piece in output.pieces:
+        section = piece.section
+        yield bytes(piece.offset - at)
+        yield (
+            memoryview(inputs[piece.owner].data)[section.offset : section.offset + section.size] if piece.content is None else piece.content
+        )
+        at = piece.offset + section.size
