@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     OpenBeneath = Callable[[int, str, int, int], Opened]
     _T = TypeVar("_T")
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "Tree", "absolute_path", "read_at", "read_file", "reraise_interrupt"]
+__all__ = [
+    "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "read_at", "read_file",
+    "reraise_interrupt", "writer",
+]  # fmt: skip
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+WRITABLE_BY_OTHERS = 0o022
 #: Symbolic links are not followed, and opening a pipe does not wait for its other end.
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _CHUNK = 1 << 20
@@ -415,6 +419,11 @@ class Tree(Files):
         self.system.fchmod(opened.number, mode)
 
 
+def writer(status: os.stat_result) -> int:
+    """The one user who can write to a file; -1 if others can as well."""
+    return -1 if status.st_mode & WRITABLE_BY_OTHERS else status.st_uid
+
+
 def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | None = None) -> bytes:
     """The whole content of a regular file, read after its size was determined.
 
@@ -431,7 +440,7 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
     opened = files.open_owned(path, READ_FLAGS)
     status = files.fstat(opened.number)
     size = status.st_size
-    if not stat_module.S_ISREG(status.st_mode) or (owners is not None and status.st_uid not in owners):
+    if not stat_module.S_ISREG(status.st_mode) or (owners is not None and writer(status) not in owners):
         raise OSError(f"{path} is not a regular file of a user whose files are used here")
     if size > limit:
         raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")

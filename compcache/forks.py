@@ -5,7 +5,9 @@ imports is never imported, and a build that another thread has claimed never end
 thread imports what the child may need, and takes the locks of the package, in the order of `LOCKS`. Parent and child release them. What
 could not be had in time, or is not worth waiting for, the child makes anew; then it forgets what the threads did that it does not have.
 
-`compcache.hit.loader`, which every process has that uses a cache, registers the three functions; this file is read by the first fork.
+`compcache.hit.runtime`, which every process has that uses a cache, registers the three functions; this file is read by the first fork.
+A signal handler that raises in one of them does not end it: it is called again until it returns, and goes on where it was. So it takes
+and releases a lock in one call of C, where no handler runs, and notes what it has done before anything else is called.
 Locks of objects, threads, and what stands in C are in `OTHERS`. `tests/test_forks.py` fails where the package has a lock that is not here.
 """
 
@@ -15,6 +17,7 @@ import importlib
 import sys
 import time
 from _thread import RLock, allocate_lock, get_ident
+from operator import methodcaller
 
 from compcache.record import Record
 
@@ -101,41 +104,44 @@ OTHERS = {
 _taken: dict[int, list[list[Any]]] = {}
 
 
-def before() -> None:
-    """Wait for imports, and take the locks."""
+def before(taken: list[Any]) -> None:
+    """Wait for imports, and take the locks; `taken`, of this fork alone, is where they are noted."""
     held = _taken.setdefault(get_ident(), [])
-    taken: list[Any] = []
-    held.append(taken)
+    if not _is_in(taken, held):
+        held.append(taken)
     deadline = time.monotonic() + _IMPORT_SECONDS
     while True:
         while _unfinished_imports() and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)
         for lock in LOCKS:
             found = lock.find() if lock.patience else None
-            if found is not None and not _is_among(found, held) and found.acquire(timeout=lock.patience):
-                taken.append(found)
+            if found is not None and not _is_among(found, held):
+                taken.extend(filter(methodcaller("acquire", timeout=lock.patience), (found,)))  # in one call of C
         if not _unfinished_imports() or time.monotonic() >= deadline:
             return
         _release(taken)  # what is imported may need one of them
 
 
-def after_in_parent() -> None:
-    """Release what was taken."""
-    held = _taken.get(get_ident())
-    if held:
-        _release(held.pop())
+def after_in_parent(done: list[Any]) -> None:
+    """Release what was taken; in `done`, of this fork alone, it is noted which."""
+    held = _taken.get(get_ident(), [])
+    if held and not done:
+        done.append(held[-1])
+    for taken in done:
+        _release(taken)
+    held[:] = [taken for taken in held if not _is_in(taken, done)]
     if not held:
         _taken.pop(get_ident(), None)
 
 
-def after_in_child() -> None:
+def after_in_child(done: list[Any]) -> None:
     """Release what was taken, make anew what was not, and forget what threads did that are not here."""
     held = _taken.get(get_ident(), [])
     for lock in LOCKS:
         found = lock.find()
         if found is not None and not _is_among(found, held):
             lock.renew()
-    after_in_parent()
+    after_in_parent(done)
     for thread in _taken.keys() - {get_ident()}:
         del _taken[thread]
     for name in _unfinished_imports():
@@ -147,12 +153,17 @@ def after_in_child() -> None:
 
 
 def _is_among(lock: Any, held: list[list[Any]]) -> bool:
-    return any(lock is other for taken in held for other in taken)
+    return any(_is_in(lock, taken) for taken in held)
+
+
+def _is_in(one: Any, several: list[Any]) -> bool:
+    return any(one is other for other in several)
 
 
 def _release(taken: list[Any]) -> None:
+    release = map(methodcaller("release"), iter(taken.pop, None))
     while taken:
-        taken.pop().release()
+        next(release)  # in one call of C
 
 
 def _import_locks() -> dict[str, Any]:

@@ -134,7 +134,6 @@ PLACES = (
 FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v", "notes-v")
 
 _MAX_SMALL_FILE = 1 << 24
-_WRITABLE_BY_OTHERS = 0o022
 
 
 def is_ordered(name: str) -> bool:
@@ -388,7 +387,7 @@ class Store:
         if self.trust:
             return
         # The superuser can change what runs here in any case, as in a package that was installed for all users.
-        if status.st_uid not in (user, 0) or status.st_mode & _WRITABLE_BY_OTHERS or link.st_uid not in (user, 0):
+        if status.st_uid not in (user, 0) or status.st_mode & file_ops.WRITABLE_BY_OTHERS or link.st_uid not in (user, 0):
             if not self.stamp_key:
                 from compcache.publish.verify import distrust
 
@@ -404,8 +403,8 @@ class Store:
             self.index.owners = None if self.stamp_key else self._owners
 
     def is_foreign(self, status: os.stat_result) -> bool:
-        """Whether this is the status of a file of a user whose files are not used."""
-        return self._owners is not None and status.st_uid not in self._owners
+        """Whether this is the status of a file that users can write to whose files are not used."""
+        return self._owners is not None and file_ops.writer(status) not in self._owners
 
     # ------------------------------------------------------------------ paths
 

@@ -104,7 +104,7 @@ def test_every_lock_and_thread_is_in_the_list() -> None:
 
 def test_one_file_asks_python_to_be_told_of_forks() -> None:
     asking = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if "os.register_at_fork" in path.read_text()]
-    assert asking == ["hit/loader.py"]
+    assert asking == ["hit/runtime.py"]
     for path in PACKAGE.rglob("*.c"):
         text = path.read_text()
         assert "pthread_mutex_t" not in text or "pthread_atfork(" in text, f"{path} has a lock that a fork leaves as it is"
@@ -120,6 +120,7 @@ def test_whoever_forgets_can_be_found() -> None:
 
 HELD = """
 import importlib
+Cache(directory)
 for lock in forks.LOCKS:
     importlib.import_module(lock.module)
 seconds = {seconds}
@@ -327,3 +328,47 @@ def test_forks_among_threads_that_compile(tmp_path: Path, threads: int) -> None:
     """1,000 children each, of 20 processes, so that many forks meet the first imports."""
     longest = [forks(tmp_path / str(number), 50, threads, 60)[1:] for number in range(20)]
     print(f"1000 children: longest fork {max(fork for fork, _ in longest)} s, longest child {max(child for _, child in longest)} s")
+
+
+# ---------------------------------------------------------------------- interrupts
+
+INTERRUPTED = """
+class Interrupt(Exception):
+    pass
+def interrupt(number, frame):
+    raise Interrupt
+cache = Cache(directory)
+cache.get_or_compile("f", lambda: source("f", 1))
+signal.signal(signal.SIGALRM, interrupt)
+raised, rounds = 0, 300
+for n in range(rounds):
+    parent = os.getpid()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, (n + 1) * 2e-6)
+        if not os.fork():
+            os._exit(0)
+        time.sleep(1)
+        break
+    except Interrupt:
+        if os.getpid() != parent:
+            os._exit(1)
+        raised += 1
+statuses = set()
+try:
+    while True:
+        statuses.add(os.waitstatus_to_exitcode(os.wait()[1]))
+except ChildProcessError:
+    pass
+free = []
+def acquire():
+    found = [lock.find() for lock in forks.LOCKS]
+    free.append(all(lock is None or lock.acquire(timeout=2) for lock in found))
+last = threading.Thread(target=acquire)
+last.start()
+last.join()
+result = [raised == rounds, statuses, free, forks._taken]
+"""
+
+
+def test_what_a_signal_handler_raises_during_a_fork_arrives_and_keeps_no_lock(directory: Path) -> None:
+    assert run_fresh(directory, FIRST + INTERRUPTED) == [True, {0}, [True], {}]

@@ -267,9 +267,9 @@ class Segment:
         status = self._files.fstat(opened.number)
         if not stat_module.S_ISREG(status.st_mode):
             raise FormatError(f"{self.name} is not a regular file")
-        if self._owners is not None and status.st_uid not in self._owners:
-            raise FormatError(f"{self.name} belongs to user {status.st_uid}")
-        self.owner = status.st_uid
+        self.owner = file_ops.writer(status)
+        if self._owners is not None and self.owner not in self._owners:
+            raise FormatError(f"users other than you can write to {self.name}")
         return opened, status.st_size
 
     def close(self) -> None:

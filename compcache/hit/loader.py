@@ -60,19 +60,6 @@ _mapping = RLock()
 _PATIENCE = 10.0
 
 
-def _at_fork(when: str) -> Callable[[], None]:
-    def act() -> None:
-        from compcache import forks
-
-        getattr(forks, when)()
-
-    return act
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(**{when: _at_fork(when) for when in ("before", "after_in_parent", "after_in_child")})
-
-
 class LoadedModule:
     """A mapped image and what its filled slots refer to.
 

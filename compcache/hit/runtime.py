@@ -12,6 +12,7 @@ from compcache.hit.target import install
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -45,8 +46,27 @@ def load_runtime() -> Any:
         import atexit
 
         atexit.register(_runtime.end)
+        _register_forks(_runtime)
         _loaded = _runtime
     return _loaded
+
+
+def _register_forks(runtime: Any) -> None:
+    """Have `compcache.forks` do what it does around each fork, to the end: a signal handler that raises there does not stop it."""
+    if hasattr(os, "register_at_fork"):
+        from _functools import partial  # type: ignore[import-not-found] # what `functools` has, without its import
+
+        hooks = {when: partial(runtime.uninterrupted, _at_fork(when)) for when in ("before", "after_in_parent", "after_in_child")}
+        os.register_at_fork(**hooks)
+
+
+def _at_fork(when: str) -> Callable[[list[Any]], None]:
+    def act(done: list[Any]) -> None:
+        from compcache import forks
+
+        getattr(forks, when)(done)
+
+    return act
 
 
 def path_opener() -> OpenBeneath | None:

@@ -11,7 +11,7 @@ import time
 
 from compcache.digest import digest
 from compcache.errors import StorageError, UntrustedDirectoryError
-from compcache.files import reraise_interrupt
+from compcache.files import WRITABLE_BY_OTHERS, reraise_interrupt
 from compcache.store import BUNDLES
 
 TYPE_CHECKING = False
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["directory_of_bundle", "is_unpacked", "name_of_state"]
 
-_WRITABLE_BY_OTHERS = 0o022
 _DAY = 86400.0
 
 
@@ -73,7 +72,7 @@ def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
     others = {status.st_uid, os.lstat(path).st_uid} - {user, 0}
     if others:
         reason = f"the bundle {path} belongs to user {others.pop()}, not to you ({user}): loading from it would run their code"
-    elif status.st_mode & _WRITABLE_BY_OTHERS:
+    elif status.st_mode & WRITABLE_BY_OTHERS:
         mode = f"{status.st_mode & 0o7777:o}"
         reason = f"the bundle {path} can be written by other users (mode {mode}): loading from it would run their code"
     else:
@@ -89,7 +88,7 @@ def is_unpacked(store: Store, place: str) -> bool:
     """
     try:
         status = store.files.stat(place)
-        if not stat.S_ISDIR(status.st_mode) or store.is_foreign(status) or (status.st_mode & _WRITABLE_BY_OTHERS and not store.trust):
+        if not stat.S_ISDIR(status.st_mode) or store.is_foreign(status):
             return False  # a link or a file, for one: nothing that this package has made for this user
         if status.st_mtime < time.time() - _DAY and not store.readonly:
             descriptor = store.files.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
-from compcache.files import reraise_interrupt
+from compcache.files import reraise_interrupt, writer
 from compcache.formats.footer import LARGEST_FOREIGN, is_signed_with, require_intact
 from compcache.formats.records import decode_module
 from compcache.publish import index_merge
@@ -49,7 +49,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("it is not a regular file")
     if foreign and not store.stamp_key:
-        raise refuse(store, module.path, f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})")
+        raise refuse(store, module.path, _whose(status))
     if foreign and module.size > LARGEST_FOREIGN:
         raise refuse(store, module.path, f"it has {module.size} bytes, more than a module that others can change may have")
     signed = _is_signed(store, module)
@@ -66,6 +66,12 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
     if store.verify and leave_stamp and not module.copied and is_settled(status):
         store.remember(store.entry_of(module, status))
     return module
+
+
+def _whose(status: os.stat_result) -> str:
+    if writer(status) < 0:
+        return f"other users can write to it (mode {stat.S_IMODE(status.st_mode):o}), and may have done so; remove it"
+    return f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})"
 
 
 def _is_signed(store: Store, module: ModuleFile) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from compcache.files import reraise_interrupt
@@ -25,9 +26,10 @@ def parse_size(text: str) -> int:
         ValueError: it is not a valid size.
     """
     match = _SIZE.fullmatch(text)
-    if match is None:
+    size = math.inf if match is None else float(match[1]) * _UNITS[match[2].lower()]
+    if math.isinf(size):
         raise ValueError(f"{text!r} is not a valid size: expected a number of bytes, or one with a unit, like 500M or 2GiB")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return int(size)
 
 
 def parse_duration(text: str) -> float:

@@ -270,11 +270,12 @@ def test_the_environment_sets_the_limit_and_zero_means_none(
         assert cache.stats().max_size is None
 
 
+@pytest.mark.parametrize("limit", ["lots", "9" * 400])
 def test_a_limit_that_is_no_size_is_a_warning_at_the_addition(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setenv("COMPCACHE_MAX_SIZE", "lots")
-    with pytest.warns(UserWarning, match="'lots' is not a valid size"):
+    monkeypatch.setenv("COMPCACHE_MAX_SIZE", limit)
+    with pytest.warns(UserWarning, match=f"'{limit}' is not a valid size"):
         add(cache, "f")
     assert cache.has("f")
 

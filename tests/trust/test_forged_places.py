@@ -181,6 +181,18 @@ def test_nor_in_a_directory_of_the_superuser(tmp_path: Path, templates: Template
 
 
 @needs_root
+@pytest.mark.parametrize("situation", ["own", "own, trusted keys", "own, signing key", "above layers"])
+def test_nor_in_files_of_the_reader_that_others_can_write_to(tmp_path: Path, templates: Templates, situation: str) -> None:
+    victim = victim_in(tmp_path, templates, SITUATIONS[situation])
+    write_forgeries(victim, TOGETHER)
+    for path in victim.root.rglob("*"):
+        if path.is_file() and path.lstat().st_uid == OTHER_USER:
+            os.chown(path, os.geteuid(), os.getegid())
+            path.chmod(0o666)
+    assert_right(victim, SITUATIONS[situation], TOGETHER)
+
+
+@needs_root
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
 def test_nor_in_a_layer(tmp_path: Path, templates: Templates, whose: str) -> None:
     situation = SITUATIONS["own, trusted keys"]

@@ -70,6 +70,7 @@ static PyMethodDef functions[] = {
     {"processor_word", processor_word, METH_O, NULL},
     {"open_beneath", open_beneath, METH_VARARGS, NULL},
     {"memory_file", memory_file, METH_O, NULL},
+    {"uninterrupted", uninterrupted, METH_O, NULL},
     {"setup", setup, METH_VARARGS, NULL},
     {"end", end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

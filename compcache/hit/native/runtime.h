@@ -8,6 +8,7 @@
  *   commit.c     stores into the memory of images, together with the tables that record them
  *   processor.c  what the processor says of itself; how it is asked is in processor_*.h
  *   paths.c      opens files below a directory, following no links; open descriptors
+ *   forks.c      calls what is done around a fork, whatever signals come
  *   module.c     the extension module and its state
  *
  * Ownership: a target owns its image and its context, an image owns what keeps its code valid. Nothing points back.
@@ -108,5 +109,8 @@ PyObject *processor_word(PyObject *module, PyObject *name);
 extern PyType_Spec descriptor_spec;
 PyObject *open_beneath(PyObject *module, PyObject *args);
 PyObject *memory_file(PyObject *module, PyObject *name);
+
+/* forks.c */
+PyObject *uninterrupted(PyObject *module, PyObject *function);
 
 #endif
