@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PACKAGE = PACKAGE_ROOT / "compcache"
 #: Where else the name of an architecture stands in code, and why.
 ELSEWHERE = {
+    "forks.py": "iced_x86 is a package that a fork may interrupt the import of",
     "formats/host.py": "hits name their platform as modules do, and import nothing of arch/",
     "build/llvm_types.py": "x86_fp80 is a type of LLVM's",
     "cli/render/code.py": "x86_fp80 is a type of LLVM's",
