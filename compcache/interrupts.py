@@ -102,7 +102,8 @@ def _was_given(frame: FrameType, caller: FrameType) -> bool:
 
 def _codes_of_handlers() -> set[CodeType]:
     """The code of all signal handlers that are installed."""
-    import _signal as signal  # built in: a process may have lost the right to read the standard library
+    # Built in: a process may have lost the right to read the standard library.
+    import _signal as signal  # type: ignore[import-not-found]
 
     installed = [signal.getsignal(number) for number in signal.valid_signals()]
     functions = [getattr(handler, "func", handler) for handler in installed if callable(handler)]  # `functools.partial`

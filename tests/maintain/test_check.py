@@ -190,6 +190,7 @@ def test_a_module_that_others_can_write_to_is_found(cache: Cache, module_id: str
     assert only(cache.check()).kind == "permissions"
     assert cache.check(repair=True)
     assert cache.check().findings == ()
+    assert not module_file(directory, module_id).exists()  # with another mode it would be believed, whoever wrote it
 
 
 def test_a_pin_of_nothing_is_a_note(cache: Cache) -> None:

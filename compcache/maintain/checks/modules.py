@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, FormatError
-from compcache.files import FILE_MODE, reraise_interrupt
+from compcache.files import reraise_interrupt, writer
 from compcache.formats import known_faults
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.manifest import FUNCTION, GLOBAL, MODULE, NEEDS, NO_ENTRY, NO_SLOT, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
-from compcache.maintain.checks.permissions import check_mode
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_files import status_of_modules
 from compcache.usage.module_reader import ModuleSections
@@ -33,9 +32,9 @@ def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
     state.present = status_of_modules(store)
     state.rows = load_rows(store, state.present, lambda: read_ledger(store).rows(), state.progress)
     for module_id, status in list(state.present.items()):
-        if status.st_mode & 0o022:
-            check_mode(state, store.module_path(module_id), status, FILE_MODE)
-        if module_id not in state.rows:
+        if writer(status) < 0:
+            state.open_to_others(module_id)
+        elif module_id not in state.rows:
             state.unusable_for(module_id, _why_unreadable(store, module_id))
     _note_faults(state)
     functions = sum(len(row.names) for row in state.rows.values())

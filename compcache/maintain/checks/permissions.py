@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.maintain.checks.state import CheckState
     from compcache.store import Store
 
-__all__ = ["check_mode", "check_permissions"]
+__all__ = ["check_permissions"]
 
 
 def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
@@ -33,19 +33,19 @@ def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
             reraise_interrupt(error)
             continue
         checked += 1
-        check_mode(state, path, status, DIRECTORY_MODE)
+        _check_mode(state, path, status)
     return checked, {}
 
 
-def check_mode(state: CheckState, path: str, status: os.stat_result, wanted: int) -> None:
-    """Report a file or directory that other users could exchange or write to, and set its mode to `wanted` if repair is requested."""
+def _check_mode(state: CheckState, path: str, status: os.stat_result) -> None:
+    """Report a directory in which other users could exchange files, and take that right away if repair is requested."""
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
         state.find("permissions", path, f"{path} is a symbolic link, which compcache does not create; remove it")
     elif status.st_uid not in (os.getuid(), 0):
         state.find("permissions", path, f"{path} belongs to user {status.st_uid}, who could run code as you; change its owner")
     elif mode & 0o022:
-        done = state.repair and _set_mode(state.store, path, wanted)
+        done = state.repair and _set_mode(state.store, path, DIRECTORY_MODE)
         what = "" if done else f"; run 'chmod go-w {path}', or repair"
         state.find("permissions", path, f"other users can write to {path} ({mode:04o}){what}", repaired=done)
 

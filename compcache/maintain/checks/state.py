@@ -57,12 +57,16 @@ class CheckState:
             self.forget(module_id)
             self.unusable.add(module_id)
             return
-        self._damaged(module_id, path, str(error))
+        self._set_aside("damaged", module_id, f"{path} is damaged: {error}")
 
-    def _damaged(self, module_id: bytes, path: str, reason: str) -> None:
-        done = self.repair and _set_aside(self.store, path)
+    def open_to_others(self, module_id: bytes) -> None:
+        """Report a module that other users can write to, and set it aside if asked to: who only changed its mode would make their code his own."""
+        self._set_aside("permissions", module_id, f"other users can write to {self.store.module_path(module_id)}, and may have done so")
+
+    def _set_aside(self, kind: str, module_id: bytes, reason: str) -> None:
+        done = self.repair and _set_aside(self.store, self.store.module_path(module_id))
         what = "it was moved to quarantine" if done else "repair moves it to quarantine, and what it has is made again"
-        self.find("damaged", module_id.hex(), f"{path} is damaged: {reason}; {what}", repaired=done)
+        self.find(kind, module_id.hex(), f"{reason}; {what}", repaired=done)
         self.forget(module_id)
         if not done:
             self.unusable.add(module_id)
