@@ -60,7 +60,7 @@ class CheckState:
         self._set_aside("damaged", module_id, f"{path} is damaged: {error}")
 
     def open_to_others(self, module_id: bytes) -> None:
-        """Report a module that other users can write to, and set it aside if asked to: who only changed its mode would make their code his own."""
+        """Report a module that other users can write to, and set it aside if asked to: a change of its mode would make their code ours."""
         self._set_aside("permissions", module_id, f"other users can write to {self.store.module_path(module_id)}, and may have done so")
 
     def _set_aside(self, kind: str, module_id: bytes, reason: str) -> None:
