@@ -54,6 +54,15 @@ def reverted(cache: Cache, directory: Path) -> Path:
     return directory
 
 
+def test_what_is_added_again_is_the_newest_whatever_the_segments_are_called(tmp_path: Path) -> None:
+    """The numbers of the first addition and of the second one are in two segments, which are read in the order of their names."""
+    for number in range(10):
+        with Cache(tmp_path / str(number)) as cache:
+            for value in (number, number + 100, number):
+                cache.add_module(version(value))
+        assert answer(tmp_path / str(number)) == number
+
+
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
 def test_the_newest_answers(cache: Cache, directory: Path, order: tuple[int, ...]) -> None:
     for number in order:
