@@ -65,7 +65,7 @@ def _cache(session: Session) -> Iterator[_Finding]:
         yield _Finding(PROBLEM, "directory", getattr(error, "reason", "") or str(error))
         return
     with cache:
-        for look in (_directory, _content, _layers, _rules, _remote, _tools):
+        for look in (_directory, _content, _layers, _rules, _remote):
             try:
                 yield from look(cache, session)
             except (CompcacheError, ValueError, OSError) as error:
@@ -92,6 +92,7 @@ def _directory(cache: Cache, session: Session) -> Iterator[_Finding]:
 
 
 def _content(cache: Cache, _: Session) -> Iterator[_Finding]:
+    """What is there, and what would add to it."""
     info = cache.info()
     held = f"{plural(info.functions, 'function')} in {plural(info.modules, 'module')}"
     yield _Finding(OK, "content", f"{held}, {fullness(info.size, info.max_size)}")
@@ -100,6 +101,10 @@ def _content(cache: Cache, _: Session) -> Iterator[_Finding]:
     if info.other_formats:
         names = ", ".join(info.other_formats)
         yield _Finding(NOTE, "other formats", f"{names}: not used by this version; 'compcache prune --stale 0s' removes them")
+    yield _Finding(OK, "processor", f"{info.platform}, {info.cpu}")
+    yield _Finding(OK, "llvm", f"{info.llvm_version}, by llvmlite")
+    yield _Finding(OK, "linker", info.linker)
+    yield _Finding(OK, "loader", info.loader)
 
 
 def _layers(cache: Cache, _: Session) -> Iterator[_Finding]:
@@ -149,14 +154,6 @@ def _remote(_: Cache, __: Session) -> Iterator[_Finding]:
     yield _Finding(PROBLEM if problem else OK, "remote", f"{settings.shown} ({settings.mode}): {problem or 'answers'}")
     if found["waiting_uploads"]:
         yield _Finding(NOTE, "remote", f"{plural(found['waiting_uploads'], 'module')} wait to be uploaded")
-
-
-def _tools(cache: Cache, _: Session) -> Iterator[_Finding]:
-    info = cache.info()
-    yield _Finding(OK, "processor", f"{info.platform}, {info.cpu}")
-    yield _Finding(OK, "llvm", f"{info.llvm_version}, by llvmlite")
-    yield _Finding(OK, "linker", info.linker)
-    yield _Finding(OK, "loader", info.loader)
 
 
 def _numba() -> Iterator[_Finding]:
