@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from compcache import globals as globals  # noqa: A004 - the public name
     from compcache import numba as numba
     from compcache.build.source import Function, ModuleSource
+    from compcache.configuration import SettingError
     from compcache.errors import (
         ArgumentBufferError,
         CacheWarning,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from compcache.maintain.report_types import CheckReport, CheckStep, Finding, PrunedFile, PrunedModule, PruneReport
     from compcache.miss.many import ModulesNotAddedError
     from compcache.remote.answer import RemoteAnswer
-    from compcache.settings import SettingError
     from compcache.signature import Signature
     from compcache.usage.summaries import (
         CacheStats,
@@ -159,7 +159,7 @@ _HOMES = {
     "PruneReport": "maintain.report_types",
     "PrunedFile": "maintain.report_types",
     "PrunedModule": "maintain.report_types",
-    "SettingError": "settings",
+    "SettingError": "configuration",
     "Realization": "inspect.descriptions",
     "RemoteAnswer": "remote.answer",
     "RemoteStats": "usage.summaries",

@@ -12,6 +12,7 @@ from compcache.files import absolute_path
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
 from compcache.hit.runtime import path_opener
+from compcache.settings import is_on, setting
 from compcache.store import Store
 
 TYPE_CHECKING = False
@@ -54,7 +55,7 @@ DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
 def default_directory() -> str:
     """The directory of a cache that was opened without one: $COMPCACHE_DIR, else the user's cache directory."""
-    chosen = os.environ.get(DIRECTORY_VARIABLE)
+    chosen = setting(DIRECTORY_VARIABLE)
     if chosen:
         return chosen
     if sys.platform.startswith(("linux", "freebsd", "openbsd", "netbsd")):
@@ -147,7 +148,7 @@ class Cache:
         self._max_size = max_size if max_size is None else _size_in_bytes(max_size)
         self._lock_timeout = lock_timeout
         self._retarget = retarget
-        self._checks = sys.flags.dev_mode or bool(os.environ.get(CHECK_VARIABLE))
+        self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
         self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
         self._keys_given = signing_key, publish_key
         self._remote_given = remote, remote_mode
@@ -1110,17 +1111,17 @@ def _open_store(
     """The store of a directory, with what is not given as the environment has it."""
     options["open_beneath"] = path_opener()
     rules = signing_key, trusted_keys, publish_key, min_llvm
-    if rules != (None,) * 4 or any(map(os.environ.get, RULES)):
+    if rules != (None,) * 4 or any(map(setting, RULES)):
         from compcache.signing.rules import read_rules
 
         options.update(read_rules(*rules, RULES))
     options["recorder"] = recorder_for
-    if os.environ.get(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
+    if is_on(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
         from compcache.hit.log import logging_recorder_for
 
         options["recorder"] = logging_recorder_for
     if layers is None:
-        layers = [path for path in os.environ.get(LAYERS_VARIABLE, "").split(os.pathsep) if path]
+        layers = [path for path in setting(LAYERS_VARIABLE).split(os.pathsep) if path]
     if layers:
         from compcache.layers.layered_store import LayeredStore, layer_paths
 
@@ -1164,7 +1165,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
     """
     cache = _open_cache(path, signed=True) if signed else _open_cache(path, signed=False) or _open_cache(path, signed=True)
     if cache is None:
-        if signed and not os.environ.get(KEY_VARIABLE) and not os.environ.get(TRUSTED_VARIABLE):
+        if signed and not setting(KEY_VARIABLE) and not setting(TRUSTED_VARIABLE):
             from compcache.hit.call_errors import no_key_for_pickled
 
             raise no_key_for_pickled(path, func_name, KEY_VARIABLE)

@@ -452,11 +452,10 @@ def address_of(symbol: str) -> int:
 
 def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | None:
     """The CPUs that `ModuleSource(targets=...)` stands for: those of $COMPCACHE_TARGETS where it names none; None for this host alone."""
-    import os
-
+    from compcache.settings import setting
     from compcache.targets.machine import TARGETS_VARIABLE
 
-    return targets or os.environ.get(TARGETS_VARIABLE) or None
+    return targets or setting(TARGETS_VARIABLE) or None
 
 
 def has_settled(newest: int) -> bool:

@@ -5,10 +5,8 @@ The facade makes one at the first miss and gives it to whatever is not a hit. No
 
 from __future__ import annotations
 
-import os
-
 from compcache.files import reraise_interrupt
-from compcache.settings import from_environment
+from compcache.settings import from_environment, setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +77,7 @@ class Session:
 
     def remote_mode(self) -> str | None:
         """What may be done with it: what was given, or what the environment says."""
-        return self._remote_given[1] or os.environ.get(REMOTE_MODE_VARIABLE)
+        return self._remote_given[1] or setting(REMOTE_MODE_VARIABLE) or None
 
     def remote(self) -> RemoteStore | None:
         """The remote store; None where there is none.

@@ -1,42 +1,78 @@
-"""Settings of the environment: one function reads them all, and says which one is not valid."""
+"""Settings: each is an environment variable, or what a configuration file says where that is not set. The one place that reads them."""
 
 from __future__ import annotations
 
 import os
 
-from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import TypeVar
 
     _T = TypeVar("_T")
 
-__all__ = ["SettingError", "from_environment"]
+__all__ = ["configuration", "configuration_files", "from_environment", "is_on", "setting"]
+
+#: Names the one configuration file, in place of the user's and the system's; ``none``: no file at all.
+CONFIGURATION_VARIABLE = "COMPCACHE_CONFIG"
+#: What this process has read of configuration files: one item, once it has.
+_read: list[Mapping[str, str]] = []
 
 
-class SettingError(CompcacheError, ValueError):
-    """An environment variable has a value that is not valid; `variable` is its name."""
+def setting(variable: str) -> str:
+    """The text of a setting; empty where nothing says it. A variable that is set, to nothing even, goes before the configuration.
 
-    def __init__(self, message: str, variable: str = "") -> None:
-        super().__init__(message)
-        self.variable = variable
+    Raises:
+        SettingError: a configuration file cannot be used.
+    """
+    text = os.environ.get(variable)
+    return configuration().get(variable, "") if text is None else text
+
+
+def is_on(variable: str, *, default: bool = False) -> bool:
+    """Whether a switch is on: off are 0, off, no and false."""
+    text = setting(variable).strip().lower()
+    return text not in ("0", "off", "no", "false") if text else default
 
 
 def from_environment(variable: str, read: Callable[[str], _T]) -> _T | None:
-    """What `read` makes of the value of an environment variable; None where it is not set or empty.
+    """What `read` makes of the text of a setting; None where nothing says it.
 
     Raises:
-        SettingError: `read` raised `ValueError`, or `OSError` about a file that the value names. The message names the variable.
+        SettingError: `read` raised `ValueError`, or `OSError` about a file that the value names. The message names the variable,
+            or the key and its configuration file.
     """
-    text = os.environ.get(variable)
+    text = setting(variable)
     if not text:
         return None
-    try:
-        return read(text)
-    except (ValueError, OSError) as error:
-        reraise_interrupt(error)
-        message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        raise SettingError(f"{variable}: {message}", variable) from error
+    from compcache.configuration import checked
+
+    return checked(text, read, variable, configuration_files())
+
+
+def configuration() -> Mapping[str, str]:
+    """What the configuration files say, by environment variable. A process reads them once.
+
+    Raises:
+        SettingError: one of them cannot be used.
+    """
+    if not _read:
+        named = CONFIGURATION_VARIABLE in os.environ
+        files = [path for path in configuration_files() if named or os.path.exists(path)]
+        found: Mapping[str, str] = {}
+        if files:
+            from compcache.configuration import read_configuration
+
+            found = read_configuration(files)
+        _read.append(found)
+    return _read[0]
+
+
+def configuration_files() -> tuple[str, ...]:
+    """The files that count, there or not, the one that is preferred first."""
+    chosen = os.environ.get(CONFIGURATION_VARIABLE)
+    if chosen:
+        return () if chosen.lower() == "none" else (chosen,)
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    users = base if os.path.isabs(base) else os.path.expanduser("~/.config")
+    return os.path.join(users, "compcache", "config.toml"), "/etc/compcache/config.toml"

@@ -28,7 +28,8 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: From the bottom up: folders, and the files at the top of the package. What stands on one floor does not import one
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "interrupts", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "forks"),
+    ("errors", "files", "interrupts", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "configuration",
+     "forks"),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),
@@ -92,6 +93,7 @@ HIT_PATH = frozenset(
         "hit.runtime",
         "hit.target",
         "record",
+        "settings",
         "store",
     )
 )
@@ -134,6 +136,7 @@ OTHER_FOLDERS = {
 }
 #: Tests beside the folders, and why.
 TESTS_OF_THE_WHOLE = {
+    "test_configuration": "configuration.py and settings.py",
     "test_documents": "the programs and commands of all pages",
     "test_embeddings": "where the package runs at all",
     "test_example_programs": "compilers that are built on the package",

@@ -22,6 +22,7 @@ from compcache.cli.examples import EXAMPLES
 from compcache.cli.output import PROGRAM, QUIET, end_progress, is_quiet, near_name, printable, say
 from compcache.cli.session import Session
 from compcache.errors import CacheWarning, CompcacheError, NotCachedError, UntrustedDirectoryError
+from compcache.settings import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -199,7 +200,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
         return
     if directory is not None:
         _require_directory(directory)
-    if ctx.invoked_subcommand not in _SHOWING_SETTINGS and any(name.startswith("COMPCACHE_") for name in os.environ):
+    if ctx.invoked_subcommand not in _SHOWING_SETTINGS and (any(name.startswith("COMPCACHE_") for name in os.environ) or configuration()):
         _look_at_settings()
     ctx.obj = Session(directory, trust=trust)
 

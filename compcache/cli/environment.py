@@ -5,16 +5,18 @@ For ``compcache config``, ``compcache doctor`` and the documents; a command that
 
 from __future__ import annotations
 
+import os
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.configuration import SettingError, place_of
 from compcache.errors import CompcacheError
-from compcache.settings import from_environment
+from compcache.settings import CONFIGURATION_VARIABLE, configuration, configuration_files, from_environment, setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["SETTINGS", "Setting", "invalid_settings", "misspelt_settings"]
+__all__ = ["SETTINGS", "Setting", "invalid_settings", "misspelt_settings", "source_of"]
 
 _PREFIX = "COMPCACHE_"
 _SWITCH = ("1", "on", "yes", "true", "0", "off", "no", "false")
@@ -32,11 +34,16 @@ class Setting(NamedTuple):
 
 def invalid_settings() -> Iterator[tuple[str, str]]:
     """The variables that are set to something that is not valid, each with a message that names it and says what is allowed."""
-    for setting in SETTINGS:
+    try:
+        configuration()
+    except SettingError as error:
+        yield CONFIGURATION_VARIABLE, str(error)
+        return  # it could set any of them
+    for row in SETTINGS:
         try:
-            from_environment(setting.name, setting.check)
+            from_environment(row.name, row.check)
         except CompcacheError as error:
-            yield setting.name, str(error)
+            yield row.name, str(error)
 
 
 def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -47,6 +54,16 @@ def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str
             near = get_close_matches(name.removeprefix(_PREFIX), known, 1, 0.7)
             if near:
                 yield name, _PREFIX + near[0]
+
+
+def source_of(name: str) -> str:
+    """What sets a variable, for people: itself, a key of a configuration file, or "default"."""
+    if os.environ.get(name):
+        return f"${name}"
+    if not setting(name):
+        return "default"
+
+    return place_of(name, configuration_files())
 
 
 # ------------------------------------------------------------------- values
@@ -159,5 +176,6 @@ SETTINGS = (
         "COMPCACHE_PUBLISH_KEY", "the secret key that signs added modules for others, or @ and its file", "none", _publish_key, secret=True
     ),
     Setting("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native", _targets),
+    Setting(CONFIGURATION_VARIABLE, "the configuration file; none: no such file is read", "those of the user and of the system", _any),
     Setting("COMPCACHE_NUMBA", "1: cache functions that Numba compiles with cache=True", "0", _switch),
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 
 import click
 
 from compcache.cache import DIRECTORY_VARIABLE, Cache, default_directory
+from compcache.cli.environment import source_of
 from compcache.files import absolute_path
 
 __all__ = ["Session", "pass_session"]
@@ -18,14 +20,22 @@ class Session:
     def __init__(self, directory: str | None, *, trust: bool) -> None:
         self.given = directory
         self.trust = trust
-        self.directory = absolute_path(directory if directory is not None else default_directory())
+
+    @cached_property
+    def directory(self) -> str:
+        """Where the cache is, there or not.
+
+        Raises:
+            SettingError: a configuration file would tell, and cannot be used.
+        """
+        return absolute_path(self.given if self.given is not None else default_directory())
 
     @property
     def chosen_by(self) -> str:
         """The option or variable that chose the directory, or "default"."""
         if self.given is not None:
             return "--dir"
-        return f"${DIRECTORY_VARIABLE}" if os.environ.get(DIRECTORY_VARIABLE) else "default"
+        return source_of(DIRECTORY_VARIABLE)
 
     def open(self, *, allow_pickle: bool = False) -> Cache:
         """Open the cache for a command that may create it."""

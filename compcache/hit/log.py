@@ -6,12 +6,12 @@ Read by caches that are opened while `COMPCACHE_DEBUG` is set or `logging` is im
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from typing import TYPE_CHECKING
 
 from compcache.hit.miss import miss_reason
 from compcache.hit.recorder import recorder_for
+from compcache.settings import is_on
 from compcache.store import NullRecorder
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def logging_recorder_for(files: Tree, root: str, *, readonly: bool) -> LoggingRe
 
 def _set_up() -> None:
     """With `COMPCACHE_DEBUG`, log to standard error unless the program has configured logging; once per process."""
-    if os.environ.get(DEBUG_VARIABLE, "").lower() in ("", "0", "off", "no", "false"):
+    if not is_on(DEBUG_VARIABLE):
         return
     if not _logger.handlers and not _logger.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)

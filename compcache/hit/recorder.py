@@ -18,6 +18,7 @@ from time import time
 from compcache.digest import name_key
 from compcache.files import FILE_MODE, Files, Tree, reraise_interrupt
 from compcache.formats.journal import HOUR, MISSES_ID, encode_batch
+from compcache.settings import is_on
 from compcache.store import JOURNALS, NullRecorder
 
 TYPE_CHECKING = False
@@ -211,7 +212,7 @@ _recorders: dict[str, Recorder] = {}
 
 def recorder_for(files: Tree, root: str, *, readonly: bool) -> Recorder | NullRecorder:
     """The recorder of a directory; one that counts nothing for a cache that must not be written to."""
-    if readonly or os.environ.get(SWITCH_VARIABLE) in ("0", "off", "no", "false"):
+    if readonly or not is_on(SWITCH_VARIABLE, default=True):
         return NullRecorder()
     if type(files.system) is not Files:
         return Recorder(files, root)

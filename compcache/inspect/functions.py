@@ -147,7 +147,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         functions=len(set(names)),
         realizations=len(names),
         size=sum(status.size for status in present.values()),
-        max_size=effective_limit(max_size),
+        max_size=effective_limit(max_size, store.root),
         hits=hits,
         misses=misses,
         other_size=_size_below(store.root, leave_out=MODULES.directory),

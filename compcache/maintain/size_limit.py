@@ -45,7 +45,7 @@ def note_additions(
     for size, (module_id, built) in zip(sizes, added, strict=True):
         store.stats.added(size, encode_rows([row_of_built(module_id, built)]))
     try:
-        limit = effective_limit(given)
+        limit = effective_limit(given, store.root)
         if limit is not None:
             new = [module_id for module_id, _ in added]
             _account(store, lambda: frozenset([*new, *in_use()]), sum(sizes), limit)

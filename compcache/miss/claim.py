@@ -11,8 +11,7 @@ from compcache.errors import ReentrantCompileError, StorageError
 from compcache.hit.memory import begin_build, end_build
 from compcache.miss.builders import enter, leave, take_over
 from compcache.publish.locks import claim
-from compcache.settings import from_environment
-from compcache.usage.limits import read_seconds
+from compcache.usage.limits import limit_setting, read_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,5 +147,5 @@ def _forget_interrupted() -> None:
 def _timeout(session: Session) -> float:
     if session.lock_timeout is not None:
         return session.lock_timeout
-    seconds = from_environment("COMPCACHE_LOCK_TIMEOUT", read_seconds)
+    seconds = limit_setting("COMPCACHE_LOCK_TIMEOUT", read_seconds, session.store.root)
     return _DEFAULT_TIMEOUT if seconds is None else seconds

@@ -6,7 +6,6 @@ loaded: the user decides what a name stands for. A difference causes one warning
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FUNCTION, LINK_ONLY, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.quarantine import warn, warn_once
+from compcache.settings import is_on
 from compcache.store import is_ordered
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ __all__ = [
 ]  # fmt: skip
 
 _CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
-_OFF = ("", "0", "off", "no", "false")
 _ABOUT_THE_FILE = ("; ModuleID", "source_filename")
 _MOST_NAMED = 10
 _ADVICE = (
@@ -74,7 +73,7 @@ def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, b
 
 def is_checking() -> bool:
     """Whether $COMPCACHE_CHECK asks to compare what is cached with what programs have now."""
-    return os.environ.get("COMPCACHE_CHECK", "").lower() not in _OFF
+    return is_on("COMPCACHE_CHECK")
 
 
 def other_sources(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:

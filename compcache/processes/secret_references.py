@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from compcache.files import reraise_interrupt
+from compcache.settings import setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def read_secret(text: str, what: str) -> str:
         return text[1:] if text[:2] in ("$$", "@@") else text
     if text[0] == "@":
         return _content(text[1:], what)
-    value = os.environ.get(text[1:])
+    value = setting(text[1:])
     if not value:
         raise ValueError(f"{what} is named by the environment variable {text[1:]}, which is not set in this process: set it on every host")
     if value[0] == "$" and is_reference(value):
@@ -68,10 +69,13 @@ def reference_to(given: str | bytes | None, value: str | bytes, variable: str, w
     Raises:
         ValueError: it was given as a value, and this system has no files in memory.
     """
+    said = setting(variable)
+    if given is None and variable not in os.environ and is_reference(said):
+        given = said  # by a configuration file
     if isinstance(given, str) and is_reference(given):
         return given if given[0] == "$" or given.startswith("@" + _MEMORY) else "@" + os.path.abspath(given[1:])
     data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-    if given is None or os.environ.get(variable, "").encode("utf-8", "surrogateescape") == data:
+    if given is None or said.encode("utf-8", "surrogateescape") == data:
         return "$" + variable
     return _hold(data, what)
 

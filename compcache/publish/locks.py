@@ -29,6 +29,7 @@ from compcache.digest import name_key
 from compcache.files import FILE_MODE, reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.publish.root import make_place
+from compcache.settings import is_on
 from compcache.store import LOCKS
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _disown() -> None:
 
 def locks_enabled() -> bool:
     """Whether the environment allows lock files."""
-    return os.environ.get("COMPCACHE_LOCKS", "1").strip().lower() not in ("0", "off", "no", "false")
+    return is_on("COMPCACHE_LOCKS", default=True)
 
 
 @contextmanager

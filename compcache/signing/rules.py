@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from compcache.formats.records import version_numbers
 from compcache.processes.secret_references import read_secret
-from compcache.settings import from_environment
+from compcache.settings import from_environment, setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ def read_rules(
     key = _chosen(signing_key, variables[0], _signing_key)
     if key is not None:
         options["signing_key"] = key
-    if trusted_keys is not None or publish_key is not None or os.environ.get(variables[1]) or os.environ.get(variables[2]):
+    if trusted_keys is not None or publish_key is not None or setting(variables[1]) or setting(variables[2]):
         from compcache.signing.keys import read_own, read_publics
 
         own = _chosen(publish_key, variables[2], read_own) if publish_key != "" else None

@@ -5,10 +5,18 @@ from __future__ import annotations
 import math
 import re
 
+from compcache.configuration import SettingError, project_setting
 from compcache.files import reraise_interrupt
-from compcache.settings import from_environment
+from compcache.settings import from_environment, setting
 
-__all__ = ["DEFAULT_MAX_SIZE", "effective_limit", "parse_duration", "parse_size", "read_seconds", "read_size"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
+
+__all__ = ["DEFAULT_MAX_SIZE", "effective_limit", "limit_setting", "parse_duration", "parse_size", "read_seconds", "read_size"]
 
 #: Half a million modules of ten kilobytes, more than most projects ever compile, and yet a size that fits a home
 #: directory; ccache has the same default.
@@ -80,15 +88,32 @@ def read_size(size: object, what: str = "max_size") -> int:
     return size
 
 
-def effective_limit(given: int | None) -> int | None:
-    """The limit in bytes: `given`, else $COMPCACHE_MAX_SIZE, else the default; None (no limit) if that is 0.
+def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | None:
+    """What `read` makes of a limit: of the environment's or a configuration file's, else of that of the project that the directory is in.
+
+    Raises:
+        SettingError: `read` raised `ValueError`; the message names the variable or the file.
+    """
+    if setting(variable):
+        return from_environment(variable, read)
+
+    text, path = project_setting(variable, root)
+    try:
+        return read(text) if text else None
+    except ValueError as error:
+        reraise_interrupt(error)
+        raise SettingError(f"{path}: [tool.compcache]: {error}", variable) from error
+
+
+def effective_limit(given: int | None, root: str) -> int | None:
+    """The limit in bytes of a cache directory: `given`, else the setting, else the default; None (no limit) if that is 0.
 
     Raises:
         ValueError: it is negative.
-        SettingError: the variable is not a valid size.
+        SettingError: the setting is not a valid size.
     """
     if given is None:
-        given = from_environment("COMPCACHE_MAX_SIZE", parse_size)
+        given = limit_setting("COMPCACHE_MAX_SIZE", parse_size, root)
         if given is None:
             return DEFAULT_MAX_SIZE
     if given < 0:

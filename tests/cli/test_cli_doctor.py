@@ -23,6 +23,7 @@ INVALID = {
     "COMPCACHE_LOCKS": ("maybe", "use 1 or 0"),
     "COMPCACHE_STATS": ("maybe", "use 1 or 0"),
     "COMPCACHE_CHECK": ("maybe", "use 1 or 0"),
+    "COMPCACHE_CONFIG": ("/nowhere/config.toml", "No such file"),
     "COMPCACHE_DEBUG": ("maybe", "use 1 or 0"),
     "COMPCACHE_NUMBA": ("maybe", "use 1 or 0"),
     "COMPCACHE_MIN_LLVM": ("newest", "expected numbers"),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compcache.errors import LinkerError
+from compcache.settings import setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,8 +68,8 @@ def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]
     """
     if not sys.platform.startswith(_ELF_PLATFORMS):
         return ()
-    variables = os.environ if environ is None else environ
-    return _find(variables.get(LINKER_VARIABLE), variables.get("PATH", os.defpath))
+    choice = setting(LINKER_VARIABLE) if environ is None else environ.get(LINKER_VARIABLE)
+    return _find(choice, (os.environ if environ is None else environ).get("PATH", os.defpath))
 
 
 def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
@@ -78,7 +79,7 @@ def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
 
 def is_named() -> bool:
     """Whether the environment names a linker, which then makes all images."""
-    return os.environ.get(LINKER_VARIABLE, "").strip().lower() not in ("", *_NO_LINKER)
+    return setting(LINKER_VARIABLE).strip().lower() not in ("", *_NO_LINKER)
 
 
 @functools.lru_cache(maxsize=16)

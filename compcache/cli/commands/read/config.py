@@ -6,11 +6,12 @@ import os
 
 import click
 
-from compcache.cli.environment import SETTINGS, Setting
+from compcache.cli.environment import SETTINGS, Setting, source_of
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, print_rows
 from compcache.cli.session import Session, pass_session
 from compcache.remote.address import shown_url
+from compcache.settings import setting as text_of
 
 __all__ = ["command"]
 
@@ -32,8 +33,8 @@ def command(session: Session, as_json: bool) -> None:
 
 
 def _row(setting: Setting, session: Session) -> tuple[str, str, str, str]:
-    value = os.environ.get(setting.name, "")
-    source = "environment" if value else "default"
+    value = text_of(setting.name)
+    source = "environment" if os.environ.get(setting.name) else source_of(setting.name)
     if setting.name == "COMPCACHE_DIR":
         value = session.directory
         source = "--dir" if session.chosen_by == "--dir" else source

@@ -12,6 +12,7 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, fullness, plural, print_rows, size_text
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError
+from compcache.settings import CONFIGURATION_VARIABLE, configuration, configuration_files, from_environment, is_on, setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,9 @@ def command(session: Session, as_json: bool) -> int:
 
     Nothing is created or changed. Exit status 1 if there is a problem.
     """
-    findings = [*_settings(), *_cache(session), *_numba()]
+    findings = [*_settings()]
+    if all(finding.subject != CONFIGURATION_VARIABLE for finding in findings):
+        findings += [*_cache(session), *_numba()]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -51,10 +54,18 @@ def command(session: Session, as_json: bool) -> int:
 def _settings() -> Iterator[_Finding]:
     for name, message in invalid_settings():
         yield _Finding(PROBLEM, name, message.removeprefix(f"{name}: "))
+        if name == CONFIGURATION_VARIABLE:
+            return
     for name, near in misspelt_settings(os.environ):
         yield _Finding(PROBLEM, name, f"nothing reads this variable: {near} is a setting")
-    chosen = [setting.name for setting in SETTINGS if os.environ.get(setting.name)]
-    yield _Finding(OK, "settings", f"from the environment: {', '.join(chosen)}" if chosen else "all have their defaults")
+    chosen = [row.name for row in SETTINGS if os.environ.get(row.name)]
+    if chosen:
+        yield _Finding(OK, "settings", f"from the environment: {', '.join(chosen)}")
+    read = [path for path in configuration_files() if os.path.exists(path)]
+    if read:
+        yield _Finding(OK, "settings", f"from {' and '.join(read)}: {', '.join(sorted(configuration())) or 'nothing'}")
+    elif not chosen:
+        yield _Finding(OK, "settings", "all have their defaults")
 
 
 def _cache(session: Session) -> Iterator[_Finding]:
@@ -123,10 +134,9 @@ def _layers(cache: Cache, _: Session) -> Iterator[_Finding]:
 
 def _rules(_: Cache, __: Session) -> Iterator[_Finding]:
     """Which code is used, and what is signed, as the environment says."""
-    from compcache.settings import from_environment
     from compcache.signing.keys import read_own, read_publics
 
-    if os.environ.get("COMPCACHE_SIGNING_KEY"):
+    if setting("COMPCACHE_SIGNING_KEY"):
         yield _Finding(OK, "keys", "what is added is signed with COMPCACHE_SIGNING_KEY, and nothing else is used")
     trusted = from_environment("COMPCACHE_TRUSTED_KEYS", read_publics)
     if trusted:
@@ -135,7 +145,7 @@ def _rules(_: Cache, __: Session) -> Iterator[_Finding]:
     own = from_environment("COMPCACHE_PUBLISH_KEY", read_own)
     if own is not None:
         yield _Finding(OK, "keys", f"what is added is signed for others with {own.name}")
-    oldest = os.environ.get("COMPCACHE_MIN_LLVM")
+    oldest = setting("COMPCACHE_MIN_LLVM")
     if oldest:
         yield _Finding(OK, "keys", f"code of an LLVM older than {oldest} is not used")
 
@@ -144,7 +154,6 @@ def _remote(_: Cache, __: Session) -> Iterator[_Finding]:
     """Whether the store answers, as this process is set up."""
     from compcache.remote.address import read_mode, read_settings, read_url
     from compcache.remote.maintenance import status
-    from compcache.settings import from_environment
 
     settings = read_settings(from_environment("COMPCACHE_REMOTE", read_url), from_environment("COMPCACHE_REMOTE_MODE", read_mode))
     if settings is None:
@@ -171,6 +180,9 @@ def _numba() -> Iterator[_Finding]:
     if not SUPPORTED[0] <= numbers < SUPPORTED[1]:
         yield _Finding(NOTE, "numba", f"{found} is not supported, and keeps its own cache: {low} up to, but not including, {high} is")
     else:
-        is_on = os.environ.get("COMPCACHE_NUMBA", "0") not in ("", "0")
-        how = "COMPCACHE_NUMBA=1 caches what has cache=True" if is_on else "COMPCACHE_NUMBA=1 would cache what has cache=True"
+        how = (
+            "COMPCACHE_NUMBA=1 caches what has cache=True"
+            if is_on("COMPCACHE_NUMBA")
+            else "COMPCACHE_NUMBA=1 would cache what has cache=True"
+        )
         yield _Finding(OK, "numba", f"{found}: {how}")

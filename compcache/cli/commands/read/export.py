@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from compcache.cache import PUBLISH_VARIABLE
@@ -12,6 +10,7 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import resolve_all
 from compcache.cli.output import plural
 from compcache.cli.session import Session, pass_session
+from compcache.settings import setting
 
 __all__ = ["command"]
 
@@ -31,7 +30,7 @@ def command(
 
     The same modules give the same bytes. With COMPCACHE_PUBLISH_KEY its modules are signed.
     """
-    if minisign and not os.environ.get(PUBLISH_VARIABLE):
+    if minisign and not setting(PUBLISH_VARIABLE):
         raise click.UsageError(f"--minisign signs the bundle: set {PUBLISH_VARIABLE} to the secret key, or @ and its file")
     with session.read() as cache:
         functions = cache.export(resolve_all(cache, names), output, targets=targets, closure=closure, minisign=minisign)

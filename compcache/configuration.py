@@ -1,0 +1,249 @@
+"""Configuration files: ``config.toml`` of the user and of the system, and ``[tool.compcache]`` of a project for caches inside it.
+
+A key is the name of an environment variable without ``COMPCACHE_``, in small letters. TOML is slow to read, so what was read is
+kept beside the user's caches, as lines, for as long as the files have the same times and sizes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from compcache.digest import CHECK_SIZE, check, digest
+from compcache.errors import CompcacheError
+from compcache.files import READ_FLAGS, WRITABLE_BY_OTHERS, Files, read_at, read_file
+from compcache.interrupts import reraise_interrupt, suppress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
+
+__all__ = ["KEYS", "SettingError", "checked", "place_of", "project_setting", "read_configuration"]
+
+_LARGEST = 1 << 20
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+#: A file that changed less than this ago (nanoseconds) may change again without another time.
+_SETTLED = 2_000_000_000
+_PREFIX = "COMPCACHE_"
+#: What may stand in a list, and what is between its items in the environment.
+_LISTS = {"layers": os.pathsep, "trusted_keys": " ", "targets": ","}
+_SWITCHES = frozenset(("locks", "stats", "check", "debug", "numba"))
+_PATHS = frozenset(("dir", "layers"))
+#: A file that others may read does not tell these: it names the file or the variable that does.
+_SECRETS = frozenset(("signing_key", "publish_key"))
+_TEXTS = frozenset(("dir", "max_size", "lock_timeout", "min_llvm", "linker", "remote", "remote_mode"))
+KEYS = _TEXTS | _SWITCHES | _SECRETS | frozenset(_LISTS)
+#: What comes with a clone must not decide which code runs, or where it is taken from.
+PROJECT_KEYS = frozenset(("max_size", "lock_timeout"))
+
+
+class SettingError(CompcacheError, ValueError):
+    """A setting has a value that is not valid; `variable` is the environment variable of it, also where a file set it."""
+
+    def __init__(self, message: str, variable: str = "") -> None:
+        super().__init__(message)
+        self.variable = variable
+
+
+def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable[str]) -> _T:
+    """What `read` makes of the text of a setting, which these configuration files may have set.
+
+    Raises:
+        SettingError: `read` raised `ValueError`, or `OSError` about a file that the text names.
+    """
+    try:
+        return read(text)
+    except (ValueError, OSError) as error:
+        reraise_interrupt(error)
+        message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        raise SettingError(f"{place_of(variable, files)}: {message}", variable) from error
+
+
+def read_configuration(files: Iterable[str]) -> dict[str, str]:
+    """What the files say, by environment variable; the first that has a key decides.
+
+    Raises:
+        SettingError: one cannot be read, others can write to it, or it is not valid.
+    """
+    paths = [os.path.abspath(path) for path in files]
+    try:
+        states = [_state(path) for path in paths]
+    except OSError as error:
+        reraise_interrupt(error)
+        raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror}", "COMPCACHE_CONFIG") from error
+    kept = os.path.join(_users_caches(), f"compcache-settings-{digest([os.pathsep.join(paths).encode()], size=8).hex()}")
+    found = _recall(kept, states)
+    if found is None:
+        found = {}
+        for path in reversed(paths):
+            found.update(_read(path))
+        if max(os.stat(path).st_mtime_ns for path in paths) < time.time_ns() - _SETTLED:
+            _keep(kept, states, found)
+    return found
+
+
+def place_of(variable: str, files: Iterable[str]) -> str:
+    """What sets a variable, for people: the key and the configuration file, or its own name."""
+    if variable not in os.environ:
+        for path in files:
+            if os.path.exists(path) and variable in _read(path):
+                return f"{path}: {variable.removeprefix(_PREFIX).lower()}"
+    return variable
+
+
+@lru_cache(maxsize=64)
+def project_setting(variable: str, directory: str) -> tuple[str, str]:
+    """A limit that the project around a cache directory sets, and the file that says so; its text is empty where there is none.
+
+    Raises:
+        SettingError: its ``[tool.compcache]`` is not valid.
+    """
+    at = os.path.abspath(directory)
+    while (parent := os.path.dirname(at)) != at:
+        at = parent
+        path = os.path.join(at, "pyproject.toml")
+        if os.path.isfile(path):
+            return _project(path).get(variable, ""), path
+    return "", ""
+
+
+def _project(path: str) -> dict[str, str]:
+    import tomllib
+
+    try:
+        text = _text(path)
+        table = tomllib.loads(text).get("tool", {}).get("compcache", {})
+    except (SettingError, tomllib.TOMLDecodeError, AttributeError) as error:
+        reraise_interrupt(error)
+        return {}  # other tools tell what is wrong with it
+    if refused := sorted(set(table) & KEYS - PROJECT_KEYS):
+        raise SettingError(
+            f"{path}: [tool.compcache] {refused[0]}: a project sets {' and '.join(sorted(PROJECT_KEYS))} alone, for caches inside it: "
+            "what decides which code runs belongs in the user's configuration or the environment",
+            _variable(refused[0]),
+        )
+    return _variables(table, path)
+
+
+def _read(path: str) -> dict[str, str]:
+    import tomllib
+
+    try:
+        table = tomllib.loads(_text(path))
+    except tomllib.TOMLDecodeError as error:
+        reraise_interrupt(error)
+        raise SettingError(f"{path}: not TOML: {error}") from error
+    return _variables(table, path)
+
+
+def _text(path: str) -> str:
+    """The content of a file that only this user and the administrator can write to, wherever a link to it leads."""
+    files = Files()
+    try:
+        opened = files.open_owned(os.path.realpath(path), READ_FLAGS)
+        status = files.fstat(opened.number)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            raise SettingError(f"{path}: not a file of settings")
+        if status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid()):
+            raise SettingError(f"{path}: other users can write to it, so it is not used: make it yours, and run chmod go-w on it")
+        return read_at(files, opened.number, 0, status.st_size).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reraise_interrupt(error)
+        raise SettingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _variables(table: Mapping[str, Any], path: str) -> dict[str, str]:
+    found = {}
+    for key, value in table.items():
+        if key not in KEYS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, KEYS, 1, 0.6)
+            raise SettingError(
+                f"{path}: {key} is not a setting" + (f": {near[0]} is one" if near else f": these are: {', '.join(sorted(KEYS))}")
+            )
+        try:
+            found[_variable(key)] = _as_text(key, value)
+        except ValueError as error:
+            reraise_interrupt(error)
+            raise SettingError(f"{path}: {key}: {error}", _variable(key)) from None
+    return found
+
+
+def _as_text(key: str, value: object) -> str:
+    """The value as the environment variable would have it."""
+    if key in _SWITCHES:
+        if not isinstance(value, bool):
+            raise ValueError("write true or false")
+        return "1" if value else "0"
+    if isinstance(value, list) and key in _LISTS:
+        return _LISTS[key].join(_item(key, item) for item in value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and key in PROJECT_KEYS:
+        return str(value)
+    return _item(key, value)
+
+
+def _item(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"write text{', or a list of texts' * (key in _LISTS)}, not {value!r}")  # noqa: TRY004 - read as a value
+    if _CONTROL.search(value):
+        raise ValueError("a line break or another control character is in the text")
+    if key in _SECRETS and value[:1] not in "@$":
+        raise ValueError("a secret does not stand in this file: write '@' and the file, or '$' and the environment variable, that has it")
+    if value.startswith("@~"):
+        return "@" + os.path.expanduser(value[1:])
+    if key in _PATHS:
+        value = os.path.expanduser(value)
+        if not os.path.isabs(value):
+            raise ValueError(f"{value!r} is not a whole path: write one that begins with / or ~")
+    return value
+
+
+def _variable(key: str) -> str:
+    return _PREFIX + key.upper()
+
+
+# ------------------------------------------------------------------------------------------------------ what is kept
+
+
+def _users_caches() -> str:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return base if os.path.isabs(base) else os.path.expanduser("~/.cache")
+
+
+def _state(path: str) -> str:
+    """What a file is known by: who reads a kept form compares it."""
+    status = os.stat(path)
+    return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {path}"
+
+
+def _recall(kept: str, states: list[str]) -> dict[str, str] | None:
+    """What was kept for files in these states; None where nothing was, or not by this user."""
+    try:
+        data = read_file(Files(), kept, _LARGEST, owners=frozenset((os.geteuid(),)))
+    except OSError as error:
+        reraise_interrupt(error)
+        return None
+    if check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
+        return None  # the system went down before it was on disk
+    head, _, body = data[CHECK_SIZE:].decode().partition("\n\n")
+    lines = [line.partition("=") for line in body.splitlines()]
+    return {name: value for name, _, value in lines} if head.split("\n") == states else None
+
+
+def _keep(kept: str, states: list[str], found: Mapping[str, str]) -> None:
+    data = ("\n".join(states) + "\n\n" + "".join(f"{name}={value}\n" for name, value in found.items())).encode()
+    unfinished = f"{kept}.{os.getpid()}"
+    with suppress(OSError):
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, check(data) + data)
+        finally:
+            os.close(descriptor)
+        os.replace(unfinished, kept)

@@ -1,0 +1,232 @@
+"""Configuration files: what each key sets, which file decides, what is refused, and what reading them costs a process."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cli_process import compcache, fill
+from helpers import PACKAGE_ROOT, run_fresh
+
+from compcache.cli.environment import SETTINGS
+from compcache.configuration import KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SEEN = """\
+import os
+from compcache import SettingError
+from compcache.settings import setting
+try:
+    result = {name: setting(name) for name in names}
+except SettingError as error:
+    result = str(error)
+"""
+TRACED = (
+    """\
+asked = []
+sys.addaudithook(lambda event, arguments: asked.append(str(arguments[0])) if event == "open" else None)
+"""
+    + SEEN
+    + """
+opened = [path for path in asked if "compcache" in path and not path.endswith(("py", "pyc"))]
+result = {"set": result, "toml": "tomllib" in sys.modules, "opened": opened}
+"""
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """Where this user's configuration and caches are, as variables of the environment."""
+    (tmp_path / "config" / "compcache").mkdir(parents=True)
+    (tmp_path / "caches").mkdir()
+    return {"XDG_CONFIG_HOME": str(tmp_path / "config"), "XDG_CACHE_HOME": str(tmp_path / "caches"), "HOME": str(tmp_path)}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str, path: Path | None = None, *, age: float = 60) -> Path:
+        path = path or tmp_path / "config" / "compcache" / "config.toml"
+        path.write_text(text, encoding="utf-8")
+        os.utime(path, (time.time() - age,) * 2)
+        return path
+
+    return write
+
+
+def seen(home: dict[str, str], *names: str, script: str = SEEN, **environment: str) -> Any:
+    variables = [f"COMPCACHE_{name}" for name in names]
+    return run_fresh("unused", f"names = {variables!r}\n{script}", **{**home, **environment})
+
+
+def test_a_key_for_every_variable() -> None:
+    assert {f"COMPCACHE_{key.upper()}" for key in KEYS} == {row.name for row in SETTINGS} - {"COMPCACHE_CONFIG"}
+
+
+def test_each_key_is_what_the_variable_would_be(home: dict[str, str], write: Any) -> None:
+    numbers = 'max_size = "7G"\nlock_timeout = 2.5\nstats = false\n'
+    write(numbers + 'layers = ["~/a", "/b"]\ntargets = ["x86-64-v2", "native"]\nsigning_key = "@~/key"\n')
+    assert seen(home, "MAX_SIZE", "LOCK_TIMEOUT", "STATS", "LAYERS", "TARGETS", "SIGNING_KEY", "DIR") == {
+        "COMPCACHE_MAX_SIZE": "7G",
+        "COMPCACHE_LOCK_TIMEOUT": "2.5",
+        "COMPCACHE_STATS": "0",
+        "COMPCACHE_LAYERS": f"{home['HOME']}/a:/b",
+        "COMPCACHE_TARGETS": "x86-64-v2,native",
+        "COMPCACHE_SIGNING_KEY": f"@{home['HOME']}/key",
+        "COMPCACHE_DIR": "",
+    }
+
+
+def test_the_environment_goes_before_the_file_even_where_it_says_nothing(home: dict[str, str], write: Any) -> None:
+    write('layers = ["/b"]\nmax_size = "7G"\n')
+    found = seen(home, "LAYERS", "MAX_SIZE", COMPCACHE_LAYERS="", COMPCACHE_MAX_SIZE="8G")
+    assert found == {"COMPCACHE_LAYERS": "", "COMPCACHE_MAX_SIZE": "8G"}
+
+
+def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    write('max_size = "7G"\n')
+    other = write('min_llvm = "20"\n', tmp_path / "other.toml")
+    names = "MAX_SIZE", "MIN_LLVM"
+    assert list(seen(home, *names, COMPCACHE_CONFIG=str(other)).values()) == ["", "20"]
+    assert list(seen(home, *names, COMPCACHE_CONFIG="none").values()) == ["", ""]
+    assert seen(home, *names, COMPCACHE_CONFIG="/nowhere/c.toml") == "COMPCACHE_CONFIG: /nowhere/c.toml: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("max_size = ", "not TOML"),
+        ('max_sise = "1G"', "max_sise is not a setting: max_size is one"),
+        ("stats = 0", "stats: write true or false"),
+        ("layers = [1]", "write text, or a list of texts, not 1"),
+        ('layers = ["b"]', "not a whole path"),
+        ('dir = "b"', "not a whole path"),
+        ('signing_key = "hush"', "a secret does not stand in this file"),
+        ('dir = "/a\\nCOMPCACHE_TRUSTED_KEYS="', "control character"),
+        ("dir = true", "write text, not True"),
+    ],
+)
+def test_what_is_not_valid_names_the_file_and_the_key(home: dict[str, str], write: Any, text: str, says: str) -> None:
+    path = write(text)
+    message = seen(home, "MAX_SIZE")
+    assert message.startswith(f"{path}: ")
+    assert says in message
+    assert "hush" not in message
+
+
+def test_values_are_checked_where_they_are_used_and_the_key_is_named(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    path = write('max_size = "many"\n')
+    fill(tmp_path / "kernels")
+    done = compcache("--dir", tmp_path / "kernels", "ls", **home)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"compcache: {path}: max_size: ") or f"{path}: max_size: " in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_file_that_others_can_write_to_is_refused(home: dict[str, str], write: Any) -> None:
+    path = write('max_size = "7G"\n')
+    path.chmod(0o666)
+    assert "other users can write to it" in seen(home, "MAX_SIZE")
+    path.chmod(0o644)
+    assert seen(home, "MAX_SIZE") == {"COMPCACHE_MAX_SIZE": "7G"}
+
+
+def test_a_link_to_the_file_is_followed(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    path = write('max_size = "7G"\n', tmp_path / "dotfile.toml")
+    (tmp_path / "config" / "compcache" / "config.toml").symlink_to(path)
+    assert seen(home, "MAX_SIZE") == {"COMPCACHE_MAX_SIZE": "7G"}
+
+
+def test_toml_is_read_once_and_again_after_an_edit(home: dict[str, str], write: Any) -> None:
+    write('max_size = "7G"\n')
+    first, second = (seen(home, "MAX_SIZE", script=TRACED) for _ in range(2))
+    assert first["toml"]
+    assert not second["toml"]
+    assert len(second["opened"]) == 1
+    assert first["set"] == second["set"] == {"COMPCACHE_MAX_SIZE": "7G"}
+    write('max_size = "8G"\n', age=50)
+    assert seen(home, "MAX_SIZE") == {"COMPCACHE_MAX_SIZE": "8G"}
+
+
+def test_what_is_kept_of_a_file_that_just_changed_is_nothing(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    write('max_size = "7G"\n', age=0)
+    assert seen(home, "MAX_SIZE") == {"COMPCACHE_MAX_SIZE": "7G"}
+    assert list((tmp_path / "caches").iterdir()) == []
+
+
+def test_a_kept_form_that_is_damaged_or_of_others_is_read_anew(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    write('max_size = "7G"\nmin_llvm = "20"\n')
+    seen(home, "MAX_SIZE")
+    (kept,) = (tmp_path / "caches").iterdir()
+    data = kept.read_bytes()
+    for changed in (b"", data[:-1], data[:-5], data.replace(b"7G", b"1G"), b"\xff" * 50):
+        kept.write_bytes(changed)
+        assert seen(home, "MAX_SIZE", "MIN_LLVM") == {"COMPCACHE_MAX_SIZE": "7G", "COMPCACHE_MIN_LLVM": "20"}
+    kept.write_bytes(data)
+    kept.chmod(0o666)
+    assert seen(home, "MAX_SIZE", script=TRACED)["toml"]
+
+
+def test_without_files_nothing_is_opened(home: dict[str, str]) -> None:
+    found = seen(home, "MAX_SIZE", script=TRACED)
+    assert (found["toml"], found["opened"]) == (False, [])
+
+
+LIMIT = """\
+from compcache import Cache, CompcacheError
+try:
+    result = Cache(directory).info().max_size
+except CompcacheError as error:
+    result = str(error)
+"""
+
+
+def test_a_project_sets_limits_of_caches_inside_it_and_nothing_else(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    project = tmp_path / "clone"
+    project.mkdir()
+    write('[tool.compcache]\nmax_size = "3M"\n', project / "pyproject.toml")
+    assert run_fresh(project / "build" / "cache", LIMIT, **home) == 3 << 20
+    assert run_fresh(tmp_path / "users", LIMIT, **home) == 5 << 30
+    assert run_fresh(project / "cache", LIMIT, **home, COMPCACHE_MAX_SIZE="4M") == 4 << 20
+    write('[tool.compcache]\ntrusted_keys = "x"\n', project / "pyproject.toml")
+    assert "a project sets lock_timeout and max_size alone" in run_fresh(project / "cache", LIMIT, **home)
+    write('[tool.compcache]\nmax_size = "many"\n', project / "pyproject.toml")
+    assert run_fresh(project / "cache", LIMIT, **home).startswith(f"{project}/pyproject.toml: [tool.compcache]: ")
+    write("[tool", project / "pyproject.toml")
+    assert run_fresh(project / "cache", LIMIT, **home) == 5 << 30
+
+
+def test_the_file_decides_what_a_hit_does(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    fill(tmp_path / "kernels")
+    write(f'dir = "{tmp_path}/kernels"\nmin_llvm = "999"\n')
+    script = "from compcache import Cache\nresult = [Cache().path, Cache().has('dot')]"
+    assert run_fresh("unused", script, **home) == [str(tmp_path / "kernels"), False]
+
+
+def test_the_commands_say_which_file_set_what(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    fill(tmp_path / "kernels")
+    path = write(f'dir = "{tmp_path}/kernels"\nsigning_key = "@/nowhere/key"\nmin_llvm = "20"\n')
+    rows = {row["name"]: row for row in json.loads(compcache("config", "--json", **home).out)}
+    assert rows["COMPCACHE_MIN_LLVM"]["source"] == f"{path}: min_llvm"
+    assert rows["COMPCACHE_DIR"]["value"] == str(tmp_path / "kernels")
+    assert rows["COMPCACHE_SIGNING_KEY"]["value"] == "(set)"
+    write(f'dir = "{tmp_path}/kernels"\nmin_llvm = "20"\n')
+    found = {row["subject"]: row["message"] for row in json.loads(compcache("doctor", "--json", **home).out)}
+    assert found["settings"].startswith(f"from {path}: COMPCACHE_DIR, COMPCACHE_MIN_LLVM")
+
+
+def test_settings_are_read_in_one_place() -> None:
+    """Whoever asks the environment for one of ours passes by the configuration files."""
+    allowed = {"settings.py", "environment.py", "config.py", "doctor.py", "app.py"}
+    for path in (PACKAGE_ROOT / "compcache").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "os.getenv") and path.name not in allowed:
+                told = ast.unparse(node.args[0])
+                assert not told.endswith("_VARIABLE"), f"{path}: {ast.unparse(node)}"
+                assert "COMPCACHE_" not in told, f"{path}: {ast.unparse(node)}"
