@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.report_types import CheckReport, CheckStep, Finding, PrunedFile, PrunedModule, PruneReport
     from compcache.miss.many import ModulesNotAddedError
+    from compcache.notebook import load_ipython_extension
     from compcache.remote.answer import RemoteAnswer
     from compcache.signature import Signature
     from compcache.usage.summaries import (
@@ -132,6 +133,7 @@ __all__ = [
     "UntrustedDirectoryError",
     "Variant",
     "Verdict",
+    "load_ipython_extension",
 ]
 
 #: Where the public names live that a hit does not need; they are imported when they are asked for (PEP 562).
@@ -160,6 +162,7 @@ _HOMES = {
     "PrunedFile": "maintain.report_types",
     "PrunedModule": "maintain.report_types",
     "SettingError": "configuration",
+    "load_ipython_extension": "notebook",
     "Realization": "inspect.descriptions",
     "RemoteAnswer": "remote.answer",
     "RemoteStats": "usage.summaries",

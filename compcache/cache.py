@@ -418,6 +418,11 @@ class Cache:
     def __repr__(self) -> str:
         return f"<compcache.Cache {self.path!r}{' (closed)' if self._closed else ''}>"
 
+    def _repr_html_(self) -> str:
+        from compcache.display import html
+
+        return html(self)
+
     def __reduce__(self) -> NoReturn:
         from compcache.hit.call_errors import refuse_copies
 

@@ -29,7 +29,7 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "interrupts", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "configuration",
-     "forks"),
+     "display", "forks"),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),
@@ -52,6 +52,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("batch", "clang", "numba"),
     ("packaging",),
     ("cli",),
+    ("notebook",),
     ("__main__",),
 )
 _GROUND = frozenset(FLOORS[0])
@@ -68,6 +69,7 @@ DOORS = {
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
     ("hit.closures.remember", "publish.atomic_file"): "a load that has planned a closure keeps it for the next process",
+    ("display", "notebook"): "what shows itself in a notebook is drawn by what knows all of it",
     ("cache", "frontend"): "members that are functions of front ends now answer for one release, with a warning",
     ("inspect.functions", "__init__"): "the version of the package stands in one place",
     ("build.codegen", "__init__"): "modules name the version of the package among their makers",
@@ -145,6 +147,7 @@ TESTS_OF_THE_WHOLE = {
     "test_identity": "identity.py",
     "test_layering": "the folders themselves",
     "test_mock_directory": "what tests of several folders use",
+    "test_notebook": "notebook.py and display.py",
     "test_places": "store.py, and everything that walks a cache directory",
     "test_public_api": "what the package and its modules export",
     "test_readme": "the README",

@@ -69,5 +69,10 @@ class CompiledFunctions(_Functions):
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._names]
 
+    def _repr_html_(self) -> str:
+        from compcache.display import html
+
+        return html(self)
+
     def __repr__(self) -> str:
         return f"<compiled functions {', '.join(self._names)}>"

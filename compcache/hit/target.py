@@ -149,6 +149,11 @@ class TypedCallTarget(_Typed[Parameters, Result]):
             return f"<TypedCallTarget {self._name!r} (unloaded)>"
         return f"<TypedCallTarget {self._name!r}: {context.signature_text} in module {context.module.module_id.hex()}>"
 
+    def _repr_html_(self) -> str:
+        from compcache.display import html
+
+        return html(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         context = _require_valid(self)
         from compcache.cache import find_again

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.display import Shown
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -56,7 +58,7 @@ class Signer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(Shown):
     """Where a stored module comes from, as far as it is recorded. Who compiled it, and on which host, is not.
 
     Attributes:
@@ -96,7 +98,7 @@ class LoadedState:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheInfo:
+class CacheInfo(Shown):
     """A cache directory as a whole: sizes in bytes, numbers of what is in it, and what would be used to fill it.
 
     `size` is that of the modules, which additions keep below `max_size` (None: no limit), `other_size` that of all other
@@ -144,7 +146,7 @@ class GlobalReport:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionReport:
+class FunctionReport(Shown):
     """All that is known of one cached function.
 
     `dependencies`, `globals` and `natives` are those of the realization in `module_id`, which is the one that a load
@@ -187,7 +189,7 @@ class GraphNode:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionGraph:
+class FunctionGraph(Shown):
     """A dependency graph across modules: nodes, and edges as pairs of node numbers; roots come first."""
 
     nodes: tuple[GraphNode, ...]

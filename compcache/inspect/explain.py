@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compcache.display import Shown
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
 from compcache.hit.loader import Loader
@@ -73,7 +74,7 @@ class Overload:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Shown):
     """Why a function is to be had or not.
 
     `hit` is whether a load succeeds now; `reason` and `message` say why not, as in `Verdict`; `verdicts` are all

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from compcache.display import Shown
+
 __all__ = ["CheckReport", "CheckStep", "Finding", "PruneReport", "PrunedFile", "PrunedModule"]
 
 
@@ -33,7 +35,7 @@ class PrunedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class PruneReport:
+class PruneReport(Shown):
     """The result of a prune, or with `dry_run` its plan.
 
     `needed` are the ids of modules that the policy selects, but that a kept module needs. `indexed` are those
@@ -104,7 +106,7 @@ class CheckStep:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReport:
+class CheckReport(Shown):
     """The result of a check. It is true if there are no errors or all were repaired."""
 
     steps: tuple[CheckStep, ...]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from compcache.display import Shown
+
 __all__ = [
     "CacheStats", "EntrySummary", "ExportedFunction", "FunctionSummary", "GroupSummary", "MemberSummary", "ModuleSummary", "RemoteStats",
     "StatsPeriod",
@@ -148,7 +150,7 @@ class RemoteStats(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheStats:
+class CacheStats(Shown):
     """The content of a cache, and the statistics of its processes since `since` (0.0: since its creation).
 
     Attributes:

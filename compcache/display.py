@@ -1,0 +1,21 @@
+"""How objects of this package show themselves in a notebook; what draws is imported when one does."""
+
+from __future__ import annotations
+
+__all__ = ["Shown", "html"]
+
+
+def html(value: object) -> str:
+    """HTML for an object: the protocol of IPython and Jupyter for `_repr_html_`."""
+    from compcache.notebook import html_of
+
+    return html_of(value)
+
+
+class Shown:
+    """A base of records that notebooks show as tables."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return html(self)

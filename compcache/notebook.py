@@ -1,0 +1,185 @@
+"""IPython and Jupyter: ``%load_ext compcache`` adds ``%%compcache`` for cells of IR, C, C++, Fortran or Rust, and ``%compcache COMMAND``.
+
+Caches, call targets, graphs and reports show themselves as HTML with or without the extension.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from compcache.cache import Cache
+from compcache.cli.render.svg import svg
+from compcache.errors import CompcacheError
+from compcache.hit.compiled import CompiledFunctions
+from compcache.hit.target import TypedCallTarget
+from compcache.inspect.descriptions import FunctionGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+__all__ = ["html_of", "load_ipython_extension"]
+
+#: More rows than a reader looks at, or nodes than a cell shows, are counted instead.
+_MOST_ROWS = 30
+_MOST_NODES = 300
+_IR = re.compile(r"^\s*(define|target (triple|datalayout)|source_filename)\b", re.MULTILINE)
+_SECONDS = 600
+
+
+# ------------------------------------------------------------------------------------------------------------- HTML
+
+
+def html_of(value: object) -> str:
+    """HTML of a cache, a call target, compiled functions, a graph, or a record that this package returns."""
+    if isinstance(value, Cache):
+        return _titled(repr(value), _info(value))
+    if isinstance(value, TypedCallTarget):
+        return _titled(repr(value), _table(_target_rows(value)))
+    if isinstance(value, CompiledFunctions):
+        return _titled(f"{len(value)} compiled functions", _table(value.func_names.items(), ("function", "name in the cache")))
+    if isinstance(value, FunctionGraph):
+        return _graph(value)
+    return _titled(type(value).__name__, _record(value))
+
+
+def _info(cache: Cache) -> str:
+    try:
+        return _record(cache.info())
+    except CompcacheError as error:  # it is closed
+        return f"<p>{escape(str(error))}</p>"
+
+
+def _graph(graph: FunctionGraph) -> str:
+    if len(graph.nodes) > _MOST_NODES:
+        kinds = sorted({node.kind for node in graph.nodes})
+        counts = [(kind, sum(node.kind == kind for node in graph.nodes)) for kind in kinds]
+        hint = "<p><code>compcache graph --html FILE</code> draws a graph of this size.</p>"
+        return _titled("FunctionGraph", _table([*counts, ("edges", len(graph.edges))]) + hint)
+    # Its rules are for the drawing alone, not for the notebook around it.
+    drawing = "".join(svg(graph)).replace("<style>", "<style>@scope{").replace("</style>", "}</style>", 1)
+    return f'<div style="overflow:auto;background:#fff">{drawing}</div>'
+
+
+def _record(value: object) -> str:
+    """The fields of a record, those that are empty left out, and what it counts."""
+    names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
+    names += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
+    return _table((name, found) for name in names if (found := getattr(value, name)) not in (None, "", (), {}))
+
+
+def _target_rows(target: TypedCallTarget) -> Iterator[tuple[str, object]]:
+    yield "function", target.func_name
+    try:
+        yield from (("signature", str(target.signature)), ("module", target.module_id), ("releases the GIL", target.nogil))
+    except CompcacheError as error:
+        yield "state", str(error)
+
+
+def _titled(title: str, body: str) -> str:
+    return f"<div><code>{escape(title)}</code>{body}</div>"
+
+
+def _table(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
+    found = list(rows)
+    lines = [_row("td", map(_cell, row)) for row in found[:_MOST_ROWS]]
+    if len(found) > _MOST_ROWS:
+        lines.append(_row("td", [f"and {len(found) - _MOST_ROWS} more"]))
+    titles = f"<thead>{_row('th', map(escape, head))}</thead>" if head else ""
+    return f"<table>{titles}<tbody>{''.join(lines)}</tbody></table>"
+
+
+def _row(tag: str, cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag} style=text-align:left>{cell}</{tag}>' for cell in cells)}</tr>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return _table(value.items())
+    if isinstance(value, tuple) and value and (is_dataclass(value[0]) or hasattr(value[0], "_fields")):
+        names = [field.name for field in fields(value[0])] if is_dataclass(value[0]) else list(value[0]._fields)
+        return _table(([getattr(item, name) for name in names] for item in value), names)
+    if is_dataclass(value) or hasattr(value, "_fields"):
+        return _record(value)
+    if isinstance(value, tuple):
+        return "<br>".join(escape(str(item)) for item in value[:_MOST_ROWS])
+    return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
+
+
+# ------------------------------------------------------------------------------------------------------------ magics
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the magics to an IPython shell: what ``%load_ext compcache`` calls."""
+
+    def compcache(line: str, cell: str | None = None) -> Any:
+        """%compcache COMMAND ... runs a command of ``compcache``; %%compcache compiles the cell once ever, and defines its functions."""
+        return _run(shell, line) if cell is None else _compile(shell, line, cell)
+
+    shell.register_magic_function(compcache, magic_kind="line_cell")
+
+
+def _run(shell: Any, line: str) -> None:
+    """Run a command; a name of the notebook stands for what it is called in the cache."""
+    arguments = [_cached_name(shell.user_ns, argument) for argument in shlex.split(line)]
+    done = subprocess.run(
+        [sys.executable, "-m", "compcache", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+    )
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+
+
+def _cached_name(names: Mapping[str, Any], argument: str) -> str:
+    value = names.get(argument)
+    func_name = getattr(value, "func_name", None)  # a call target, an Identity
+    if isinstance(func_name, str):
+        return func_name
+    function = getattr(value, "py_func", None)  # one that Numba compiles
+    return f"{function.__module__}.{function.__qualname__}" if function is not None else argument
+
+
+def _compile(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
+    try:
+        options, flags = _options().parse_known_args(shlex.split(line))
+        language = options.language or ("ir" if _IR.search(cell) else "c")
+        if flags and language == "ir":
+            _options().error(f"unrecognized arguments: {' '.join(flags)}")
+    except SystemExit:  # argparse has said what is wrong, or given help
+        return None
+    cache = shell.user_ns.get(options.cache) if options.cache else None
+    if not isinstance(cache, Cache):
+        cache = Cache(options.cache)
+    if language == "ir":
+        compiled = cache.compile(cell)
+    else:
+        from compcache import clang
+
+        compiled = clang.compile(cell, language=language, flags=flags or None, cc=options.cc, cache=cache)
+    shell.push({name: compiled[name] for name in compiled if name.isidentifier()})
+    return compiled
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "%%compcache",
+        description="Compile the cell once ever, and define its functions. Other options are the compiler's.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--language", choices=("ir", "c", "c++", "fortran", "rust"), help="without it: LLVM IR if the cell looks like it, else C"
+    )
+    parser.add_argument("--cc", help="the compiler")
+    parser.add_argument("--cache", help="a Cache of the notebook, by name, or a directory")
+    return parser
