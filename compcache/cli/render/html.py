@@ -1,4 +1,4 @@
-"""A graph as one HTML file that works without a network: pan, zoom, search, details on click."""
+"""A graph as one HTML file that works without a network: an overview that opens, zoom, search, details on click."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from compcache.cli.render.colours import fill
-from compcache.cli.render.graphviz import place_by_graphviz
-from compcache.cli.render.layout import HEIGHT, place
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from compcache.inspect.descriptions import FunctionGraph
 
@@ -20,12 +16,18 @@ __all__ = ["html"]
 _KINDS = ("function", "missing", "global", "variable", "native")
 
 
-def html(graph: FunctionGraph, title: str) -> Iterator[str]:
-    """The parts of the file: the page template of this package with the graph and its layout as embedded data."""
+def html(graph: FunctionGraph, title: str, sizes: Mapping[str, int] | None = None) -> Iterator[str]:
+    """The parts of the file: the page template of this package with the graph as embedded data.
+
+    Args:
+        graph: what is shown. The page itself puts nodes into boxes (packages, modules) and gives them places.
+        title: the heading.
+        sizes: the bytes of modules on disk, by module_id, as far as they are known.
+    """
     page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     head, _, tail = page.partition("/*DATA*/")
     yield head.replace("<!--TITLE-->", _escape(title))
-    yield _data(graph, title)
+    yield _data(graph, title, sizes or {})
     yield tail
 
 
@@ -35,27 +37,21 @@ def _escape(text: str) -> str:
     return escape("".join(c if c.isprintable() else " " for c in text))
 
 
-def _data(graph: FunctionGraph, title: str) -> str:
-    layout = place_by_graphviz(graph) or place(graph)
+def _data(graph: FunctionGraph, title: str, sizes: Mapping[str, int]) -> str:
     modules: dict[str, int] = {}
     nodes = [
         [
             _KINDS.index(node.kind),
             node.name,
             node.signature,
-            modules.setdefault(node.module_id, len(modules)),
+            modules.setdefault(node.module_id, len(modules)) if node.module_id else -1,
             node.problem,
-            round(box.x),
-            round(box.y),
-            round(box.width),
-            fill(node),
         ]
-        for node, box in zip(graph.nodes, layout.boxes, strict=True)
+        for node in graph.nodes
     ]
     data = {
-        "title": title, "kinds": _KINDS, "modules": list(modules), "height": HEIGHT,
-        "size": [round(layout.width), round(layout.height)], "nodes": nodes, "edges": graph.edges, "routes": layout.routes,
-        "clusters": [[modules[c.module_id], round(c.x), round(c.y), round(c.width), round(c.height)] for c in layout.clusters],
+        "title": title, "kinds": _KINDS, "modules": list(modules), "sizes": [sizes.get(module, 0) for module in modules],
+        "nodes": nodes, "edges": graph.edges,
     }  # fmt: skip
     # Inside a script element the text "</script" or "<!--" would end or confuse it.
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

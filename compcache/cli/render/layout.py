@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from compcache.inspect.descriptions import FunctionGraph
 
-__all__ = ["HEIGHT", "SHOWN_DIGITS", "Box", "Cluster", "Layout", "node_width", "place"]
+__all__ = ["HEIGHT", "Box", "Layout", "place"]
 
 HEIGHT = 24
-SHOWN_DIGITS = 8
+_SHOWN_DIGITS = 8
 _ROW = 34
 _GAP = 70
 _MARGIN = 16
@@ -40,24 +40,12 @@ class Box(NamedTuple):
     width: float
 
 
-class Cluster(NamedTuple):
-    """The frame of a module with several nodes: its upper left corner and its size."""
-
-    module_id: str
-    x: float
-    y: float
-    width: float
-    height: float
-
-
 class Layout(NamedTuple):
-    """The boxes of all nodes, by number, and the size of the drawing; paths of the edges and frames of modules, if there are any."""
+    """The boxes of all nodes, by number, and the size of the drawing."""
 
     boxes: tuple[Box, ...]
     width: float
     height: float
-    routes: tuple[str, ...] = ()
-    clusters: tuple[Cluster, ...] = ()
 
 
 def place(graph: FunctionGraph) -> Layout:
@@ -122,7 +110,7 @@ def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layo
     boxes: list[Box] = [Box(0, 0, 0)] * len(graph.nodes)
     x = float(_MARGIN)
     for column in columns:
-        widths = {n: node_width(graph.nodes[n].name) for n in column}
+        widths = {n: _width(graph.nodes[n].name) for n in column}
         top = _MARGIN + (tallest - len(column)) * _ROW / 2
         for row, number in enumerate(column):
             boxes[number] = Box(x, top + row * _ROW, widths[number])
@@ -130,8 +118,8 @@ def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layo
     return Layout(tuple(boxes), x - _GAP + _MARGIN, 2 * _MARGIN + (tallest - 1) * _ROW + HEIGHT)
 
 
-def node_width(name: str) -> float:
+def _width(name: str) -> float:
     """The width of the box of a name; content names are shown with the first digits of their digest."""
     label = label_of(name)
-    shown = len(name) if label is None else len(label) + 1 + SHOWN_DIGITS
+    shown = len(name) if label is None else len(label) + 1 + _SHOWN_DIGITS
     return min(max(shown * _CHARACTER + 16, _MIN_WIDTH), _MAX_WIDTH)

@@ -16,9 +16,10 @@ from compcache.cli.output import note, show_progress
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from compcache.cache import Cache
     from compcache.inspect.descriptions import FunctionGraph
 
 __all__ = ["command"]
@@ -51,9 +52,9 @@ def command(
 ) -> None:
     """Draw the dependencies of functions, or (--reverse) their dependents, across modules.
 
-    text is a tree, dot the language of Graphviz, svg a picture, html a self-contained page to pan, zoom and search
-    in, json the nodes, and the edges as pairs of node numbers, jsonl a node in each line with the numbers of those that it
-    uses (the first line has number 0).
+    text is a tree, dot the language of Graphviz, svg a picture, html a self-contained page that begins with packages and
+    modules and opens them, to pan, zoom and search in, json the nodes, and the edges as pairs of node numbers, jsonl a node
+    in each line with the numbers of those that it uses (the first line has number 0).
     """
     if bool(names) == everything:
         raise click.UsageError("give the names of functions, or --all" if not names else "give names or --all, not both")
@@ -61,6 +62,7 @@ def command(
     with session.read() as cache:
         chosen_names = None if everything else resolve_all(cache, names)
         graph = cache.graph(chosen_names, reverse, progress=show_progress)
+        sizes = _sizes(cache, graph) if chosen == "html" else {}
     if functions_only:
         graph = _code_only(graph)
     if chosen == "html" and len(graph.nodes) > _MAX_SHOWN:
@@ -68,17 +70,25 @@ def command(
             f"the graph has {len(graph.nodes):,} nodes, and a page shows {_MAX_SHOWN:,} at most: give NAMEs, or --functions-only, or "
             "write json or dot"
         )
-    if chosen in ("html", "svg") and len(graph.nodes) > _MANY:
-        note(f"{len(graph.nodes):,} nodes and {len(graph.edges):,} edges: browsers take a while to draw them; NAMEs choose a part")
+    if chosen == "svg" and len(graph.nodes) > _MANY:
+        note(f"{len(graph.nodes):,} nodes and {len(graph.edges):,} edges: browsers take a while to draw them; html opens by parts")
     title = "compcache: " + (" ".join(names) or session.directory)
     if output is None or output == "-":
-        _write(graph, chosen, title)
+        _write(graph, chosen, title, sizes)
         return
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        _write(graph, chosen, title)
+        _write(graph, chosen, title, sizes)
     with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text.getvalue())
+
+
+def _sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
+    """The bytes of the modules of a graph, by module_id; nothing of more than a page shows."""
+    wanted = {node.module_id for node in graph.nodes if node.module_id}
+    if len(graph.nodes) > _MAX_SHOWN:
+        return {}
+    return {row.module_id: row.size for row in cache.modules() if row.module_id in wanted}
 
 
 def _code_only(graph: FunctionGraph) -> FunctionGraph:
@@ -95,14 +105,14 @@ def _by_suffix(output: str | None) -> str:
     return {"gv": "dot", "htm": "html"}.get(suffix, suffix if suffix in _FORMATS else "text")
 
 
-def _write(graph: FunctionGraph, format_: str, title: str) -> None:
+def _write(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> None:
     if format_ == "json":
         print_json(graph)
         return
     if format_ == "jsonl":
         print_json_lines(_with_uses(graph))
         return
-    sys.stdout.writelines(_parts(graph, format_, title))
+    sys.stdout.writelines(_parts(graph, format_, title, sizes))
 
 
 def _with_uses(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
@@ -114,11 +124,11 @@ def _with_uses(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
         yield {"number": number, **fields_of(node), "edges": uses}
 
 
-def _parts(graph: FunctionGraph, format_: str, title: str) -> Iterator[str]:
+def _parts(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> Iterator[str]:
     if format_ == "html":
         from compcache.cli.render.html import html
 
-        return html(graph, title)
+        return html(graph, title, sizes)
     if format_ == "svg":
         from compcache.cli.render.svg import svg as draw
     elif format_ == "dot":
