@@ -23,7 +23,7 @@ from compcache import (
     frontend,
 )
 from compcache.batch import BatchProgress, BatchReport, Job, compile_many
-from compcache.globals import NativeSymbol, ObjectByName
+from compcache.globals import Buffer, NativeSymbol, ObjectByName, Pickled
 
 CODE = "define double @scale(double %x) { ret double %x }"
 
@@ -81,6 +81,9 @@ def main(path: Path) -> float:
         info = cache.info()
         print(info.functions, cache.path, cache.exists, cache.readonly, cache.loaded().modules, cache.pin("x"), cache.pinned())
         print(cache.function("x").signature, cache.remove_module("x"), cache.clear(), cache.labelled("x"), frontend.settings_of(cache))
+        buffer: Buffer = Buffer.of(array("d", [1.0]))
+        pickled: Pickled = Pickled.of({"a": 1})
+        print(buffer, pickled.data)
         print(compcache.numba.install(), compcache.globals.NativeSymbol, compcache.batch.Job)
         return result
 

@@ -10,7 +10,9 @@ from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar, Protocol
+    from typing import ClassVar, Protocol, TypeVar
+
+    _Kind = TypeVar("_Kind", bound="type[GlobalDefinition]")
 
     class LoadContext(Protocol):
         """The services of the loading process that a definition may use."""
@@ -112,7 +114,7 @@ class GlobalDefinition(Record):
 _kinds: dict[str, type[GlobalDefinition]] = {}
 
 
-def register(cls: type[GlobalDefinition]) -> type[GlobalDefinition]:
+def register(cls: _Kind) -> _Kind:
     """Make a kind known to this process, by its `kind`; usable as a class decorator.
 
     Raises:

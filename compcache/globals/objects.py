@@ -38,7 +38,7 @@ def _name_of(value: object) -> tuple[str, str]:
             return module, qualname
     raise invalid(
         f"{value!r} of type {type(value).__qualname__} cannot be found again by module and name; define it as "
-        "PythonObject(module, qualname), or as Pickled(value) where the cache is opened with allow_pickle=True"
+        "PythonObject(module, qualname), or as Pickled.of(value) where the cache is opened with allow_pickle=True"
     )
 
 
