@@ -150,6 +150,7 @@ TESTS_OF_THE_WHOLE = {
     "test_notebook": "notebook.py and display.py",
     "test_places": "store.py, and everything that walks a cache directory",
     "test_public_api": "what the package and its modules export",
+    "test_recipes": "the recipes of the documents",
     "test_readme": "the README",
     "test_site": "what pages and code both say",
     "test_state_machine": "a whole cache against a model of it",

@@ -84,6 +84,10 @@ class _LazyGroup(click.Group):
             return 0
         return status
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """``help`` and ``help COMMAND`` are ``--help`` and ``COMMAND --help``, as in git and cargo."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface of click
         return list(COMMANDS)
 
@@ -191,7 +195,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     callback=_use_quiet,
     help="Write only results and errors: no warnings, notes or progress.",
 )
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version.")
+@click.option("-V", "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version.")
 @click.pass_context
 def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
     """An on-disk cache of compiled LLVM modules: inspect it, fill it, call its functions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from compcache.content.names import source_of
-from compcache.errors import CompcacheError, NotCachedError, StorageError, UndefinedSymbolError
+from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.miss.claim import note_use, single_flight
 from compcache.miss.load import load
@@ -225,7 +225,10 @@ def _build_exporting(
         inquiry.give_up()
     from compcache.miss.build import build_source  # LLVM: what the remote store has is loaded without
 
-    built = build_source(session, source, getattr(build, "digest", ""))
+    try:
+        built = build_source(session, source, getattr(build, "digest", ""))
+    except CompileError as error:
+        raise CompileError(f"the code that build() for {functions[0]!r} returned: {error}") from error
     if inquiry is not None:
         inquiry.compiled(built.seconds)
     names = [name for name, *_ in built.functions]

@@ -152,14 +152,16 @@ def test_explain_tells_a_hit_from_a_miss(kernels: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("check",), ("stats",), ("prune", "--dry-run"), ("pin",), ("explain", "f")]
+    "command", [("check",), ("stats",), ("prune", "--dry-run"), ("prune",), ("pin",), ("explain", "f")]
 )
 def test_looking_at_a_directory_that_is_not_there_does_not_make_it(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     done = compcache("--dir", tmp_path / "nowhere", *command)
-    assert (done.status, done.out) == ((0, "") if command[0] == "pin" else (2, "")), done.err
-    if command[0] != "pin":
+    assert (done.status, done.out) == ((0, "") if command[0] in ("pin", "prune") else (2, "")), done.err
+    if command[0] == "prune":
+        assert done.err.startswith(f"there is no cache at {tmp_path / 'nowhere'} yet (chosen by: --dir)\n")
+    elif command[0] != "pin":
         assert done.err == f"compcache: error: no cache at {tmp_path / 'nowhere'} (chosen by: --dir)\n"
     assert not (tmp_path / "nowhere").exists()
 

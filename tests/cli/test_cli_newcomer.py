@@ -127,3 +127,10 @@ def test_a_shell_completes(named: Path, tmp_path: Path, shell: str) -> None:
     )  # fmt: skip
     assert "show" in done.stdout, done.stderr
     assert "vector.dot" in done.stdout, done.stderr
+
+
+def test_help_and_version_are_found_as_in_other_tools() -> None:
+    assert compcache("help") == compcache("--help")
+    assert compcache("help", "prune") == compcache("prune", "--help")
+    assert compcache("help", "remote", "gc") == compcache("remote", "gc", "--help")
+    assert compcache("-V") == compcache("--version")

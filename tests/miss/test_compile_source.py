@@ -13,7 +13,7 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, run_fresh
 from mock_directory import FaultyFiles, cache_on, full_disk
 
-from compcache import Cache, CacheWarning, CompileError, Function, ModuleSource, UndefinedSymbolError, frontend
+from compcache import Cache, CacheWarning, CompileError, Function, Identity, ModuleSource, UndefinedSymbolError, frontend
 from compcache.formats.host import platform_name
 
 if TYPE_CHECKING:
@@ -277,3 +277,8 @@ def test_explain_shows_the_edit(cache: Cache) -> None:
     (difference,) = variant.differences or ()
     assert difference.component == "code"
     assert "i64 %x, 2" in str(difference)
+
+
+def test_code_that_llvm_refuses_names_the_function_that_was_asked_for(cache: Cache) -> None:
+    with pytest.raises(CompileError, match=r"^the code that build\(\) for 'kernels\.one-[0-9a-f]{32}' returned: LLVM does not accept"):
+        cache.get_or_compile(Identity("kernels.one", options={"a": 1}), lambda: ModuleSource("define double @x( {"))

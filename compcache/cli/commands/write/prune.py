@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,10 +53,13 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
         policy = PrunePolicy(**options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    with session.read() if dry_run else session.change() as cache:
+    is_there = os.path.isdir(session.directory)
+    if not is_there:  # a timer that runs before the first program is not a failure
+        note(f"there is no cache at {session.directory} yet (chosen by: {session.chosen_by})")
+    with session.change() if is_there and not dry_run else session.look() as cache:
         proposal = cache.propose_prune(policy, progress=show_progress)
         report = proposal.report
-        if not dry_run:
+        if is_there and not dry_run:
             if (report.removed or report.removed_packs) and not yes:
                 _confirm(report, session.directory)
             report = cache.carry_out(proposal)
