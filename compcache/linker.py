@@ -23,6 +23,7 @@ from compcache.content.functions import exported_content
 from compcache.content.names import frozen
 from compcache.errors import CacheWarning, CompileError, LinkerError
 from compcache.formats import host
+from compcache.formats.bodies import encode_bodies
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
 from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
@@ -31,6 +32,7 @@ from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.formats.order import inherited
+from compcache.formats.parts import encode_parts
 from compcache.formats.records import ModuleRecord
 from compcache.images import making
 from compcache.images.kinds import make_side
@@ -46,6 +48,7 @@ from compcache.translation.translate import translate, translate_again, translat
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from compcache.build.inlining.imported import Provided
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
     from compcache.images.linkers.find import Linker
@@ -59,6 +62,10 @@ __all__ = [
     "BuiltModule", "Translation", "build_module", "link_module", "optimize_member", "rebuild_module", "translate_module",
     "translate_requests",
 ]  # fmt: skip
+
+
+def _nothing(_: tuple[str, ...]) -> Mapping[str, Provided]:
+    return {}
 
 
 class Translation(NamedTuple):
@@ -78,20 +85,28 @@ class Translation(NamedTuple):
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
 
 
-def build_module(source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool], maker: str = "") -> BuiltModule:
+def build_module(
+    source: ModuleSource,
+    *,
+    machine: Host,
+    is_cached: Callable[[str], bool],
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = _nothing,
+    maker: str = "",
+) -> BuiltModule:
     """Compile and link a module, once for each of its targets; the result is the one for this host.
 
     Args:
         source: the code and what it exports, imports and uses.
         machine: this host.
         is_cached: whether the cache holds a function of this name.
+        provided: gives, by name, the bodies that the cache offers of functions with these names, for inlining.
         maker: a digest of the program that gave the source, to be kept beside that of the source.
 
     Raises:
         CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: what is wrong with
             the source; each message names the culprit.
     """
-    return link_module(translate_module(source, machine=machine, is_cached=is_cached, maker=maker))
+    return link_module(translate_module(source, machine=machine, is_cached=is_cached, provided=provided, maker=maker))
 
 
 def translate_module(
@@ -99,6 +114,7 @@ def translate_module(
     *,
     machine: Host,
     is_cached: Callable[[str], bool],
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = _nothing,
     maker: str = "",
     assumed: dict[str, bool] | None = None,
     overridden: Collection[str] = (),
@@ -113,7 +129,7 @@ def translate_module(
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code")
     requests = [
-        r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden, is_beside=is_beside)
+        r._replace(is_cached=is_cached, provided=provided, assumed=assumed, overridden=overridden, is_beside=is_beside)
         for r in requests_of(frozen(source), machine, maker)
     ]
     return translate_requests(machine, requests)
@@ -287,6 +303,8 @@ def _assemble(
     )  # fmt: skip
     makers = _makers(translated, made.linker)
     writer.records.add(encode_makers(makers))
+    if prepared.inlined.parts:
+        writer.records.add(encode_parts(prepared.inlined.parts))
     functions = []
     for number, export in enumerate(prepared.exports):
         entry = entries.numbers[number]
@@ -313,6 +331,7 @@ def _assemble(
         storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
+        bitcode += encode_bodies(prepared.bodies)
     seconds = time.perf_counter() - started
     contents = [
         exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
@@ -332,7 +351,7 @@ def _assemble(
 def _makers(translated: Translated, linker: Linker | None) -> str:
     """The text of the record: what has made the code that was given, what has made code here, and what has linked it."""
     given = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
-    return makers_text([*given, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])])
+    return makers_text([*given, *translated.prepared.inlined.makers, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])])
 
 
 def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:

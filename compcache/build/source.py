@@ -119,6 +119,7 @@ class ModuleSource:
         part_of: str | Identity | None = None,
         makers: Mapping[str, str] | None = None,
         untrusted: bool = False,
+        inline: bool = True,
     ) -> None:
         for name, value in (
             ("functions", functions),
@@ -156,6 +157,7 @@ class ModuleSource:
         self.makers = _lines_of(makers) if makers else ""
         self.named_entries: dict[tuple[str, str], bytes] = {}  # of the source itself, by kind and name (compcache.content.names)
         self.untrusted = untrusted
+        self.inline = inline
 
     def __repr__(self) -> str:
         names = "every function" if self.functions is None else ", ".join(map(repr, self.functions))

@@ -1,7 +1,7 @@
 """The parts of a module: the realizations of functions in other modules whose code is in its image.
 
 Their record is the frame behind that of the makers, in modules that have parts. It says for each which function it is, in which module that was
-found, and what it was by its content; parts of parts are among them. It is for people and tools: a part stands for what it does by its
+found. It is for people and tools: a part stands for what it does by its
 name of content, so that whoever loads the module needs none of them. What readers decide by, who has made the code, is in the record of makers, which has those
 of all parts.
 """
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
-from compcache.formats.index import CONTENT_SIZE
 from compcache.formats.makers import MAKERS
 from compcache.formats.manifest import FRAME
 
@@ -24,15 +23,14 @@ __all__ = ["PARTS", "Part", "decode_parts", "encode_parts", "read_parts"]
 
 #: The first byte of the payload.
 PARTS = b"P"
-_ROW = Struct(f"<{DIGEST_SIZE}s{CONTENT_SIZE}sI")  # module_id, digest of the content, bytes of the name
+_ROW = Struct(f"<{DIGEST_SIZE}sI")  # module_id, bytes of the name
 
 
 class Part(NamedTuple):
-    """A function of another module whose code is in this one; `content` is its digest of content, zeros where it is not known."""
+    """A function of another module whose code is in this one."""
 
     name: str
     module_id: bytes
-    content: bytes = bytes(CONTENT_SIZE)
 
 
 def encode_parts(parts: Iterable[Part]) -> bytes:
@@ -40,7 +38,7 @@ def encode_parts(parts: Iterable[Part]) -> bytes:
     rows = []
     for part in sorted(set(parts)):
         name = part.name.encode("utf-8", "surrogatepass")
-        rows += [_ROW.pack(part.module_id, part.content, len(name)), name]
+        rows += [_ROW.pack(part.module_id, len(name)), name]
     return b"".join([PARTS, *rows])
 
 
@@ -57,12 +55,12 @@ def decode_parts(payload: bytes) -> tuple[Part, ...]:
         start = at + _ROW.size
         if start > len(payload):
             raise FormatError("a record of parts is truncated")
-        module_id, content, size = _ROW.unpack_from(payload, at)
+        module_id, size = _ROW.unpack_from(payload, at)
         at = start + size
         if at > len(payload) or not size:
             raise FormatError("a record of parts is truncated")
         try:
-            parts.append(Part(payload[start:at].decode("utf-8", "surrogatepass"), module_id, content))
+            parts.append(Part(payload[start:at].decode("utf-8", "surrogatepass"), module_id))
         except UnicodeDecodeError:
             raise FormatError("a record of parts holds a text that is not UTF-8") from None
     return tuple(parts)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from compcache.linker import build_module
 from compcache.miss.import_types import require_types
+from compcache.miss.offers import offers_in
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_run_times
 from compcache.miss.staleness import warn_of_hidden, warn_of_shadowed
@@ -33,7 +34,11 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
     if not alone:
         share_run_times(session, source, add)
     store = session.store
-    built = build_module(source, machine=store.host(), is_cached=(lambda _: False) if alone else session.can_import, maker=maker)
+    built = (
+        build_module(source, machine=store.host(), is_cached=lambda _: False, maker=maker)
+        if alone
+        else build_module(source, machine=store.host(), is_cached=session.can_import, provided=offers_in(session), maker=maker)
+    )
     if not alone:
         require_types(session, built, {})
     for module in (built, *built.others):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports
+from compcache.build.inlining.imported import NOTHING_INLINED, bring_in
+from compcache.build.inlining.offers import offered_bodies
 from compcache.build.ir_text import (
     GlobalValues,
     is_vectorized,
@@ -228,6 +230,10 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     encoded = encode_checked(resolution)
     # What static libraries call back must have a symbol.
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
+    bodies = () if request.members or request.untrusted or not request.keep_bitcode else offered_bodies(printed, exports, resolution)
+    inlined = NOTHING_INLINED
+    if request.inlines and request.shared and request.level and not request.members:
+        resolution, inlined = bring_in(module, context, printed, values, exports, resolution, request.provided, request.is_beside)
     _prepare(module, values, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
     keeps = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
@@ -237,7 +243,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     optimized = str(module)
     if not request.portable and not is_vectorized(optimized):
         code = b""
-    prepared = Prepared(exports, names, resolution, encoded, code, source.data)
+    prepared = Prepared(exports, names, resolution, encoded, code, source.data, inlined, bodies)
     return emit(module, optimized, context, target, request, prepared)
 
 
