@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build import codegen
+from compcache.build.inlining.edges import with_inlined
+from compcache.build.inlining.imported import NOTHING_INLINED, nothing_offered
 from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
@@ -32,7 +34,6 @@ from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.formats.order import inherited
-from compcache.formats.parts import encode_parts
 from compcache.formats.records import ModuleRecord
 from compcache.images import making
 from compcache.images.kinds import make_side
@@ -48,9 +49,10 @@ from compcache.translation.translate import translate, translate_again, translat
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from compcache.build.inlining.imported import Provided
+    from compcache.build.inlining.imported import Inlined, Provided
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
+    from compcache.formats.bodies import Body
     from compcache.images.linkers.find import Linker
     from compcache.images.making import Made
     from compcache.targets.host_probe import Host
@@ -62,10 +64,6 @@ __all__ = [
     "BuiltModule", "Translation", "build_module", "link_module", "optimize_member", "rebuild_module", "translate_module",
     "translate_requests",
 ]  # fmt: skip
-
-
-def _nothing(_: tuple[str, ...]) -> Mapping[str, Provided]:
-    return {}
 
 
 class Translation(NamedTuple):
@@ -90,7 +88,7 @@ def build_module(
     *,
     machine: Host,
     is_cached: Callable[[str], bool],
-    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = _nothing,
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered,
     maker: str = "",
 ) -> BuiltModule:
     """Compile and link a module, once for each of its targets; the result is the one for this host.
@@ -114,7 +112,7 @@ def translate_module(
     *,
     machine: Host,
     is_cached: Callable[[str], bool],
-    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = _nothing,
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered,
     maker: str = "",
     assumed: dict[str, bool] | None = None,
     overridden: Collection[str] = (),
@@ -161,7 +159,14 @@ def link_module(translation: Translation) -> BuiltModule:
 
 
 def rebuild_module(
-    recipe: Recipe, notes: Mapping[str, Any], entries: Mapping[tuple[str, str], bytes], machine: Host, *, makers: Iterable[Maker] = ()
+    recipe: Recipe,
+    notes: Mapping[str, Any],
+    entries: Mapping[tuple[str, str], bytes],
+    machine: Host,
+    *,
+    makers: Iterable[Maker] = (),
+    inlined: Inlined = NOTHING_INLINED,
+    bodies: Iterable[Body] = (),
 ) -> BuiltModule:
     """Make the image of a stored module again, for this host.
 
@@ -171,6 +176,8 @@ def rebuild_module(
         entries: those of the stored module, by kind and name.
         machine: this host.
         makers: those of the stored module: all but its linker have made the code that this one is made of, too.
+        inlined: what came into the stored module (`compcache.build.inlining.edges.inlined_of`).
+        bodies: those that it offers.
 
     Raises:
         CompileError: the code cannot be translated for it, or might use what it does not have.
@@ -185,6 +192,7 @@ def rebuild_module(
         started = time.perf_counter()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
         translated = translated._replace(digests=digests, seconds=time.perf_counter() - started, makers=before)
+        translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
         built = _finish(translated, notes.get("identity"), entries)
         own = decode_notes(built.sections[4])
         return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
@@ -303,8 +311,6 @@ def _assemble(
     )  # fmt: skip
     makers = _makers(translated, made.linker)
     writer.records.add(encode_makers(makers))
-    if prepared.inlined.parts:
-        writer.records.add(encode_parts(prepared.inlined.parts))
     functions = []
     for number, export in enumerate(prepared.exports):
         entry = entries.numbers[number]
@@ -324,7 +330,8 @@ def _assemble(
     indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
     signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
     names = {export.symbol: export.name for export in prepared.exports}
-    graph = encode_graph(symbol_nodes(translated.definitions, names, prepared.resolution, signatures))
+    nodes = symbol_nodes(translated.definitions, names, prepared.resolution, signatures)
+    graph = encode_graph(with_inlined(nodes, prepared.inlined))
     bitcode = translated.bitcode
     resolution = prepared.resolution
     if bitcode:
@@ -351,7 +358,9 @@ def _assemble(
 def _makers(translated: Translated, linker: Linker | None) -> str:
     """The text of the record: what has made the code that was given, what has made code here, and what has linked it."""
     given = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
-    return makers_text([*given, *translated.prepared.inlined.makers, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])])
+    return makers_text(
+        [*given, *translated.prepared.inlined.makers, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])]
+    )
 
 
 def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from compcache.build.codegen import llvm_version
@@ -11,26 +10,19 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.bodies import read_bodies
 from compcache.formats.makers import LLVM, PACKAGE, Maker, read_makers
-from compcache.formats.parts import Part
 from compcache.formats.records import decode_module, version_numbers
 from compcache.images.linkers.version import NAMES as LINKERS
 from compcache.publish.verify import is_vouched_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from compcache.session import Session
     from compcache.store import ModuleFile
 
-__all__ = ["offers_in"]
+__all__ = ["offers_of"]
 
 
-def offers_in(session: Session) -> Callable[[tuple[str, ...]], Mapping[str, Provided]]:
-    """Gives, by name, what the modules of a cache offer of functions with these names of content."""
-    return partial(_offers, session)
-
-
-def _offers(session: Session, names: tuple[str, ...]) -> dict[str, Provided]:
+def offers_of(session: Session, names: tuple[str, ...]) -> dict[str, Provided]:
+    """What the modules of a cache offer of functions with these names of content, by name."""
     found = ((name, _offer(session, name)) for name in names)
     return {name: offer for name, offer in found if offer is not None}
 
@@ -57,8 +49,10 @@ def _read(session: Session, module: ModuleFile, name: str) -> Provided | None:
     body = read_bodies(lambda at, size: module.read(start + at, size), footer.bitcode).get(name)
     if body is None or version_numbers(decode_module(module.read_record(0)).llvm_version) > version_numbers(llvm_version()):
         return None  # or written by an LLVM whose words may mean something else to this one
+    if not all(session.loader.holds(other, to_import=True) for other in body.imports):
+        return None  # its module may have code of these in it, and not need them
     if session.store.publish_key is not None and not is_vouched_for(session.store, module):
         return None  # what is made of it would be signed
     made = [maker for maker in read_makers(module.read_record, module.records) if maker.name not in LINKERS]
     makers = [maker for maker in made if maker.name != LLVM and maker != Maker(PACKAGE, "")]
-    return Provided(body, Part(name, module.module_id), tuple(makers))
+    return Provided(body, module.module_id.hex(), tuple(makers))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import read_exports
+from compcache.build.inlining.imported import nothing_offered
 from compcache.build.ir_text import extreme_of
 from compcache.build.large_data.variables import abridged
 from compcache.build.slots import read_requests
@@ -65,7 +66,7 @@ class Request(NamedTuple):
     unexported: Collection[str] = ()  # what is visible in the former, and is not among it
     makers: str = ""  # of the code that was given (compcache.formats.makers)
     inlines: bool = True  # whether bodies of what it imports may come into the module (compcache.build.inlining)
-    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = lambda _: {}  # noqa: E731 - the bodies that others offer of functions
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered  # bodies that others offer of functions
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:

@@ -38,6 +38,7 @@ from compcache.build.slots import imported_thread_locals, read_requests, resolve
 from compcache.build.source import ModuleSource
 from compcache.build.trial import assembly_parts, has_assembly, try_in_child
 from compcache.content.functions import symbol_digests
+from compcache.digest import is_content_name
 from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.images.archives import Archive
@@ -260,6 +261,14 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
     module = codegen.parse(recipe.code, context)
     text = str(module)
     values = read_values(text)
+    inlined = {
+        value.name
+        for value in values.functions
+        if value.linkage == "available_externally" and is_content_name(recipe.slots.get(value.name, ""))
+    }
+    for name in inlined:  # the image must not need what that of which it is made does not
+        module.get_function(name).linkage = _INTERNAL
+    slots = {symbol: name for symbol, name in recipe.slots.items() if symbol not in inlined}
     _require_portable(text, values, machine)
     attributes = _attributes_of(text, values)
     machine = _safe_machine(machine, attributes)
@@ -273,7 +282,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
     with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
-        resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
+        resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)
         encoded = codegen.in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
         prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data)

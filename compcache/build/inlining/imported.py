@@ -15,7 +15,6 @@ from compcache.build.ir_text import lines_from, quote, read_module, references
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
 from compcache.files import reraise_interrupt
-from compcache.formats.parts import Part
 from compcache.images.archives import Archive
 from compcache.targets.used_features import TARGET_ATTRIBUTE
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from compcache.formats.bodies import Body
     from compcache.formats.makers import Maker
 
-__all__ = ["NOTHING_INLINED", "Inlined", "Provided", "bring_in"]
+__all__ = ["NOTHING_INLINED", "Inlined", "Provided", "bring_in", "nothing_offered"]
 
 #: How many instructions may come into one module.
 _MOST_IN_ALL = 50 * MOST_INSTRUCTIONS
@@ -36,26 +35,31 @@ _TYPE_LINE = re.compile(r'(%(?:"[^"]*"|[-$._A-Za-z0-9]+)) = type (.*)')
 
 
 class Provided(NamedTuple):
-    """The body of a function, the realization that offers it, and who has made its code."""
+    """The body of a function, the module_id of the realization that offers it, in hex, and who has made its code."""
 
     body: Body
-    part: Part
+    module_id: str
     makers: tuple[Maker, ...]
 
 
 class Inlined(NamedTuple):
-    """What came into a module: parts and makers, and the edges of the graph before anything was inlined.
+    """What came into a module, and who has made it.
 
-    `names` are the functions that came in, by symbol; `edges` what each function of the module, and each of these, referred to.
+    `sources` are by symbol the name of each function that came in, and the module that it is from; `edges` are what each function of the module, and each
+    of these, referred to before anything was inlined.
     """
 
-    parts: tuple[Part, ...] = ()
+    sources: Mapping[str, tuple[str, str]] = {}
     makers: tuple[Maker, ...] = ()
-    names: Mapping[str, str] = {}
     edges: Mapping[str, tuple[str, ...]] = {}
 
 
 NOTHING_INLINED = Inlined()
+
+
+def nothing_offered(_: tuple[str, ...]) -> Mapping[str, Provided]:
+    """The bodies that are offered where there is no cache."""
+    return {}
 
 
 def bring_in(
@@ -158,19 +162,17 @@ class _Bringing:
 
     def _is_declared_alike(self, symbol: str, code: str) -> bool:
         """Whether the module declares a function with the type that the body has; ValueError where that cannot be told."""
-        head = next(line for line in lines_from(code, "define available_externally ")).removeprefix("define available_externally ")
         if symbol not in self._heads:
             return True  # a body names it, which is bound to the same content
+        head = "".join(lines_from(code, "define available_externally ")).removeprefix("define available_externally ")
         types = dict(match.groups() for line in lines_from(code, "%") if (match := _TYPE_LINE.fullmatch(line)))
         return type_of(head.removesuffix("{"), types) == type_of(self._heads[symbol], self._types)
 
     def _inlined(self) -> Inlined:
-        parts: dict[Part, None] = {}
         makers: dict[Maker, None] = {}
         for offer, _ in self._found.values():
-            parts[offer.part] = None
             makers |= dict.fromkeys(offer.makers)
-        names = {symbol: offer.body.name for symbol, (offer, _) in self._found.items()}
+        sources = {symbol: (offer.body.name, offer.module_id) for symbol, (offer, _) in self._found.items()}
         edges = {name: definition.references for name, definition in read_module(self._text).items() if definition.kind == "function"}
         edges |= {symbol: found for symbol, (_, found) in self._found.items()}
-        return Inlined(tuple(parts), tuple(makers), names, edges)
+        return Inlined(sources, tuple(makers), edges)

@@ -29,7 +29,9 @@ MOST_INSTRUCTIONS = 100
 _MOST_LINES = 1000
 _MOST_CONSTANT = 4096
 #: Attributes that say how all code of a function computes: bodies have none of these, and go into no code that has.
-IS_MODE = re.compile(r'\bstrictfp\b|"denormal-fp-math|"no-(?:infs|nans|signed-zeros)-fp-math"="true"|"(?:unsafe|approx-func)-fp-math"="true"')
+IS_MODE = re.compile(
+    r'\bstrictfp\b|"denormal-fp-math|"no-(?:infs|nans|signed-zeros)-fp-math"="true"|"(?:unsafe|approx-func)-fp-math"="true"'
+)
 
 _TOKEN = re.compile(r'[@%$!#]?"[^"]*"|@[-$._A-Za-z0-9]+')
 _STRING = re.compile(r'"[^"]*"')
@@ -48,7 +50,9 @@ _OPCODES = frozenset(
     "insertelement shufflevector extractvalue insertvalue alloca load store getelementptr trunc zext sext fptrunc fpext fptoui fptosi "
     "uitofp sitofp ptrtoint inttoptr bitcast icmp fcmp phi select freeze call".split()
 )
-_FORBIDDEN = re.compile(r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|x86_amx|token|metadata !\w*\()")
+_FORBIDDEN = re.compile(
+    r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|x86_amx|token|metadata !\w*\()"
+)
 #: What functions, and calls, may say of themselves: nothing of it depends on where the code stands, or LLVM compares it when it inlines.
 _HARMLESS = frozenset(
     "nounwind mustprogress norecurse nosync nofree willreturn nocallback memory readnone readonly writeonly argmemonly speculatable cold hot "
@@ -75,7 +79,9 @@ _INTRINSICS = frozenset(
     "usub.with.overflow experimental.noalias.scope.decl vector.reduce prefetch".split()
 )
 #: What is attached to instructions of bodies; all else is left out, which costs at most speed.
-_KEPT_METADATA = frozenset("tbaa tbaa.struct llvm.loop noalias alias.scope range nonnull noundef align invariant.load fpmath unpredictable prof".split())
+_KEPT_METADATA = frozenset(
+    "tbaa tbaa.struct llvm.loop noalias alias.scope range nonnull noundef align invariant.load fpmath unpredictable prof".split()
+)
 
 
 class _NotOffered(Exception):  # noqa: N818 - it never leaves this module: an answer, not an error
@@ -298,14 +304,18 @@ class _Reader:
     @staticmethod
     def _parameter(text: str) -> str:
         words = split_at(text, " ")
-        return " ".join([*_passed(text, is_result=False), *words[-1:]]) if words[-1].strip()[0] == "%" else " ".join(_passed(text, is_result=False))
+        return (
+            " ".join([*_passed(text, is_result=False), *words[-1:]])
+            if words[-1].strip()[0] == "%"
+            else " ".join(_passed(text, is_result=False))
+        )
 
     def _line(self, line: str) -> str:
         plain = line.strip()
         if not plain or plain[0] == ";" or _LABEL.match(plain) or _CASE.match(plain):
             return line
         match = _INSTRUCTION.match(plain)
-        if match is None or match[1] not in _OPCODES or ") [ \"" in plain:
+        if match is None or match[1] not in _OPCODES or ') [ "' in plain:
             raise _NotOffered
         line = self._without_metadata(line)
         callee = ""
@@ -342,7 +352,11 @@ class _Reader:
         if name is not None:
             self._imports[name] = None
             if name != self._name:
-                line = module.function(symbol).partition("\n")[0].removesuffix("{") if symbol in module._functions else module.declaration(symbol)
+                line = (
+                    module.function(symbol).partition("\n")[0].removesuffix("{")
+                    if symbol in module._functions
+                    else module.declaration(symbol)
+                )
                 self._declared[symbol] = self._declared_as(line.partition(" ")[2], quoted(name)) + " nonlazybind"
             return quoted(name)
         if module.is_native(symbol):
@@ -396,7 +410,14 @@ class _Reader:
         if match is None or match[1] is None or "local_unnamed_addr" in head[: match.end()] or len(line) > _MOST_CONSTANT:
             raise _NotOffered
         strings = _STRING.sub('""', head)
-        if "@" in strings or ", section" in strings or ", comdat" in strings or ", partition" in strings or "!" in strings or "blockaddress" in strings:
+        if (
+            "@" in strings
+            or ", section" in strings
+            or ", comdat" in strings
+            or ", partition" in strings
+            or "!" in strings
+            or "blockaddress" in strings
+        ):
             raise _NotOffered
         return f"{written} = {head}"
 
