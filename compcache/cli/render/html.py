@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["html"]
 
-_KINDS = ("function", "missing", "global", "variable", "native")
+_KINDS = ("function", "missing", "global", "variable", "native", "inlined")
 
 
 def html(graph: FunctionGraph, title: str, sizes: Mapping[str, int] | None = None) -> Iterator[str]:
