@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from compcache.build.source import ModuleSource
+    from compcache.closures.link import LinkReport
     from compcache.hit.compiled import CompiledFunctions
     from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
@@ -349,6 +350,20 @@ class Cache:
         return list(replace(self._session(), source_or_sources, group))
 
     # --------------------------------------------------------------- this object
+
+    def link(self, names: Iterable[str | Identity] | None = None, *, into: str | None = None) -> LinkReport:
+        """Link the code of several modules into one image, as one more realization of functions: as if it were compiled together.
+
+        Args:
+            names: the functions, each with all that it reaches; None: every function.
+            into: the name of a set: one image for all of them. Without it each gets its own.
+
+        Raises:
+            CompileError: images cannot be linked here.
+        """
+        from compcache.closures.link import link
+
+        return link(self._session(), None if names is None else map(_func_name_of, names), into)
 
     @property
     def path(self) -> str:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from compcache.translation.requests import Request
 
 __all__ = [
-    "BuiltModule", "Translation", "build_module", "link_module", "optimize_member", "rebuild_module", "translate_module",
+    "BuiltModule", "Translation", "build_module", "link_module", "link_translated", "optimize_member", "rebuild_module", "translate_module",
     "translate_requests",
 ]  # fmt: skip
 
@@ -221,8 +221,15 @@ def _naming_target(request: Request) -> Iterator[None]:
         raise
 
 
-def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes]) -> BuiltModule:
-    """Make the image of the object, and write the sections of the module's file."""
+def link_translated(translated: Translated, entries: Iterable[EntryRecord]) -> BuiltModule:
+    """The module of code that was linked of others (`compcache.closures`), with these entries of data."""
+    return _finish(translated, None, {}, entries)
+
+
+def _finish(
+    translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = ()
+) -> BuiltModule:
+    """Make the image of the object, and write the sections of the module's file; `more` are entries with all that they say."""
     started = time.perf_counter()
     resolution = translated.prepared.resolution
     made = making.make_image(
@@ -234,7 +241,7 @@ def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, s
         needs_linker=_needs_linker(translated),
         libraries=resolution.libraries,
     )
-    return _assemble(translated, identity, entries, made, started - translated.seconds)
+    return _assemble(translated, identity, entries, more, made, started - translated.seconds)
 
 
 def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
@@ -262,7 +269,8 @@ def _needs_linker(translated: Translated) -> list[str]:
 
 
 def _assemble(
-    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], made: Made, started: float,
+    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: Made,
+    started: float,
 ) -> BuiltModule:  # fmt: skip
     """The sections of the module's file."""
     image, kind, places, _ = made
@@ -302,6 +310,7 @@ def _assemble(
     }
     data_of = {**{key: data for key, data in entries_of_data.items() if key[0] != STUB}, **stubs}
     records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in data_of.items()]
+    records += more
     needed = header.requirement()
     indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
     signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))

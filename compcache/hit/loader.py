@@ -29,7 +29,7 @@ from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # w
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
+from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
 from compcache.store import CLOSURES, is_ordered
@@ -187,6 +187,7 @@ class Loader:
         "changed",
         "closed",
         "decoded",
+        "linked",
         "merged",
         "opened",
         "providers",
@@ -209,6 +210,7 @@ class Loader:
         self._mine: dict[bytes, ref[LoadedModule]] = {}
         self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
         self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
+        self.linked: dict[bytes, tuple[bytes, bool]] = {}  # the state of the index for which a linked closure was looked at; whether it holds
         self.closed = False
         self.decoded = 0  # how many globals were decoded,
         self.opened = 0  # and images mapped, by loads that succeeded
@@ -256,7 +258,7 @@ class Loader:
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
         sources = Sources(func_name, accept)
-        candidates = self.candidates(func_name, again=again)
+        candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
             root = choice if choice is not None and choice.record.needs and not self._has_loaded() else None
@@ -345,19 +347,36 @@ class Loader:
 
         remember_closure(self.store, root, offset, chosen)
 
-    def candidates(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near."""
+    def candidates(
+        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
+        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
+
+        With `linked` those in linked closures are among them, where these hold.
+        """
         # All that have a name of content have the same. `again` is that of `Store.find`.
         if is_ordered(func_name):
-            yield from self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again)
+            found = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
+            yield from self._valid(found) if linked else found
             return
         later = []
-        for candidate in self.store.find(func_name):
+        for candidate in self._valid(self.store.find(func_name, linked=linked)):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 later.append(candidate)
         yield from later
+
+    def _valid(self, found: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+        """Of these realizations those that hold, with the offsets of their records."""
+        for candidate in found:
+            if candidate[1] < LINKED:
+                yield candidate
+                continue
+            from compcache.hit.closures.linked import is_valid
+
+            if is_valid(self, candidate[0]):
+                yield candidate[0], candidate[1] - LINKED
 
     def _loaded(self, module_id: bytes) -> LoadedModule | None:
         known = self._mine.get(module_id)
