@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice
     from compcache.store import IsNear, Store
 
-__all__ = ["Bound", "Chosen", "choose"]
+__all__ = ["Bound", "Chosen", "Planner", "choose"]
 
 #: How many bytes of what records have of a link type are its digest.
 _DIGEST = 8
@@ -39,7 +39,7 @@ class Chosen(NamedTuple):
     failures: dict[str, CompcacheError]
 
 
-class _Planner(Loader):
+class Planner(Loader):
     """Plans loads of a process that has loaded nothing, of what was added alone; it loads nothing."""
 
     __slots__ = ()
@@ -50,7 +50,12 @@ class _Planner(Loader):
         store.listener = listener
 
     def candidates(
-        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False  # noqa: ARG002 - that is the point
+        self,
+        func_name: str,
+        is_near: IsNear | None = None,
+        *,
+        again: bool = False,
+        linked: bool = False,  # noqa: ARG002 - that is the point
     ) -> Iterator[tuple[bytes, int]]:
         """See `Loader`; nothing is near."""
         return self.store.find(func_name, again=again)
@@ -58,7 +63,7 @@ class _Planner(Loader):
 
 def choose(store: Store, names: Iterable[str]) -> Chosen:
     """What the closures of these functions consist of; each name is bound once, as the first closure that has it binds it."""
-    planner = _Planner(store)
+    planner = Planner(store)
     bound: dict[str, Bound] = {}
     failures: dict[str, CompcacheError] = {}
     for name in names:

@@ -13,7 +13,7 @@ from compcache.build import codegen
 from compcache.build.recipe import read_recipe
 from compcache.build.slots import read_requests
 from compcache.build.source import ModuleSource, check_name
-from compcache.closures.chosen import choose
+from compcache.closures.chosen import Planner, choose
 from compcache.closures.code import Closure, Part, link_code
 from compcache.digest import name_key
 from compcache.errors import CompcacheError, CompileError, FormatError
@@ -25,6 +25,7 @@ from compcache.formats.linked import KIND, encode_bindings, marked
 from compcache.formats.makers import makers_text, read_makers
 from compcache.formats.manifest import SUSPECT
 from compcache.formats.records import decode_module
+from compcache.hit.closures.linked import is_valid
 from compcache.images import making
 from compcache.linker import link_translated
 from compcache.maintain.remove import remove_modules
@@ -79,7 +80,9 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
         check_name(into, "name of a set")
     asked = list(dict.fromkeys([check_name(name, "func_name") for name in names])) if names is not None else _all_functions(session.store)
     if not making.makes_shared_objects():
-        raise CompileError("closures are linked into shared objects, and there is no linker for these here (pip install 'compcache[linker]')")
+        raise CompileError(
+            "closures are linked into shared objects, and there is no linker for these here (pip install 'compcache[linker]')"
+        )
     sets = [asked] if into is not None else [[name] for name in asked]
     linked, left = [], {}
     for members in sets:
@@ -89,6 +92,9 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
     if linked:
         _remove_former(session.store, linked, into)
         compact(session.store)
+        planner = Planner(session.store)
+        for closure in linked:
+            is_valid(planner, bytes.fromhex(closure.module_id), session.store.index.state())
     return LinkReport(tuple(linked), left)
 
 
@@ -122,7 +128,9 @@ class _Linking:
         parts = [part for module_id in dict.fromkeys([b.module_id for b in chosen.bound.values()]) if (part := self._read(module_id))]
         found = self._link_code(chosen, wanted, parts) if len(parts) > 1 else None
         done = found.names if found is not None else ()
-        left |= dict.fromkeys([name for name in wanted if name not in done], "it stays in its module, or reaches no code of others that can be copied")
+        left |= dict.fromkeys(
+            [name for name in wanted if name not in done], "it stays in its module, or reaches no code of others that can be copied"
+        )
         if found is None or not self._is_as_bound(found):
             return None, left
         built = self._build(found)
@@ -136,7 +144,12 @@ class _Linking:
         try:
             with store.open_module(module_id) as module:
                 header, footer = decode_module(module.read_record(0)), module.footer()
-                if not footer.bitcode or module.flags == SUSPECT or header.image_kind != "shared" or not self._suits(header.cpu, header.machine_features):
+                if (
+                    not footer.bitcode
+                    or module.flags == SUSPECT
+                    or header.image_kind != "shared"
+                    or not self._suits(header.cpu, header.machine_features)
+                ):
                     return None
                 section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
                 recipe = read_recipe(section, module.read_record)
@@ -161,7 +174,9 @@ class _Linking:
 
     def _is_as_bound(self, found: Linked) -> bool:
         """Whether plain names that parts use of themselves, and that stay at home, mean these parts for others, too."""
-        return all(next(iter(self._store.find(name)), (b"", 0))[0] == module_id for name, module_id in found.bound.items() if is_ordered(name))
+        return all(
+            next(iter(self._store.find(name)), (b"", 0))[0] == module_id for name, module_id in found.bound.items() if is_ordered(name)
+        )
 
     def _build(self, found: Linked) -> BuiltModule:
         numbers = {module_id: number for number, module_id in enumerate(found.parts)}
@@ -175,9 +190,7 @@ class _Linking:
         contents = b"".join([self._content(name, found.bound[name]) for name in found.names])
         notes = {**decode_notes(built.sections[4]), **({"contents": contents} if any(contents) else {})}
         functions = marked(built.functions, [KIND])
-        return built._replace(
-            sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :])
-        )
+        return built._replace(sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :]))
 
     def _content(self, name: str, module_id: bytes) -> bytes:
         """The digest that the index has of what a function is: the linked one is the same."""

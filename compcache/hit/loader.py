@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.formats.records import GlobalRecord
+    from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.target import TypedCallTarget
@@ -210,7 +211,7 @@ class Loader:
         self._mine: dict[bytes, ref[LoadedModule]] = {}
         self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
         self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
-        self.linked: dict[bytes, tuple[bytes, bool]] = {}  # the state of the index for which a linked closure was looked at; whether it holds
+        self.linked: LinkedClosures | None = None  # those that it has met
         self.closed = False
         self.decoded = 0  # how many globals were decoded,
         self.opened = 0  # and images mapped, by loads that succeeded
@@ -258,6 +259,10 @@ class Loader:
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
         sources = Sources(func_name, accept)
+        if self.linked is not None and accept is None:
+            target = self.linked.take(func_name, owner, sources)
+            if target is not None:
+                return target
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
@@ -373,9 +378,11 @@ class Loader:
             if candidate[1] < LINKED:
                 yield candidate
                 continue
-            from compcache.hit.closures.linked import is_valid
+            if self.linked is None:
+                from compcache.hit.closures.linked import LinkedClosures
 
-            if is_valid(self, candidate[0]):
+                self.linked = LinkedClosures(self)
+            if self.linked.holds(candidate[0]):
                 yield candidate[0], candidate[1] - LINKED
 
     def _loaded(self, module_id: bytes) -> LoadedModule | None:

@@ -196,7 +196,12 @@ class LayeredStore(Store):
     # --------------------------------------------------------------- look-ups
 
     def find(
-        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False  # noqa: ARG002 - closures are of caches without layers
+        self,
+        func_name: str,
+        is_near: IsNear | None = None,
+        *,
+        again: bool = False,
+        linked: bool = False,  # noqa: ARG002 - closures are of caches without layers
     ) -> Iterator[tuple[bytes, int]]:
         """See `Store`; of a name of content what is compiled for exactly this host first, then what fits best, wherever it is."""
         if self._memory_names:

@@ -92,7 +92,9 @@ class Row(NamedTuple):
     def indexed(self) -> list[tuple[str, int]]:
         """The names under which the index has its functions and entries, with the offsets of their records."""
         functions = marked(zip(self.names, self.offsets, repeat("")), [kind for kind, *_ in self.entries])
-        return [(name, offset) for name, offset, _ in functions] + [(index_name(kind, name), offset) for kind, name, offset, *_ in self.entries]
+        return [(name, offset) for name, offset, _ in functions] + [
+            (index_name(kind, name), offset) for kind, name, offset, *_ in self.entries
+        ]
 
     @property
     def is_pack(self) -> bool:

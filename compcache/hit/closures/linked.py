@@ -8,40 +8,131 @@ whatever is added, but what they are parts of may be removed.
 
 from __future__ import annotations
 
+from _weakref import ref
+
 from compcache.digest import digest, key_suffix, mac
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, decode_entry
 from compcache.formats.index import MODULE
 from compcache.formats.linked import KIND, decode_bindings
-from compcache.formats.manifest import FRAME
+from compcache.formats.manifest import FRAME, decode_function
 from compcache.hit.closures.planned import HEAD, MAGIC, seal
+from compcache.hit.loader import Choice, Source
+from compcache.hit.needs import Listed
 from compcache.store import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.formats.entry import EntryRecord
-    from compcache.hit.loader import Loader
+    from compcache.hit.loader import Loader, Sources
+    from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile, Store
 
-__all__ = ["is_valid", "linked_entry"]
+__all__ = ["LinkedClosures", "is_valid", "linked_entry"]
 
 #: How many files of this kind and of planned closures a directory keeps.
 _MOST_KEPT = 512
+#: How many bytes of records a loader keeps of a closure.
+_MOST_RECORDS = 1 << 22
 
 
-def is_valid(loader: Loader, module_id: bytes) -> bool:
-    """Whether the linked closure that this module is holds now."""
+class _Set:
+    """A linked closure of which several functions were loaded: its records, and where those of its functions are."""
+
+    __slots__ = ("file", "listed", "module_id", "offsets")
+
+    def __init__(self, file: ModuleFile, listed: Listed, offsets: dict[str, tuple[bytes, int]]) -> None:
+        self.module_id = file.module_id
+        self.file = file
+        self.listed = listed
+        self.offsets = offsets
+
+
+class LinkedClosures:
+    """The linked closures that a loader has met, which it lives as long as.
+
+    Whether each holds is known for one state of the index. The second function of a closure brings the list of all its functions into
+    memory: others are loaded without a look-up, for as long as the index does not change and the image is mapped.
+    """
+
+    __slots__ = ("_loader", "_segments", "_sets", "_state", "_told", "_used")
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = ref(loader)
+        self._segments: object = None
+        self._state = b""
+        self._told: dict[bytes, bool] = {}
+        self._used: set[bytes] = set()
+        self._sets: dict[str, _Set] = {}
+
+    def holds(self, module_id: bytes) -> bool:
+        """Whether the linked closure that this module is holds now."""
+        loader = self._loader()
+        assert loader is not None
+        self._look_at(loader.store)
+        known = self._told.get(module_id)
+        if known is None:
+            known = self._told[module_id] = is_valid(loader, module_id, self._state)
+        elif known and module_id not in self._used and loader.is_loaded(module_id):
+            self._used.add(module_id)
+            self._list(loader, module_id)
+        return known
+
+    def _look_at(self, store: Store) -> None:
+        """Forget what was known of another state of the index."""
+        if store.index.segments is not self._segments:
+            self._segments, self._state = store.index.segments, store.index.state()
+            self._told.clear()
+            self._used.clear()
+            self._sets.clear()
+
+    def _list(self, loader: Loader, module_id: bytes) -> None:
+        """Have all records of a closure in memory, unless they are many."""
+        try:
+            file = loader.store.open_module(module_id)
+        except (CompcacheError, OSError) as error:  # who loads a function of it meets it again
+            reraise_interrupt(error)
+            return
+        with file:
+            if file.records > _MOST_RECORDS:
+                return
+            listed = Listed(file.key, file.read(file.image, file.records))
+        offsets: dict[str, tuple[bytes, int]] = {}
+        loader.runtime().list_functions(listed.records, module_id, offsets, set())
+        self._sets |= dict.fromkeys(offsets, _Set(file, listed, offsets))
+
+    def take(self, func_name: str, owner: object, sources: Sources) -> TypedCallTarget | None:
+        """The call target of a function of a closure that is mapped, where it needs nothing else; None where it is to be looked up.
+
+        Raises what `Loader.load` does.
+        """
+        loader, found = self._loader(), self._sets.get(func_name)
+        if loader is None or found is None or loader.builds or loader.store._in_memory:
+            return None
+        loaded = loader._loaded(found.module_id)
+        if loaded is None or loader.store.index.refresh() or loader.store.index.segments is not self._segments:
+            return None
+        offset = found.offsets[func_name][1]
+        record = decode_function(found.listed.read_record(offset))
+        if record.name != func_name:
+            return None
+        source = Source(found.file, loaded)
+        source.listed = found.listed
+        choice = Choice(source, record, offset)
+        loader.require_features(found.file, record)
+        return loader._commit(func_name, {func_name: choice}, owner, chosen_by=None) if loader._prepare_alone(choice, sources) else None
+
+
+def is_valid(loader: Loader, module_id: bytes, state: bytes) -> bool:
+    """Whether the linked closure that this module is holds in this state of the index."""
     store = loader.store
-    state = store.index.state()
-    known = loader.linked.get(module_id)
-    if known is None or known[0] != state:
-        name = _file_name(store, module_id)
-        told = _told(store, name, state) if store.has_closures() else None
-        known = loader.linked[module_id] = state, _holds(loader, module_id) if told is None else told
-        if told is None:
-            _keep(store, name, module_id, *known)
-    return known[1]
+    name = _file_name(store, module_id)
+    told = _told(store, name, state) if store.has_closures() else None
+    if told is None:
+        told = _holds(loader, module_id)
+        _keep(store, name, module_id, state, told)
+    return told
 
 
 def _file_name(store: Store, module_id: bytes) -> str:
