@@ -352,14 +352,11 @@ class Cache:
     # --------------------------------------------------------------- this object
 
     def link(self, names: Iterable[str | Identity] | None = None, *, into: str | None = None) -> LinkReport:
-        """Link the code of several modules into one image, as one more realization of functions: as if it were compiled together.
+        """Link the code that functions reach in several modules into one image, as one more realization of them.
 
         Args:
-            names: the functions, each with all that it reaches; None: every function.
-            into: the name of a set: one image for all of them. Without it each gets its own.
-
-        Raises:
-            CompileError: images cannot be linked here.
+            names: the functions; None: all.
+            into: the name of a set, one image for all of them; without it each has its own.
         """
         from compcache.closures.link import link
 

@@ -492,7 +492,7 @@ class Store:
         Those of a name of content are found lazily, what fits this host best first. Of a plain name the newest addition comes first, of
         one addition what fits best; before it come those of the same content whose modules are near, if it is said which are.
         What the index of this process does not know is looked for on disk once more; `again` says the same of newer realizations.
-        Those of `linked` closures, for who asks for them, have `LINKED` in their offsets.
+        Those of `linked` closures have `LINKED` in their offsets.
         """
         found = False
         if self._memory_names:
@@ -510,10 +510,8 @@ class Store:
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
         """The same of the index as this process knows it."""
         key = name_key(func_name)
-        if is_ordered(func_name):
-            found = in_order(self.index.find_numbered(key), is_near)
-            return found if linked else [row for row in found if row[1] < LINKED]
-        return (row for row in self.index.find(key) if linked or row[1] < LINKED)
+        found = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
+        return found if linked else (row for row in found if row[1] < LINKED)
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """Every realization in the index at this moment."""

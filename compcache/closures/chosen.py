@@ -52,7 +52,7 @@ class Planner(Loader):
     def candidates(
         self,
         func_name: str,
-        is_near: IsNear | None = None,
+        is_near: IsNear | None = None,  # noqa: ARG002 - nothing is
         *,
         again: bool = False,
         linked: bool = False,  # noqa: ARG002 - that is the point
@@ -84,7 +84,7 @@ def _plan(planner: Loader, root: str) -> dict[str, Bound]:
     sources = Sources(root, None)
     try:
         chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()
-        alike = {name: True for name in chosen}
+        alike = dict.fromkeys(chosen, True)
         for choice in chosen.values():
             for _, name, _, kind in choice.imports:
                 own = chosen[name].record.link_type[:_DIGEST]

@@ -1,8 +1,8 @@
 """Links the kept code of several modules as LLVM code: copies become one module, optimized as one program.
 
-Each module is read by itself. What it imports, and what it has at home, becomes a declaration under one symbol for each name, or the copy itself where
-another module has it; copies get symbols of their own, so that no two modules mean the same by one. Whatever is not reached from the
-functions that were asked for is internal, and LLVM drops it.
+Each module is read by itself. What it imports, and what it has at home, becomes a declaration under one symbol for each name, or the copy
+itself where another module has it; copies get symbols of their own, so that no two modules mean the same by one. Whatever is not reached
+from the functions that were asked for is internal, and LLVM drops it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from compcache.build.exports import Export
     from compcache.build.recipe import Recipe
     from compcache.closures.chosen import Bound
-    from compcache.targets.machine import Machine
     from compcache.translation.emission import Translated
     from compcache.translation.requests import Request
 
@@ -36,7 +35,8 @@ _HOME = ".home"
 _COMDAT = re.compile(r' comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?')
 _TOKEN = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)')
 _WORDS = re.compile(
-    r"\b(?:private|internal|available_externally|linkonce|linkonce_odr|weak|weak_odr|external|dso_local|dso_preemptable|hidden|protected|default) "
+    r"\b(?:private|internal|available_externally|linkonce|linkonce_odr|weak|weak_odr|external|dso_local|dso_preemptable|hidden|protected"
+    r"|default) "
 )
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*?(global|constant|alias) ")
 
@@ -253,7 +253,7 @@ def _values(module: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def _without_homes(text: str, homes: set[str]) -> str:
-    """A printed module with declarations in place of these definitions, and of all aliases; nothing of it is one with others of its name."""
+    """A printed module with declarations in place of these definitions, and of all aliases, and without COMDATs."""
     has_aliases = "= " in text and " alias " in text
     if not homes and not has_aliases and " comdat" not in text:
         return text

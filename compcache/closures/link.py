@@ -1,7 +1,8 @@
 """Links closures: chooses their modules, reads the code that is kept of them, and publishes images of several modules as one.
 
-What is published is a module like others, with an entry that names its parts (`compcache.formats.linked`). It is derived: whoever asks what is stored, and whatever is
-added, never takes it for an addition, and loads use it for as long as it holds (`compcache.hit.closures.linked`).
+What is published is a module like others, with an entry that names its parts (`compcache.formats.linked`). It is derived: whoever asks what
+is stored, and whatever is added, never takes it for an addition, and loads use it for as long as it holds
+(`compcache.hit.closures.linked`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from compcache.build.source import ModuleSource, check_name
 from compcache.closures.chosen import Planner, choose
 from compcache.closures.code import Closure, Part, link_code
 from compcache.digest import name_key
-from compcache.errors import CompcacheError, CompileError, FormatError
+from compcache.errors import CompcacheError, CompileError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.entry import EntryRecord
@@ -35,9 +36,9 @@ from compcache.publish.verify import is_vouched_for
 from compcache.store import is_ordered
 from compcache.targets.machine import machine_for
 from compcache.translation.requests import Request
+from compcache.usage.ledger import read_ledger
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
-from compcache.usage.ledger import read_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -84,7 +85,8 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
             "closures are linked into shared objects, and there is no linker for these here (pip install 'compcache[linker]')"
         )
     sets = [asked] if into is not None else [[name] for name in asked]
-    linked, left = [], {}
+    linked: list[LinkedClosure] = []
+    left: dict[str, str] = {}
     for members in sets:
         found, reasons = _Linking(session, into).link(members)
         linked += [found] if found is not None else []

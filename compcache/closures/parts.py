@@ -1,9 +1,10 @@
 """What of a module can be copied into a linked closure, and what has to stay at home.
 
-Copies are made of what is the same wherever it is: functions that reach nothing which can change, is one for each thread, or has an address that
-may be compared, and constants of which nobody may compare the address. All else stays in its module, which is loaded before, and is imported as other
-modules import it, by its name: so it has to be exported there. What reaches something that stays at home and is not exported stays at home
-itself. Whatever is not known here stays at home with its whole module: constructors, top-level assembly, sections, ifuncs.
+Copies are made of what is the same wherever it is: functions that reach nothing which can change, is one for each thread, or has an address
+that may be compared, and constants of which nobody may compare the address. All else stays in its module, which is loaded before, and is
+imported as other modules import it, by its name: so it has to be exported there. What reaches something that stays at home and is not
+exported stays at home itself. Whatever is not known here stays at home with its whole module: constructors, top-level assembly, sections,
+ifuncs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What the file of a linked closure says of it: an entry of the kind `KIND`, beside the records of its functions.
 
-The entry requires the modules whose code is in the image, its parts. The data says to which of them plain names were bound when it was linked:
-texts of the number of the part, a space and the name, with NUL between them. The index has the functions of such a module with `LINKED` in
-the offsets of their records (`compcache.formats.manifest`), so that nobody takes one for an addition.
+The entry requires the modules whose code is in the image, its parts, and those which these use by plain names. The data says to which of
+them each plain name was bound when it was linked: texts of the number of the module, a space and the name, with NUL between them. The index
+has the functions of such a module with `LINKED` in the offsets of their records (`compcache.formats.manifest`), so that nobody takes one
+for an addition.
 """
 
 from __future__ import annotations

@@ -252,17 +252,13 @@ class Loader:
                 again, known = False, store.index.segments  # it has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
-        target = None
+        target = self.linked.take(func_name, owner) if self.linked is not None and accept is None else None
         while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
             target = self._load_once(func_name, owner, accept, again=again)
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
         sources = Sources(func_name, accept)
-        if self.linked is not None and accept is None:
-            target = self.linked.take(func_name, owner, sources)
-            if target is not None:
-                return target
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
@@ -357,33 +353,29 @@ class Loader:
     ) -> Iterator[tuple[bytes, int]]:
         """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
 
-        With `linked` those in linked closures are among them, where these hold.
+        With `linked` those of linked closures are among them.
         """
         # All that have a name of content have the same. `again` is that of `Store.find`.
         if is_ordered(func_name):
             found = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
-            yield from self._valid(found) if linked else found
+            yield from self._unmarked(found)
             return
         later = []
-        for candidate in self._valid(self.store.find(func_name, linked=linked)):
+        for candidate in self._unmarked(self.store.find(func_name, linked=linked)):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 later.append(candidate)
         yield from later
 
-    def _valid(self, found: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
-        """Of these realizations those that hold, with the offsets of their records."""
-        for candidate in found:
-            if candidate[1] < LINKED:
-                yield candidate
-                continue
-            if self.linked is None:
+    def _unmarked(self, found: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+        for module_id, offset in found:
+            if offset >= LINKED and self.linked is None:
                 from compcache.hit.closures.linked import LinkedClosures
 
                 self.linked = LinkedClosures(self)
-            if self.linked.holds(candidate[0]):
-                yield candidate[0], candidate[1] - LINKED
+            if offset < LINKED or self.linked.holds(module_id):  # type: ignore[union-attr] # made above
+                yield module_id, offset & ~LINKED
 
     def _loaded(self, module_id: bytes) -> LoadedModule | None:
         known = self._mine.get(module_id)

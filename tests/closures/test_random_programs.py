@@ -8,8 +8,8 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from closures.random_programs import Program, random_program
 from helpers import compile_object, run_fresh
+from random_programs import Program, random_program
 
 from compcache import Cache, ModuleSource
 

@@ -1,9 +1,8 @@
 """Whether a linked closure holds: its image has code of several modules, its parts, and stands for what an ordinary load would bind.
 
-It holds where all parts are there, are such as this cache uses (whole, signed where keys are asked for, not of a maker or an LLVM that is passed over), and where
-each plain name that was bound when it was linked would be bound to the same part now. What is not so any more is passed over, as if it were not
-there. That is found out once for each state of the index, and kept beside the planned closures; names of content stand for the same
-whatever is added, but what they are parts of may be removed.
+It holds where all parts are there, are such as this cache uses (whole, signed where keys are asked for, not of a maker or an LLVM that is
+passed over), and where each plain name that was bound when it was linked would be bound to the same module now. What is not so any more is
+passed over, as if it were not there. That is found out once for each state of the index, and kept beside the planned closures.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ from __future__ import annotations
 from _weakref import ref
 
 from compcache.digest import digest, key_suffix, mac
-from compcache.errors import CompcacheError, FormatError
+from compcache.errors import CompcacheError, FormatError, ReentrantLoadError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, decode_entry
 from compcache.formats.index import MODULE
 from compcache.formats.linked import KIND, decode_bindings
 from compcache.formats.manifest import FRAME, decode_function
 from compcache.hit.closures.planned import HEAD, MAGIC, seal
-from compcache.hit.loader import Choice, Source
+from compcache.hit.loader import Choice, Source, Sources
 from compcache.hit.needs import Listed
 from compcache.store import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.formats.entry import EntryRecord
-    from compcache.hit.loader import Loader, Sources
+    from compcache.hit.loader import Loader
     from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile, Store
 
@@ -102,11 +101,8 @@ class LinkedClosures:
         loader.runtime().list_functions(listed.records, module_id, offsets, set())
         self._sets |= dict.fromkeys(offsets, _Set(file, listed, offsets))
 
-    def take(self, func_name: str, owner: object, sources: Sources) -> TypedCallTarget | None:
-        """The call target of a function of a closure that is mapped, where it needs nothing else; None where it is to be looked up.
-
-        Raises what `Loader.load` does.
-        """
+    def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
+        """The call target of a function of a closure that is mapped, where it needs nothing else; None where it is to be looked up."""
         loader, found = self._loader(), self._sets.get(func_name)
         if loader is None or found is None or loader.builds or loader.store._in_memory:
             return None
@@ -114,14 +110,22 @@ class LinkedClosures:
         if loaded is None or loader.store.index.refresh() or loader.store.index.segments is not self._segments:
             return None
         offset = found.offsets[func_name][1]
-        record = decode_function(found.listed.read_record(offset))
-        if record.name != func_name:
-            return None
         source = Source(found.file, loaded)
         source.listed = found.listed
-        choice = Choice(source, record, offset)
-        loader.require_features(found.file, record)
-        return loader._commit(func_name, {func_name: choice}, owner, chosen_by=None) if loader._prepare_alone(choice, sources) else None
+        sources = Sources(func_name, None)
+        sources[found.module_id] = source
+        try:
+            record = decode_function(found.listed.read_record(offset))
+            choice = Choice(source, record, offset)
+            loader.require_features(found.file, record)
+            if record.name != func_name or not loader._prepare_alone(choice, sources):
+                return None
+        except ReentrantLoadError:
+            raise
+        except (CompcacheError, OSError) as error:  # who looks it up meets it again
+            reraise_interrupt(error)
+            return None
+        return loader._commit(func_name, {func_name: choice}, owner, chosen_by=None)
 
 
 def is_valid(loader: Loader, module_id: bytes, state: bytes) -> bool:
@@ -152,7 +156,7 @@ def _told(store: Store, name: str, state: bytes) -> bool | None:
     return bool(holds) if known == state else None
 
 
-def _keep(store: Store, name: str, module_id: bytes, state: bytes, holds: bool) -> None:  # noqa: FBT001 - the last field of a row
+def _keep(store: Store, name: str, module_id: bytes, state: bytes, holds: bool) -> None:
     """Keep it for the next process; a failure is harmless."""
     if store.readonly or not store.has_closures():
         return
