@@ -805,7 +805,7 @@ class Cache:
 
         return pinned(self._store)
 
-    def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
+    def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
         Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed as a whole.
@@ -814,18 +814,24 @@ class Cache:
         Args:
             func_name: the function's name, or its `Identity`; or the name of a group, where no function has it.
             force: remove it even if its modules hold other functions, others import it or it is pinned.
+            derived: remove the linked closures that it is in, or that set, and nothing else; without a name all.
 
         Returns:
             The ids of the removed modules.
 
         Raises:
+            TypeError: there is no name.
             NotCachedError: the function is not in the cache.
             FunctionInUseError: it is in use as above; nothing was removed.
             StorageError: the cache is read-only, or a file could not be removed.
         """
         self._require_open()
-        from compcache.maintain.remove import remove_function
+        from compcache.maintain.remove import remove_function, remove_linked
 
+        if derived:
+            return remove_linked(self._store, None if func_name is None else _func_name_of(func_name))
+        if func_name is None:
+            raise TypeError("remove() takes the name of a function")
         if self._entries is not None:
             self._entries.flush()
         with _Suggesting(self):

@@ -22,7 +22,8 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.entry import EntryRecord
 from compcache.formats.graph import decode_notes, pack_notes
-from compcache.formats.linked import KIND, encode_bindings, marked
+from compcache.formats.linked import KIND, NAME, decode_closure, encode_closure, marked
+from compcache.formats.linked import Closure as Label
 from compcache.formats.makers import makers_text, read_makers
 from compcache.formats.manifest import SUSPECT
 from compcache.formats.records import decode_module
@@ -37,6 +38,8 @@ from compcache.store import is_ordered
 from compcache.targets.machine import machine_for
 from compcache.translation.requests import Request
 from compcache.usage.ledger import read_ledger
+from compcache.usage.limits import effective_limit
+from compcache.usage.linked import linked_closures
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
 
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
 __all__ = ["LinkReport", "LinkedClosure", "link"]
 
 _LEVEL = 2
+#: Which part of the size limit linked closures may take.
+_MOST_OF_LIMIT = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
         linked += [found] if found is not None else []
         left |= reasons
     if linked:
-        _remove_former(session.store, linked, into)
+        _keep_up(session, linked, into)
         compact(session.store)
         planner = Planner(session.store)
         for closure in linked:
@@ -185,8 +190,8 @@ class _Linking:
         others = [module_id for module_id in dict.fromkeys(found.bound.values()) if module_id not in numbers]
         numbers |= {module_id: len(numbers) + at for at, module_id in enumerate(others)}
         bindings = {name: numbers[module_id] for name, module_id in found.bound.items() if is_ordered(name)}
-        name = self._into if self._into is not None else found.names[0]
-        entry = EntryRecord(KIND, name, 0, tuple(numbers), encode_bindings(bindings), gone=False)
+        label = self._into if self._into is not None else found.names[0]
+        entry = EntryRecord(KIND, NAME, 0, tuple(numbers), encode_closure(Label(label, bindings)), gone=False)
         makers = makers_text(dict.fromkeys([maker for module_id in found.parts for maker in self._makers.get(module_id, ())]))
         built = link_translated(found.translated._replace(makers=makers), [entry])
         contents = b"".join([self._content(name, found.bound[name]) for name in found.names])
@@ -200,11 +205,20 @@ class _Linking:
         return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
 
 
-def _remove_former(store: Store, linked: Sequence[LinkedClosure], into: str | None) -> None:
-    """Remove the linked closures that these take the place of: of the same set, or of the same function alone."""
+def _keep_up(session: Session, linked: Sequence[LinkedClosure], into: str | None) -> None:
+    """Remove the linked closures that these take the place of, of the same set or function, and those beyond their part of the limit."""
+    store = session.store
     new = {bytes.fromhex(closure.module_id) for closure in linked}
     names = {into} if into is not None else {name for closure in linked for name in closure.functions}
-    rows = load_rows(store, list_modules(store), lambda: read_ledger(store).rows())
-    former = [key for key, row in rows.items() if key not in new and any(kind == KIND and name in names for kind, name, *_ in row.entries)]
+    present, ledger = list_modules(store), read_ledger(store)
+    rows = {key: decode_closure(entry.data).label for key, entry in linked_closures(store).items() if key in present}
+    former = {key for key, label in rows.items() if key not in new and label in names}
+    limit, used = effective_limit(session.max_size), ledger.last_uses()
+    size = sum(present[key].size for key in rows if key not in former)
+    for key in sorted(rows.keys() - former, key=lambda key: (key in new, used.get(key, 0.0), present[key].modified, key)):
+        if limit is None or size <= limit * _MOST_OF_LIMIT:
+            break
+        former.add(key)
+        size -= present[key].size
     if former:
-        remove_modules(store, former)
+        remove_modules(store, sorted(former))

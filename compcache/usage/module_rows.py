@@ -20,6 +20,7 @@ from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
+from compcache.formats.linked import KIND as LINKED_CLOSURE
 from compcache.formats.linked import marked
 from compcache.formats.makers import MAKERS, decode_makers, makers_of
 from compcache.formats.manifest import FUNCTION, LINKED, MODULE, NEEDS, decode_function
@@ -95,6 +96,11 @@ class Row(NamedTuple):
         return [(name, offset) for name, offset, _ in functions] + [
             (index_name(kind, name), offset) for kind, name, offset, *_ in self.entries
         ]
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """The modules that a linked closure is derived of; empty for others."""
+        return next((requires for kind, _, _, requires, *_ in self.entries if kind == LINKED_CLOSURE), ())
 
     @property
     def is_pack(self) -> bool:

@@ -14,7 +14,7 @@ from compcache.errors import CompcacheError, FormatError, ReentrantLoadError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, decode_entry
 from compcache.formats.index import MODULE
-from compcache.formats.linked import KIND, decode_bindings
+from compcache.formats.linked import KIND, decode_closure
 from compcache.formats.manifest import FRAME, decode_function
 from compcache.hit.closures.planned import HEAD, MAGIC, seal
 from compcache.hit.loader import Choice, Source, Sources
@@ -196,7 +196,7 @@ def _holds(loader: Loader, module_id: bytes) -> bool:
         for part in entry.requires:
             with store.open_module(part) as file:
                 loader.require_usable(file)
-        bound = decode_bindings(entry.data)
+        bound = decode_closure(entry.data).bindings
         return all(next(iter(store.find(name)), (b"", 0))[0] == entry.requires[number] for name, number in bound.items())
     except (CompcacheError, OSError, IndexError) as error:
         reraise_interrupt(error)
