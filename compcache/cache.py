@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from compcache.build.source import ModuleSource
-    from compcache.closures.link import LinkReport
     from compcache.hit.compiled import CompiledFunctions
     from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.inspect.explain import Explanation
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import PruneProposal
-    from compcache.maintain.report_types import CheckReport, PruneReport
+    from compcache.maintain.report_types import CheckReport, LinkReport, PruneReport
     from compcache.miss.entries import PendingEntries
     from compcache.remote.client import RemoteStore
     from compcache.session import Session
@@ -357,7 +356,12 @@ class Cache:
         Args:
             names: the functions; None: all.
             into: the name of a set, one image for all of them; without it each has its own.
+
+        Raises:
+            CompileError: there is no linker for shared objects here.
+            StorageError: nothing can be stored.
         """
+        self._require_open()
         from compcache.closures.link import link
 
         return link(self._session(), None if names is None else map(_func_name_of, names), into)

@@ -7,7 +7,6 @@ is stored, and whatever is added, never takes it for an addition, and loads use 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from compcache.build import codegen
@@ -31,6 +30,7 @@ from compcache.hit.closures.linked import is_valid
 from compcache.images import making
 from compcache.linker import link_translated
 from compcache.maintain.remove import remove_modules
+from compcache.maintain.report_types import LinkedClosure, LinkReport
 from compcache.miss.publication import publish_built
 from compcache.publish.additions import compact
 from compcache.publish.verify import is_vouched_for
@@ -54,29 +54,11 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.targets.machine import Machine
 
-__all__ = ["LinkReport", "LinkedClosure", "link"]
+__all__ = ["link"]
 
 _LEVEL = 2
 #: Which part of the size limit linked closures may take.
 _MOST_OF_LIMIT = 0.25
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LinkedClosure:
-    """One image of the code of several modules: its module_id, the functions that it is for, and the modules whose code is in it."""
-
-    module_id: str
-    functions: tuple[str, ...]
-    parts: tuple[str, ...]
-    size: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LinkReport:
-    """What `Cache.link` has made, and by name why functions have no linked realization."""
-
-    linked: tuple[LinkedClosure, ...]
-    left: dict[str, str]
 
 
 def link(session: Session, names: Iterable[str] | None, into: str | None) -> LinkReport:
