@@ -154,7 +154,7 @@ class _Linking:
         return cpu == self._machine.cpu and features == self._machine.features
 
     def _link_code(self, chosen: Chosen, names: Sequence[str], parts: Sequence[Part]) -> Linked | None:
-        level = max([part.recipe.level for part in parts], default=_LEVEL)
+        level = max([part.recipe.level for part in parts]) or _LEVEL
         request = Request(
             b"", (), read_requests(ModuleSource("")), level, self._machine, False, None, "", True, False, {}, True, {}
         )  # fmt: skip

@@ -247,14 +247,23 @@ def test_it_is_signed_where_all_of_its_parts_are(directory: Path) -> None:
 
 
 def test_modules_with_constructors_are_called_where_they_are(cache: Cache, directory: Path) -> None:
+    counter = """\
+@seen = internal global i64 0
+define i64 @bump(i64 %x) {
+  store i64 %x, ptr @seen
+  ret i64 %x
+}
+define i64 @peek(i64 %x) {
+  %y = load i64, ptr @seen
+  ret i64 %y
+}
+"""
     entry = "{ i32, ptr, ptr }"
     waiting = f"""\
-declare i64 @third(i64)
+declare i64 @bump(i64)
 @llvm.global_ctors = appending global [1 x {entry}] [{entry} {{ i32 65535, ptr @start, ptr null }}]
-@seen = global i64 0
 define internal void @start() {{
-  %x = call i64 @third(i64 1)
-  store i64 %x, ptr @seen
+  %x = call i64 @bump(i64 40)
   ret void
 }}
 define i64 @second(i64 %x) {{
@@ -262,16 +271,7 @@ define i64 @second(i64 %x) {{
   ret i64 %y
 }}
 """
-    user = """\
-declare i64 @second(i64)
-@seen = external global i64
-define i64 @first(i64 %x) {
-  %y = call i64 @second(i64 %x)
-  %z = load i64, ptr @seen
-  %r = add i64 %y, %z
-  ret i64 %r
-}
-"""
-    cache.add_modules([ModuleSource(adder("third", 3)), ModuleSource(waiting), ModuleSource(user), ModuleSource(caller("zero", "first"))])
+    user = sum_of("first", ["second", "peek"])
+    cache.add_modules([ModuleSource(counter), ModuleSource(waiting), ModuleSource(user), ModuleSource(caller("zero", "first"))])
     (closure,) = cache.link(["zero"]).linked
-    assert load(directory, "zero") == ([(closure.module_id, 6)], 3)
+    assert load(directory, "zero") == ([(closure.module_id, 2 + 40)], 3)
