@@ -24,7 +24,8 @@ _DIGEST = 8
 class Bound(NamedTuple):
     """A function or a variable that was chosen: its module and its symbol there.
 
-    `is_alike` says that all that use it expect exactly its link type, and that nobody who expects another one got another realization.
+    `is_alike` says that all that use it expect exactly its link type, so that nobody takes its address, and that nobody who expects
+    another one got another realization.
     """
 
     module_id: bytes

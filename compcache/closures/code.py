@@ -143,7 +143,7 @@ class _Linker:
         copies = self._copies[number]
         name = copies.imports[symbol]
         bound = self._closure.bound.get(name)
-        return self._copy_of(name) if bound is not None and bound.is_alike and symbol in copies.called else None
+        return self._copy_of(name) if bound is not None and bound.is_alike else None
 
     def reach(self, roots: Mapping[str, tuple[int, str]]) -> _Reached:
         """All that is copied for these functions, and the names that this depends on."""

@@ -13,7 +13,6 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import read_values
-from compcache.build.pic import INITIALIZE
 from compcache.build.slots import SLOT_PREFIX
 from compcache.content.definitions import Unreadable, read_definitions
 from compcache.images.archives import is_archive
@@ -35,17 +34,15 @@ _RESERVED = ("llvm.", "compcache.", "__dso_handle")
 class Copies(NamedTuple):
     """Of a module: the definitions that can be copied, by symbol or key, each with what it mentions; and what these import.
 
-    `imports` are symbols that the module imports, `homes` those that it defines and exports, each with the name; `called` those of the
-    former that are functions of which nothing in the module has the address.
+    `imports` are symbols that the module imports, `homes` those that it defines and exports, each with the name.
     """
 
     mentions: dict[str, tuple[str, ...]]
     imports: dict[str, str]
     homes: dict[str, str]
-    called: frozenset[str]
 
 
-_NOTHING = Copies({}, {}, {}, frozenset())
+_NOTHING = Copies({}, {}, {})
 
 
 def copies_of(text: str, recipe: Recipe) -> Copies:
@@ -60,8 +57,6 @@ def copies_of(text: str, recipe: Recipe) -> Copies:
         definitions = read_definitions(text).by_key
     except Unreadable:
         return _NOTHING
-    if INITIALIZE in definitions:
-        return _NOTHING  # whoever uses the module relies on its constructors
     exported = {export.symbol: export.name for export in recipe.exports if export.symbol not in imports}
     return _Sorter(text, definitions, imports, exported, set(recipe.storage)).sort()
 
@@ -100,8 +95,7 @@ class _Sorter:
         used = {other for found in mentions.values() for other in found}
         imports = {symbol: name for symbol, name in self._imports.items() if symbol in used}
         homes = {symbol: name for symbol, name in self._exported.items() if symbol in used and symbol not in kept}
-        called = frozenset([symbol for symbol in imports if not self._definitions[symbol].is_own])
-        return Copies(mentions, imports, homes, called)
+        return Copies(mentions, imports, homes)
 
     def _is_copyable(self, key: str, definition: Definition) -> bool:
         """Whether two of a definition are as good as one, as far as it alone can tell."""

@@ -275,3 +275,30 @@ define i64 @second(i64 %x) {{
     cache.add_modules([ModuleSource(counter), ModuleSource(waiting), ModuleSource(user), ModuleSource(caller("zero", "first"))])
     (closure,) = cache.link(["zero"]).linked
     assert load(directory, "zero") == ([(closure.module_id, 2 + 40)], 3)
+
+
+def test_addresses_are_those_of_the_home(cache: Cache, directory: Path) -> None:
+    giver = """\
+@seen = internal global i64 0
+declare i64 @named(i64)
+define ptr @address() {
+  store volatile i64 1, ptr @seen
+  ret ptr @named
+}
+"""
+    user = """\
+declare ptr @address()
+declare i64 @named(i64)
+define i64 @same(i64 %x) {
+  %a = call ptr @address()
+  %e = icmp eq ptr %a, @named
+  %z = zext i1 %e to i64
+  %c = call i64 @named(i64 %x)
+  %r = add i64 %z, %c
+  ret i64 %r
+}
+"""
+    sources = [giver, adder("named", 0), user, adder("plus", 3), sum_of("top", ["same", "plus"])]
+    cache.add_modules([ModuleSource(source) for source in sources])
+    (closure,) = cache.link(["top"]).linked
+    assert load(directory, "top")[0] == [(closure.module_id, 1 + 1 + 4)]
