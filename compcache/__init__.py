@@ -54,7 +54,16 @@ if TYPE_CHECKING:
     from compcache.inspect.descriptions import CacheInfo, FunctionGraph, FunctionReport, LoadedState, Provenance, Realization, Signer
     from compcache.inspect.explain import Explanation, Variant, Verdict
     from compcache.maintain.policy import PrunePolicy
-    from compcache.maintain.report_types import CheckReport, CheckStep, Finding, PrunedFile, PrunedModule, PruneReport
+    from compcache.maintain.report_types import (
+        CheckReport,
+        CheckStep,
+        Finding,
+        LinkedClosure,
+        LinkReport,
+        PrunedFile,
+        PrunedModule,
+        PruneReport,
+    )
     from compcache.miss.many import ModulesNotAddedError
     from compcache.notebook import load_ipython_extension
     from compcache.remote.answer import RemoteAnswer
@@ -100,6 +109,8 @@ __all__ = [
     "KnownFaultError",
     "LibraryError",
     "LinkError",
+    "LinkReport",
+    "LinkedClosure",
     "LinkerError",
     "LoadedState",
     "MissingPackageError",
@@ -158,6 +169,8 @@ _HOMES = {
     "ModuleSource": "build.source",
     "Provenance": "inspect.descriptions",
     "PrunePolicy": "maintain.policy",
+    "LinkReport": "maintain.report_types",
+    "LinkedClosure": "maintain.report_types",
     "PruneReport": "maintain.report_types",
     "PrunedFile": "maintain.report_types",
     "PrunedModule": "maintain.report_types",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compcache.inspect.explain import Explanation
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import PruneProposal
-    from compcache.maintain.report_types import CheckReport, PruneReport
+    from compcache.maintain.report_types import CheckReport, LinkReport, PruneReport
     from compcache.miss.entries import PendingEntries
     from compcache.remote.client import RemoteStore
     from compcache.session import Session
@@ -350,6 +350,22 @@ class Cache:
         return list(replace(self._session(), source_or_sources, group))
 
     # --------------------------------------------------------------- this object
+
+    def link(self, names: Iterable[str | Identity] | None = None, *, into: str | None = None) -> LinkReport:
+        """Link the code that functions reach in several modules into one image, as one more realization of them.
+
+        Args:
+            names: the functions; None: all.
+            into: the name of a set, one image for all of them; without it each has its own.
+
+        Raises:
+            CompileError: there is no linker for shared objects here.
+            StorageError: nothing can be stored.
+        """
+        self._require_open()
+        from compcache.closures.link import link
+
+        return link(self._session(), None if names is None else map(_func_name_of, names), into)
 
     @property
     def path(self) -> str:
@@ -799,7 +815,7 @@ class Cache:
 
         return pinned(self._store)
 
-    def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
+    def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
         Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed as a whole.
@@ -808,18 +824,24 @@ class Cache:
         Args:
             func_name: the function's name, or its `Identity`; or the name of a group, where no function has it.
             force: remove it even if its modules hold other functions, others import it or it is pinned.
+            derived: remove the linked closures that it is in, or that set, and nothing else; without a name all.
 
         Returns:
             The ids of the removed modules.
 
         Raises:
+            TypeError: there is no name.
             NotCachedError: the function is not in the cache.
             FunctionInUseError: it is in use as above; nothing was removed.
             StorageError: the cache is read-only, or a file could not be removed.
         """
         self._require_open()
-        from compcache.maintain.remove import remove_function
+        from compcache.maintain.remove import remove_function, remove_linked
 
+        if derived:
+            return remove_linked(self._store, None if func_name is None else _func_name_of(func_name))
+        if func_name is None:
+            raise TypeError("remove() takes the name of a function")
         if self._entries is not None:
             self._entries.flush()
         with _Suggesting(self):

@@ -34,6 +34,7 @@ from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.formats.order import inherited
+from compcache.formats.parts import encode_parts
 from compcache.formats.records import ModuleRecord
 from compcache.images import making
 from compcache.images.kinds import make_side
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
     from compcache.formats.bodies import Body
+    from compcache.formats.parts import Part
     from compcache.images.linkers.find import Linker
     from compcache.images.making import Made
     from compcache.targets.host_probe import Host
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from compcache.translation.requests import Request
 
 __all__ = [
-    "BuiltModule", "Translation", "build_module", "link_module", "optimize_member", "rebuild_module", "translate_module",
+    "BuiltModule", "Translation", "build_module", "link_module", "link_translated", "optimize_member", "rebuild_module", "translate_module",
     "translate_requests",
 ]  # fmt: skip
 
@@ -81,6 +83,16 @@ class Translation(NamedTuple):
     def weak(self) -> frozenset[str]:
         """Those of them that give way to definitions of other sources which are linked with this one."""
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
+
+
+class _More(NamedTuple):
+    """Parts of other modules in a module, and entries with all that they say."""
+
+    parts: tuple[Part, ...] = ()
+    entries: tuple[EntryRecord, ...] = ()
+
+
+_NOTHING_MORE = _More()
 
 
 def build_module(
@@ -245,7 +257,12 @@ def _naming_target(request: Request) -> Iterator[None]:
         raise
 
 
-def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes]) -> BuiltModule:
+def link_translated(translated: Translated, parts: Iterable[Part], entries: Iterable[EntryRecord]) -> BuiltModule:
+    """The module of code that was linked of these parts of others (`compcache.closures`), with these entries of data."""
+    return _finish(translated, None, {}, _More(tuple(parts), tuple(entries)))
+
+
+def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: _More = _NOTHING_MORE) -> BuiltModule:
     """Make the image of the object, and write the sections of the module's file."""
     started = time.perf_counter()
     resolution = translated.prepared.resolution
@@ -258,7 +275,7 @@ def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, s
         needs_linker=_needs_linker(translated),
         libraries=resolution.libraries,
     )
-    return _assemble(translated, identity, entries, made, started - translated.seconds)
+    return _assemble(translated, identity, entries, more, made, started - translated.seconds)
 
 
 def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
@@ -286,7 +303,8 @@ def _needs_linker(translated: Translated) -> list[str]:
 
 
 def _assemble(
-    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], made: Made, started: float,
+    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: _More, made: Made,
+    started: float,
 ) -> BuiltModule:  # fmt: skip
     """The sections of the module's file."""
     image, kind, places, _ = made
@@ -311,6 +329,8 @@ def _assemble(
     )  # fmt: skip
     makers = _makers(translated, made.linker)
     writer.records.add(encode_makers(makers))
+    if more.parts:
+        writer.records.add(encode_parts(more.parts))
     functions = []
     for number, export in enumerate(prepared.exports):
         entry = entries.numbers[number]
@@ -326,6 +346,7 @@ def _assemble(
     }
     data_of = {**{key: data for key, data in entries_of_data.items() if key[0] != STUB}, **stubs}
     records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in data_of.items()]
+    records += more.entries
     needed = header.requirement()
     indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
     signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))

@@ -18,7 +18,7 @@ from compcache.errors import CompcacheError, FormatError, IntegrityError, Storag
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for, in_order
-from compcache.formats.manifest import SUSPECT, read_frame
+from compcache.formats.manifest import LINKED, SUSPECT, read_frame
 from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
@@ -484,30 +484,34 @@ class Store:
 
     # --------------------------------------------------------------- look-ups
 
-    def find(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
+    def find(
+        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
         """The (module_id, record offset) of every realization of a function.
 
         Those of a name of content are found lazily, what fits this host best first. Of a plain name the newest addition comes first, of
         one addition what fits best; before it come those of the same content whose modules are near, if it is said which are.
         What the index of this process does not know is looked for on disk once more; `again` says the same of newer realizations.
+        Those of `linked` closures have `LINKED` in their offsets.
         """
         found = False
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
         was_listed = self.index.is_listed
-        candidates = self.find_here(func_name, is_near)
+        candidates = self.find_here(func_name, is_near, linked=linked)
         if again and was_listed and candidates and self._renew_index():
-            candidates = self.find_here(func_name, is_near)
+            candidates = self.find_here(func_name, is_near, linked=linked)
         for candidate in candidates:
             found = True
             yield candidate
         if not found and self._renew_index(look=was_listed):
-            yield from self.find_here(func_name, is_near)
+            yield from self.find_here(func_name, is_near, linked=linked)
 
-    def find_here(self, func_name: str, is_near: IsNear | None = None) -> Iterable[tuple[bytes, int]]:
+    def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
         """The same of the index as this process knows it."""
         key = name_key(func_name)
-        return in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
+        found = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
+        return found if linked else (row for row in found if row[1] < LINKED)
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """Every realization in the index at this moment."""

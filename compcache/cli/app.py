@@ -58,6 +58,7 @@ COMMANDS = {
     "report": ("report.command", "Write a page about the cache: content, savings, hits over time."),
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
     "prune": ("commands.write.prune", "Remove modules by age, size, use or name."),
+    "link": ("commands.write.link", "Link the code that functions reach in several modules."),
     "rm": ("commands.write.rm", "Remove functions by name."),
     "export": ("commands.read.export", "Write functions and what they need to one file."),
     "import": ("commands.write.import_", "Add the functions of such a file."),

@@ -29,6 +29,7 @@ EXAMPLES = {
         "compcache prune --max-size 2GiB --yes",
         "compcache prune --duplicates --stale 90d --keep 'n*' --yes",
     ),
+    "link": ("compcache link norm", "compcache link norm sieve --into kernels --json", "compcache link --all"),
     "rm": ("compcache rm sieve", "compcache rm --dry-run 'd*t' norm", "compcache rm --force dot"),
     "export": ("compcache export 'norm' -o app.ccb", "compcache export dot norm --targets native -o app.ccb"),
     "import": ("compcache import app.ccb",),

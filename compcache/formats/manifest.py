@@ -39,6 +39,7 @@ __all__ = [
     "IMAGE_OBJECT",
     "IMAGE_OTHER",
     "IMAGE_SHARED",
+    "LINKED",
     "LINK_ONLY",
     "LINK_TYPE",
     "MAPPED_IN_PLACE",
@@ -85,6 +86,8 @@ WEAK = "= merged variable (weak) "
 IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
 #: In place of these: a maker of the module is known to have made wrong code (`compcache.formats.known_faults`).
 SUSPECT = 5
+#: Set in the offsets that the index has of functions of linked closures (`compcache.formats.linked`): nobody else meets these.
+LINKED = 1 << 31
 #: Of these, those that the native runtime maps out of the module's own file.
 MAPPED_IN_PLACE = frozenset((IMAGE_SHARED,))
 

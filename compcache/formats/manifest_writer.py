@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import KEY_SIZE, check
 from compcache.formats.entry import ENTRY, PICKLED, EntryRecord, decode_entry, index_name
+from compcache.formats.linked import marked
 from compcache.formats.manifest import (
     FRAME,
     FUNCTION,
@@ -178,7 +179,9 @@ class WholeManifest:
     def indexed(self) -> list[tuple[str, int, str]]:
         """What the index has of the module: its functions, and its entries under names of their own (`index_name`)."""
         requirement = self.header.requirement()
-        return self.functions() + [(index_name(record.kind, record.name), offset, requirement) for offset, record in self.entries()]
+        entries = self.entries()
+        functions = marked(self.functions(), [record.kind for _, record in entries])
+        return functions + [(index_name(record.kind, record.name), offset, requirement) for offset, record in entries]
 
     def imports(self) -> tuple[str, ...]:
         """The functions and variables that the module imports, each once."""

@@ -29,7 +29,7 @@ from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # w
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
+from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
 from compcache.store import CLOSURES, is_ordered
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.formats.records import GlobalRecord
+    from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.target import TypedCallTarget
@@ -187,6 +188,7 @@ class Loader:
         "changed",
         "closed",
         "decoded",
+        "linked",
         "merged",
         "opened",
         "providers",
@@ -209,6 +211,7 @@ class Loader:
         self._mine: dict[bytes, ref[LoadedModule]] = {}
         self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
         self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
+        self.linked: LinkedClosures | None = None  # those that it has met
         self.closed = False
         self.decoded = 0  # how many globals were decoded,
         self.opened = 0  # and images mapped, by loads that succeeded
@@ -249,14 +252,14 @@ class Loader:
                 again, known = False, store.index.segments  # it has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
-        target = None
+        target = self.linked.take(func_name, owner) if self.linked is not None and accept is None else None
         while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
             target = self._load_once(func_name, owner, accept, again=again)
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
         sources = Sources(func_name, accept)
-        candidates = self.candidates(func_name, again=again)
+        candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
             root = choice if choice is not None and choice.record.needs and not self._has_loaded() else None
@@ -345,19 +348,34 @@ class Loader:
 
         remember_closure(self.store, root, offset, chosen)
 
-    def candidates(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near."""
+    def candidates(
+        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
+        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
+
+        With `linked` those of linked closures are among them.
+        """
         # All that have a name of content have the same. `again` is that of `Store.find`.
         if is_ordered(func_name):
-            yield from self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again)
+            found = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
+            yield from self._unmarked(found)
             return
         later = []
-        for candidate in self.store.find(func_name):
+        for candidate in self._unmarked(self.store.find(func_name, linked=linked)):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 later.append(candidate)
         yield from later
+
+    def _unmarked(self, found: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+        for module_id, offset in found:
+            if offset >= LINKED and self.linked is None:
+                from compcache.hit.closures.linked import LinkedClosures
+
+                self.linked = LinkedClosures(self)
+            if offset < LINKED or self.linked.holds(module_id):  # type: ignore[union-attr] # made above
+                yield module_id, offset & ~LINKED
 
     def _loaded(self, module_id: bytes) -> LoadedModule | None:
         known = self._mine.get(module_id)

@@ -106,7 +106,7 @@ def held_lines(loaders: list[ref[Loader]], now: float) -> list[str]:
 
 def unload(loader: Loader, func_name: str) -> int:
     """See `Loader.unload`."""
-    modules = {module_id for module_id, _ in loader.store.find(func_name)}
+    modules = {module_id for module_id, _ in loader.store.find(func_name, linked=True)}
     target = loader.held(func_name)
     if target is not None and target._context is not None:
         modules.add(target._context.module.module_id)

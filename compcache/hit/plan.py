@@ -208,7 +208,7 @@ class Plan:
 
             provider = living_provider(loader, loader.merged, name)
         if is_ordered(name):
-            for candidate in loader.candidates(name, lambda module_id: module_id in self._sources or loader.is_loaded(module_id)):
+            for candidate in loader.candidates(name, self._is_near, linked=True):
                 if provider is None or candidate[0] == provider.module_id:
                     yield candidate
             return
@@ -218,7 +218,7 @@ class Plan:
             own = None  # modules that are loaded come first, and the index tells whether one of them has it
         elif provider is None or own[0] == provider.module_id:
             yield own
-        for candidate in loader.candidates(name):
+        for candidate in loader.candidates(name, linked=True):
             if candidate == own or (provider is not None and candidate[0] != provider.module_id):
                 continue
             if candidate[0] in self._sources or loader.is_loaded(candidate[0]):
@@ -226,6 +226,9 @@ class Plan:
             else:
                 later.append(candidate)
         yield from later
+
+    def _is_near(self, module_id: bytes) -> bool:
+        return module_id in self._sources or self._loader.is_loaded(module_id)
 
     def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
         """A choice in a module that defines a variable which the load has from another module, and why it cannot be."""

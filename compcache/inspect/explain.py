@@ -110,9 +110,11 @@ class _OneRealization(Loader):
         self._name = name
         self._candidate = candidate
 
-    def candidates(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
+    def candidates(
+        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
         """The one realization; of other functions all."""
-        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, again=again)
+        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, again=again, linked=linked)
 
 
 def explain(

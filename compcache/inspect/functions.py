@@ -10,7 +10,7 @@ from compcache.digest import name_key
 from compcache.errors import CompcacheError, NotCachedError
 from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED
-from compcache.formats.manifest import LINK_ONLY, STARTUP, decode_function, decode_needs
+from compcache.formats.manifest import LINK_ONLY, LINKED, STARTUP, decode_function, decode_needs
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
@@ -33,10 +33,11 @@ __all__ = ["cache_info", "dependencies", "describe_function", "realizations"]
 
 
 def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realization, ...]:
-    """Every stored copy of a function that is there and not damaged."""
+    """Every stored copy of a function that is there and not damaged, those in linked closures last."""
     loaded = {module.module_id for module in loader.loaded_modules()}
     found = []
-    for module_id, offset in store.find_all(func_name):
+    linked = [(module_id, offset ^ LINKED) for module_id, offset in store.find_here(func_name, linked=True) if offset & LINKED]
+    for module_id, offset in [*store.find_all(func_name), *linked]:
         try:
             with store.open_module(module_id) as module:
                 found.append(_describe(loader, module, offset, loaded=module_id in loaded))

@@ -15,6 +15,7 @@ from compcache.digest import digest, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import absolute_path, reraise_interrupt
 from compcache.formats.index import MAGIC, NAME_SIZE, STAMP_SIZE, TRUSTED, Index, Segment, Stamp, in_order
+from compcache.formats.manifest import LINKED
 from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store, is_ordered
 
 TYPE_CHECKING = False
@@ -194,7 +195,14 @@ class LayeredStore(Store):
 
     # --------------------------------------------------------------- look-ups
 
-    def find(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
+    def find(
+        self,
+        func_name: str,
+        is_near: IsNear | None = None,
+        *,
+        again: bool = False,
+        linked: bool = False,  # noqa: ARG002 - closures are of caches without layers
+    ) -> Iterator[tuple[bytes, int]]:
         """See `Store`; of a name of content what is compiled for exactly this host first, then what fits best, wherever it is."""
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
@@ -246,7 +254,8 @@ class LayeredStore(Store):
         places: list[tuple[Store | None, Index]] = [(self, self.index)]
         places += [(None, merged)] if merged is not None else [(layer, layer.index) for layer in self.layers]
         key = name_key(func_name)
-        return self._find_ordered(places, key, is_near) if is_ordered(func_name) else self._find_best(places, key)
+        found = self._find_ordered(places, key, is_near) if is_ordered(func_name) else self._find_best(places, key)
+        return (row for row in found if row[1] < LINKED)
 
     def _find_ordered(self, places: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
         """What the first place has added last, then the rest of it, then the others."""
@@ -286,7 +295,7 @@ class LayeredStore(Store):
         if place is not None:
             self._found_in[module_id] = place
 
-    def find_here(self, func_name: str, is_near: IsNear | None = None) -> Iterable[tuple[bytes, int]]:
+    def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:  # noqa: ARG002 - as above
         """See `Store`."""
         return self._find_in(None, func_name, is_near)
 

@@ -19,7 +19,7 @@ from compcache.interrupts import reraise_interrupt
 from compcache.usage.limits import parse_duration, read_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from compcache.formats.makers import Maker
 
@@ -126,7 +126,8 @@ class Entry(NamedTuple):
 
     `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that it needs from
     other modules. Code of the same `target` runs on the same hosts; `generation` is what goes stale together. A pack, which holds entries
-    of data alone, counts for the size and not for the number. `fault` says what is known to be wrong with one of its `makers`.
+    of data alone, counts for the size and not for the number. `fault` says what is known to be wrong with one of its `makers`. `parts` are
+    the modules that a linked closure is derived of: it provides nothing, needs them, and is the first to go where a limit is exceeded.
     """
 
     module_id: bytes
@@ -142,10 +143,11 @@ class Entry(NamedTuple):
     is_pack: bool = False
     makers: tuple[Maker, ...] = ()
     fault: str = ""
+    parts: tuple[bytes, ...] = ()
 
 
 class Removal(NamedTuple):
-    """An entry to remove, and the reason: fault, made_by, unused, old, duplicate, stale, llvm, matched, size or count."""
+    """An entry to remove, and the reason: fault, made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived."""
 
     entry: Entry
     reason: str
@@ -167,8 +169,10 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float) -> Pla
         now: the time that ages count from; later times count as now.
     """
     faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # nobody uses them
+    faulty += _derived_of(entries, {entry.module_id for entry in faulty})
     if faulty:
-        sound = [entry for entry in entries if not entry.fault or entry.pinned]
+        gone = {entry.module_id for entry in faulty}
+        sound = [entry for entry in entries if entry.module_id not in gone]
         removed, needed_by = plan_prune(sound, policy, now)
         return Plan((*[Removal(entry, "fault") for entry in faulty], *removed), needed_by)
     if not policy.removes_modules:
@@ -181,6 +185,7 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float) -> Pla
     if policy.duplicates:
         _add_duplicates(population, may_go, reasons)
     _keep_limits(population, policy, may_go, reasons)
+    _add_derived(entries, reasons)
     order = sorted(reasons, key=population.rank.__getitem__)
     return Plan(
         tuple([Removal(entries[number], reasons[number]) for number in order]),
@@ -405,6 +410,18 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
                 copies[key] -= 1
 
 
+def _derived_of(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]:
+    """The linked closures that are derived of modules which are gone."""
+    return [entry for entry in entries if entry.parts and entry.module_id not in gone and any(part in gone for part in entry.parts)]
+
+
+def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
+    """Remove the linked closures that are derived of what is removed, or of what was removed before."""
+    left = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
+    lost = [number for number, entry in enumerate(entries) if entry.parts and not left.issuperset(entry.parts)]
+    reasons |= {number: "derived" for number in lost if number not in reasons}
+
+
 def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str]) -> None:
     """Remove the least recently used entries until the limits are met or no more may be removed."""
     entries = population.entries
@@ -422,7 +439,7 @@ def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int]
     if reasons:
         population.account(reasons)
     allowed = set(may_go)
-    for number in sorted((n for n in may_go if alive[n]), key=population.rank.__getitem__):
+    for number in sorted((n for n in may_go if alive[n]), key=lambda n: (not entries[n].parts, population.rank[n])):
         reason = excess()
         if not reason:
             return

@@ -253,7 +253,7 @@ def _entries(
     present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], ledger: Ledger, pins: frozenset[str], spare: Container[bytes]
 ) -> Iterator[Entry]:
     """The entries of all modules: unreadable ones have no functions and no imports."""
-    used = ledger.last_uses()
+    used = _with_parts(ledger.last_uses(), rows)
     # Numbers for platforms: the policy compares them a hundred thousand times, and platforms are long.
     targets: dict[tuple[object, ...], int] = {}
     generations: dict[Platform, tuple[int, int]] = {}
@@ -281,7 +281,20 @@ def _entries(
             same = generations.setdefault(platform._replace(makers=""), (target, len(generations)))
             known = numbers[id(platform)] = (*same, makers, known_faults.fault_of(makers))
         is_pinned = module_id in pinned_modules
-        yield _new((module_id, size, created, last, names, imports, *known[:2], is_pinned, platform.llvm_version, False, *known[2:]))
+        parts = row.parts if row.entries else ()
+        if parts:
+            names, imports, is_pinned = (), (), module_id in spare
+        yield _new((module_id, size, created, last, names, imports, *known[:2], is_pinned, platform.llvm_version, False, *known[2:], parts))
+
+
+def _with_parts(used: Mapping[bytes, float], rows: Mapping[bytes, Row]) -> dict[bytes, float]:
+    """The last uses of modules, where using a linked closure is to use what it is derived of."""
+    found = dict(used)
+    for module_id, row in rows.items():
+        last = used.get(module_id, 0.0)
+        for part in row.parts if last and row.entries else ():
+            found[part] = max(last, found.get(part, 0.0))
+    return found
 
 
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)

@@ -8,6 +8,7 @@ from compcache.errors import FunctionInUseError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
+from compcache.formats.linked import decode_closure
 from compcache.identity import label_of
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
@@ -16,6 +17,7 @@ from compcache.publish.packs import encode_pack
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
 from compcache.usage.ledger import read_ledger
+from compcache.usage.linked import linked_closures
 from compcache.usage.listings import module_key
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
@@ -26,14 +28,14 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.usage.module_rows import Row
 
-__all__ = ["remove_function", "remove_module", "remove_modules"]
+__all__ = ["remove_function", "remove_linked", "remove_module", "remove_modules"]
 
 
 def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, ...]:
     """See `Cache.remove`."""
     store.require_writable()
     present = list_modules(store)
-    rows = load_rows(store, present, lambda: read_ledger(store).rows())
+    rows = {key: row for key, row in load_rows(store, present, lambda: read_ledger(store).rows()).items() if not row.parts}
     holders = {module_id: row for module_id, row in rows.items() if func_name in row.names}
     names = {func_name}
     if not holders:
@@ -97,14 +99,14 @@ def remove_module(store: Store, module_id: str) -> bool:
 
 
 def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
-    """Remove module files and their index entries; return the ids of those that existed.
+    """Remove module files and their index entries, and linked closures with their code; return the ids of those that existed.
 
     Raises:
         StorageError: one could not be removed; those before it were.
     """
     removed: list[bytes] = []
     try:
-        removed.extend(module_id for module_id in module_ids if remove_file(store, module_id))
+        removed.extend(module_id for module_id in [*_derived_of(store, module_ids), *module_ids] if remove_file(store, module_id))
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot remove a module of {store.root}: {error.strerror or error}"
@@ -113,6 +115,26 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
         if removed:
             rewrite_index(store, (), frozenset(removed))
     return removed
+
+
+def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
+    """Remove the linked closures of a function, or all; see `Cache.remove`."""
+    store.require_writable()
+    linked = [
+        module_id
+        for module_id, entry in linked_closures(store).items()
+        if func_name is None or func_name == decode_closure(entry.data).label or _realizes(store, module_id, func_name)
+    ]
+    return tuple([module_id.hex() for module_id in remove_modules(store, sorted(linked))])
+
+
+def _realizes(store: Store, module_id: bytes, func_name: str) -> bool:
+    return any(found == module_id for found, _ in store.find_here(func_name, linked=True))
+
+
+def _derived_of(store: Store, gone: list[bytes]) -> list[bytes]:
+    """The linked closures that are derived of these modules."""
+    return [key for key, entry in linked_closures(store).items() if key not in gone and not set(gone).isdisjoint(entry.requires)]
 
 
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from compcache.display import Shown
 
-__all__ = ["CheckReport", "CheckStep", "Finding", "PruneReport", "PrunedFile", "PrunedModule"]
+__all__ = ["CheckReport", "CheckStep", "Finding", "LinkReport", "LinkedClosure", "PruneReport", "PrunedFile", "PrunedModule"]
 
 
 class PrunedModule(NamedTuple):
     """A module that a prune removed or would remove.
 
-    `reason` is fault (a maker is known to be wrong), made_by, unused, old, duplicate, stale, llvm, matched, size or count; times are in
-    seconds since the epoch, `last_used` is 0.0 if it was never used.
+    `reason` is fault (a maker is known to be wrong), made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived; times
+    are in seconds since the epoch, `last_used` is 0.0 if it was never used.
     """
 
     module_id: str
@@ -124,3 +124,33 @@ class CheckReport(Shown):
 
     def __bool__(self) -> bool:
         return not self.errors
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedClosure:
+    """One image of the code of several modules.
+
+    Attributes:
+        module_id: its module.
+        functions: the func_names that it is a realization of.
+        parts: the ids of the modules whose code is in it.
+        size: its bytes.
+    """
+
+    module_id: str
+    functions: tuple[str, ...]
+    parts: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkReport:
+    """What `Cache.link` has made.
+
+    Attributes:
+        linked: the images.
+        left: the functions that have none of these, each with the reason.
+    """
+
+    linked: tuple[LinkedClosure, ...]
+    left: dict[str, str]

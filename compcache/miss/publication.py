@@ -27,10 +27,13 @@ _RESERVED = re.compile("_[_A-Z]")
 _MOST_NAMED = 3
 
 
-def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bool = True) -> list[tuple[str, ...]]:
+def publish_built(
+    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False
+) -> list[tuple[str, ...]]:
     """Publish modules for all their targets; for each its module_ids, that of the one for this host first.
 
-    They are queued for the remote store as well, if the cache has one to write to. `signs` is that of `publish_modules`.
+    They are queued for the remote store as well, if the cache has one to write to and they are not derived. `signs` is that of
+    `publish_modules`.
 
     Raises:
         StorageError: they could not be stored; nothing refers to what was written of them.
@@ -46,7 +49,7 @@ def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bo
     if imports:
         keep_stored(session, imports)
     note_additions(session.store, published, session.max_size, partial(modules_in_use, session))
-    remote = session.remote()
+    remote = session.remote() if not is_derived else None
     if remote is not None and remote.writes:
         for module_id, _ in published:
             remote.offer(module_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
+from compcache.formats.manifest import LINKED
 from compcache.maintain.remove import remove_modules
 from compcache.miss.groups import add_group
 from compcache.miss.many import add_modules
@@ -56,7 +57,8 @@ def _numbers(store: Store, name: str) -> dict[bytes, int]:
     """The modules of this directory that realize a plain name, with the numbers of their additions."""
     if not is_ordered(name):
         return {}
-    return {module_id: number for number, _, module_id, *_ in store.index.find_numbered(name_key(name)) if store.exists(module_id)}
+    rows = store.index.find_numbered(name_key(name))
+    return {module_id: number for number, _, module_id, offset, _ in rows if offset < LINKED and store.exists(module_id)}
 
 
 def _is_superseded(store: Store, module_id: bytes) -> bool:

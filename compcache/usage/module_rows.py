@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
+from compcache.formats.linked import KIND as LINKED_CLOSURE
+from compcache.formats.linked import marked
 from compcache.formats.makers import MAKERS, decode_makers, makers_of
-from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function
+from compcache.formats.manifest import FUNCTION, LINKED, MODULE, NEEDS, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
 from compcache.publish.atomic_file import publish
@@ -90,8 +92,15 @@ class Row(NamedTuple):
 
     def indexed(self) -> list[tuple[str, int]]:
         """The names under which the index has its functions and entries, with the offsets of their records."""
-        functions = list(zip(self.names, self.offsets, strict=True))
-        return functions + [(index_name(kind, name), offset) for kind, name, offset, *_ in self.entries]
+        functions = marked(zip(self.names, self.offsets, repeat("")), [kind for kind, *_ in self.entries])
+        return [(name, offset) for name, offset, _ in functions] + [
+            (index_name(kind, name), offset) for kind, name, offset, *_ in self.entries
+        ]
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """The modules that a linked closure is derived of; empty for others."""
+        return next((requires for kind, _, _, requires, *_ in self.entries if kind == LINKED_CLOSURE), ())
 
     @property
     def is_pack(self) -> bool:
@@ -155,7 +164,8 @@ def _with_makers(platform: Platform, makers: str) -> Platform:
 
 def row_of_built(module_id: bytes, built: BuiltModule) -> Row:
     """The row of a module that was just built: equal to what `make_row` reads from its sections."""
-    names, offsets, _ = zip(*built.functions, strict=True) if built.functions else ((), (), ())
+    names = tuple([name for name, *_ in built.functions])
+    offsets = tuple([offset & ~LINKED for _, offset, _ in built.functions])
     platform = _platform(built.header)._replace(makers=built.makers)
     places = [offset for _, offset, _ in built.indexed[len(names) :]]
     entries = _entries_of(zip(built.entries, places, strict=True))

@@ -46,41 +46,30 @@ _CASE = re.compile(r"i\d+ -?\w+, label %|\]")
 _RESULT = re.compile(r'(%(?:"[^"]*"|[-\w$.]+)) = alloca ')
 _CONSTANT = re.compile(r"(?:private|internal) (?:dso_local )?(?:local_)?(unnamed_addr )?constant ")
 _OPCODES = frozenset(
-    "ret br switch unreachable fneg add fadd sub fsub mul fmul udiv sdiv fdiv urem srem frem shl lshr ashr and or xor extractelement "
-    "insertelement shufflevector extractvalue insertvalue alloca load store getelementptr trunc zext sext fptrunc fpext fptoui fptosi "
-    "uitofp sitofp ptrtoint inttoptr bitcast icmp fcmp phi select freeze call".split()
+    ["ret", "br", "switch", "unreachable", "fneg", "add", "fadd", "sub", "fsub", "mul", "fmul", "udiv", "sdiv", "fdiv", "urem", "srem", "frem", "shl", "lshr", "ashr", "and", "or", "xor", "extractelement", "insertelement", "shufflevector", "extractvalue", "insertvalue", "alloca", "load", "store", "getelementptr", "trunc", "zext", "sext", "fptrunc", "fpext", "fptoui", "fptosi", "uitofp", "sitofp", "ptrtoint", "inttoptr", "bitcast", "icmp", "fcmp", "phi", "select", "freeze", "call"]
 )
 _FORBIDDEN = re.compile(
     r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|x86_amx|token|metadata !\w*\()"
 )
 #: What functions, and calls, may say of themselves: nothing of it depends on where the code stands, or LLVM compares it when it inlines.
 _HARMLESS = frozenset(
-    "nounwind mustprogress norecurse nosync nofree willreturn nocallback memory readnone readonly writeonly argmemonly speculatable cold hot "
-    "inlinehint alwaysinline uwtable optsize minsize nonlazybind noreturn ssp sspstrong sspreq nocreateundeforpoison".split()
+    ["nounwind", "mustprogress", "norecurse", "nosync", "nofree", "willreturn", "nocallback", "memory", "readnone", "readonly", "writeonly", "argmemonly", "speculatable", "cold", "hot", "inlinehint", "alwaysinline", "uwtable", "optsize", "minsize", "nonlazybind", "noreturn", "ssp", "sspstrong", "sspreq", "nocreateundeforpoison"]
 )
 _HARMLESS_TEXTS = frozenset(
-    '"frame-pointer" "no-trapping-math" "stack-protector-buffer-size" "min-legal-vector-width" "target-cpu" "target-features" "tune-cpu" '
-    '"no-infs-fp-math" "no-nans-fp-math" "no-signed-zeros-fp-math" "unsafe-fp-math" "approx-func-fp-math" "less-precise-fpmad" '
-    '"no-jump-tables" "use-soft-float" "correctly-rounded-divide-sqrt-fp-math"'.split()
+    ['"frame-pointer"', '"no-trapping-math"', '"stack-protector-buffer-size"', '"min-legal-vector-width"', '"target-cpu"', '"target-features"', '"tune-cpu"', '"no-infs-fp-math"', '"no-nans-fp-math"', '"no-signed-zeros-fp-math"', '"unsafe-fp-math"', '"approx-func-fp-math"', '"less-precise-fpmad"', '"no-jump-tables"', '"use-soft-float"', '"correctly-rounded-divide-sqrt-fp-math"']
 )
 #: What parameters and results may say.
 _PASSED = frozenset(
-    "zeroext signext inreg noalias byval sret noundef nonnull nocapture captures readonly readnone writeonly returned dereferenceable "
-    "dereferenceable_or_null nofree nofpclass range initializes writable dead_on_unwind dead_on_return align".split()
+    ["zeroext", "signext", "inreg", "noalias", "byval", "sret", "noundef", "nonnull", "nocapture", "captures", "readonly", "readnone", "writeonly", "returned", "dereferenceable", "dereferenceable_or_null", "nofree", "nofpclass", "range", "initializes", "writable", "dead_on_unwind", "dead_on_return", "align"]
 )
 #: Those of them that decide where it is passed.
-_ABI = frozenset("zeroext signext inreg byval sret".split())
+_ABI = frozenset(["zeroext", "signext", "inreg", "byval", "sret"])
 _INTRINSICS = frozenset(
-    "abs assume bitreverse bswap canonicalize ceil copysign cos ctlz ctpop cttz donothing exp exp10 exp2 expect fabs floor fma fmuladd "
-    "fptosi.sat fptoui.sat frexp fshl fshr is.fpclass ldexp lifetime.end lifetime.start llrint llround log log10 log2 lrint lround maximum "
-    "maximumnum maxnum memcpy memcpy.inline memmove memset memset.inline minimum minimumnum minnum nearbyint objectsize pow powi ptrmask rint "
-    "round roundeven sadd.sat sadd.with.overflow scmp sin sincos smax smin smul.with.overflow sqrt sshl.sat ssub.sat ssub.with.overflow "
-    "tan tanh sinh cosh asin acos atan atan2 trap trunc uadd.sat uadd.with.overflow ucmp umax umin umul.with.overflow ushl.sat usub.sat "
-    "usub.with.overflow experimental.noalias.scope.decl vector.reduce prefetch".split()
+    ["abs", "assume", "bitreverse", "bswap", "canonicalize", "ceil", "copysign", "cos", "ctlz", "ctpop", "cttz", "donothing", "exp", "exp10", "exp2", "expect", "fabs", "floor", "fma", "fmuladd", "fptosi.sat", "fptoui.sat", "frexp", "fshl", "fshr", "is.fpclass", "ldexp", "lifetime.end", "lifetime.start", "llrint", "llround", "log", "log10", "log2", "lrint", "lround", "maximum", "maximumnum", "maxnum", "memcpy", "memcpy.inline", "memmove", "memset", "memset.inline", "minimum", "minimumnum", "minnum", "nearbyint", "objectsize", "pow", "powi", "ptrmask", "rint", "round", "roundeven", "sadd.sat", "sadd.with.overflow", "scmp", "sin", "sincos", "smax", "smin", "smul.with.overflow", "sqrt", "sshl.sat", "ssub.sat", "ssub.with.overflow", "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "atan2", "trap", "trunc", "uadd.sat", "uadd.with.overflow", "ucmp", "umax", "umin", "umul.with.overflow", "ushl.sat", "usub.sat", "usub.with.overflow", "experimental.noalias.scope.decl", "vector.reduce", "prefetch"]
 )
 #: What is attached to instructions of bodies; all else is left out, which costs at most speed.
 _KEPT_METADATA = frozenset(
-    "tbaa tbaa.struct llvm.loop noalias alias.scope range nonnull noundef align invariant.load fpmath unpredictable prof".split()
+    ["tbaa", "tbaa.struct", "llvm.loop", "noalias", "alias.scope", "range", "nonnull", "noundef", "align", "invariant.load", "fpmath", "unpredictable", "prof"]
 )
 
 

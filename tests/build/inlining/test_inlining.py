@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from build.inlining.programs import HEAD, apart, bits, inlined, together
 from faulty_makers import set_faults
-from helpers import adder, caller, constant, module_file, run_fresh
+from helpers import adder, caller, run_fresh
 
 from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
-from compcache.formats.bodies import Body, encode_bodies, read_bodies
 from compcache.errors import FormatError
+from compcache.formats.bodies import Body, encode_bodies, read_bodies
 from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:

@@ -23,11 +23,12 @@ __all__ = ["command"]
 @click.command("rm")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("-f", "--force", is_flag=True, help="Remove even if other functions need it or share its module.")
+@click.option("--derived", is_flag=True, help="Remove what `link` has made of them, and nothing else.")
 @click.option("--dry-run", is_flag=True, help="Only show which functions would be removed.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before removing what a pattern matches.")
 @json_option
 @pass_session
-def command(session: Session, names: tuple[str, ...], force: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
+def command(session: Session, names: tuple[str, ...], force: bool, derived: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Remove functions with all their realizations.
 
     NAME is a function, a label, which stands for all functions that have it, a glob over functions: 'old.*', or a group. A
@@ -42,6 +43,8 @@ def command(session: Session, names: tuple[str, ...], force: bool, dry_run: bool
     if dry_run:
         _print(chosen, [], "would remove", as_json=as_json)
         return 0
+    if derived:
+        return _remove_derived(session, chosen, as_json=as_json)
     if any(name not in chosen for name in names):
         _confirm(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}", yes=yes)
     with session.change() as cache:
@@ -51,6 +54,14 @@ def command(session: Session, names: tuple[str, ...], force: bool, dry_run: bool
     modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
     _print([name for name in chosen if name in removed], modules, "removed", as_json=as_json)
     return 1 if kept else 0
+
+
+def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int:
+    with session.change() as cache:
+        removed = {name: cache.remove(name, derived=True) for name in names}
+    modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
+    _print([name for name in names if removed[name]], modules, "removed", as_json=as_json)
+    return 0
 
 
 def _remove(cache: Cache, names: list[str], *, force: bool) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:

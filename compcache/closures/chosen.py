@@ -1,0 +1,106 @@
+"""What a closure consists of: the realizations that an ordinary load of its functions binds, in modules that are no linked closures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import CompcacheError, NotCachedError
+from compcache.files import reraise_interrupt
+from compcache.hit.loader import Loader, Sources
+from compcache.hit.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from compcache.hit.loader import Choice
+    from compcache.store import IsNear, Store
+
+__all__ = ["Bound", "Chosen", "Planner", "choose"]
+
+#: How many bytes of what records have of a link type are its digest.
+_DIGEST = 8
+
+
+class Bound(NamedTuple):
+    """A function or a variable that was chosen: its module and its symbol there.
+
+    `is_alike` says that all that use it expect exactly its link type, so that nobody takes its address, and that nobody who expects
+    another one got another realization.
+    """
+
+    module_id: bytes
+    symbol: str
+    is_alike: bool
+
+
+class Chosen(NamedTuple):
+    """The closure of several functions: what each name in it is bound to, and why functions that were asked for are not among them."""
+
+    bound: dict[str, Bound]
+    failures: dict[str, CompcacheError]
+
+
+class Planner(Loader):
+    """Plans loads of a process that has loaded nothing, of what was added alone; it loads nothing."""
+
+    __slots__ = ()
+
+    def __init__(self, store: Store) -> None:
+        listener = store.listener
+        super().__init__(store, allow_pickle=False)
+        store.listener = listener
+
+    def candidates(
+        self,
+        func_name: str,
+        is_near: IsNear | None = None,  # noqa: ARG002 - nothing is
+        *,
+        again: bool = False,
+        linked: bool = False,  # noqa: ARG002 - that is the point
+    ) -> Iterator[tuple[bytes, int]]:
+        """See `Loader`; nothing is near."""
+        return self.store.find(func_name, again=again)
+
+
+def choose(store: Store, names: Iterable[str]) -> Chosen:
+    """What the closures of these functions consist of; each name is bound once, as the first closure that has it binds it."""
+    planner = Planner(store)
+    bound: dict[str, Bound] = {}
+    failures: dict[str, CompcacheError] = {}
+    for name in names:
+        if name in bound and bound[name].is_alike:
+            continue
+        try:
+            for other, found in _plan(planner, name).items():
+                known = bound.setdefault(other, found)
+                if known != found:
+                    bound[other] = known._replace(is_alike=known.is_alike and found.is_alike and known[:2] == found[:2])
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
+            failures[name] = error if isinstance(error, CompcacheError) else NotCachedError(str(error), func_name=name)
+    return Chosen(bound, failures)
+
+
+def _plan(planner: Loader, root: str) -> dict[str, Bound]:
+    sources = Sources(root, None)
+    try:
+        chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()
+        alike = dict.fromkeys(chosen, True)
+        for choice in chosen.values():
+            for _, name, _, kind in choice.imports:
+                own = chosen[name].record.link_type[:_DIGEST]
+                alike[name] = alike[name] and any(own) and kind[:_DIGEST] == own
+        return _by_name(chosen, alike)
+    finally:
+        for source in sources.values():
+            source.release()
+
+
+def _by_name(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
+    """By the names in the records: what is used for several types has several nodes in a plan. Stubs have no record."""
+    found: dict[str, Bound] = {}
+    for node, choice in chosen.items():
+        name = choice.record.name
+        is_alike = alike[node] and name == node and choice.offset > 0
+        found[name] = Bound(choice.module_id, choice.record.symbol, is_alike and name not in found)
+    return found

@@ -1,0 +1,208 @@
+"""Links closures: chooses their modules, reads the code that is kept of them, and publishes images of several modules as one.
+
+What is published is a module like others, with an entry that names its parts (`compcache.formats.linked`). It is derived: whoever asks what
+is stored, and whatever is added, never takes it for an addition, and loads use it for as long as it holds
+(`compcache.hit.closures.linked`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.build import codegen
+from compcache.build.recipe import read_recipe
+from compcache.build.slots import read_requests
+from compcache.build.source import ModuleSource, check_name
+from compcache.closures.chosen import Planner, choose
+from compcache.closures.code import Closure, Part, link_code
+from compcache.digest import name_key
+from compcache.errors import CompcacheError, CompileError
+from compcache.files import reraise_interrupt
+from compcache.formats import host
+from compcache.formats.entry import EntryRecord
+from compcache.formats.graph import decode_notes, pack_notes
+from compcache.formats.linked import KIND, NAME, decode_closure, encode_closure, marked
+from compcache.formats.linked import Closure as Label
+from compcache.formats.makers import makers_text, read_makers
+from compcache.formats.manifest import SUSPECT
+from compcache.formats.parts import Part as CodeOf
+from compcache.formats.records import decode_module
+from compcache.hit.closures.linked import is_valid
+from compcache.images import making
+from compcache.linker import link_translated
+from compcache.maintain.remove import remove_modules
+from compcache.maintain.report_types import LinkedClosure, LinkReport
+from compcache.miss.publication import publish_built
+from compcache.publish.additions import compact
+from compcache.publish.verify import is_vouched_for
+from compcache.store import is_ordered
+from compcache.targets.machine import machine_for
+from compcache.translation.requests import Request
+from compcache.usage.ledger import read_ledger
+from compcache.usage.limits import effective_limit
+from compcache.usage.linked import linked_closures
+from compcache.usage.module_files import list_modules
+from compcache.usage.module_rows import load_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from compcache.closures.chosen import Chosen
+    from compcache.closures.code import Linked
+    from compcache.formats.built_module import BuiltModule
+    from compcache.formats.makers import Maker
+    from compcache.session import Session
+    from compcache.store import Store
+    from compcache.targets.machine import Machine
+
+__all__ = ["link"]
+
+_LEVEL = 2
+#: Which part of the size limit linked closures may take.
+_MOST_OF_LIMIT = 0.25
+
+
+def link(session: Session, names: Iterable[str] | None, into: str | None) -> LinkReport:
+    """See `Cache.link`."""
+    session.store.require_writable()
+    if into is not None:
+        check_name(into, "name of a set")
+    asked = list(dict.fromkeys([check_name(name, "func_name") for name in names])) if names is not None else _all_functions(session.store)
+    if not making.makes_shared_objects():
+        raise CompileError(
+            "closures are linked into shared objects, and there is no linker for these here (pip install 'compcache[linker]')"
+        )
+    sets = [asked] if into is not None else [[name] for name in asked]
+    linked: list[LinkedClosure] = []
+    left: dict[str, str] = {}
+    for members in sets:
+        found, reasons = _Linking(session, into).link(members)
+        linked += [found] if found is not None else []
+        left |= reasons
+    if linked:
+        _keep_up(session, linked, into)
+        compact(session.store)
+        planner = Planner(session.store)
+        for closure in linked:
+            is_valid(planner, bytes.fromhex(closure.module_id), session.store.index.state())
+    return LinkReport(tuple(linked), left)
+
+
+def _all_functions(store: Store) -> list[str]:
+    """All functions that can be called; modules that are linked closures themselves add none."""
+    rows = load_rows(store, list_modules(store), lambda: read_ledger(store).rows())
+    return sorted({
+        name
+        for row in rows.values()
+        for name, signature in zip(row.names, row.signatures, strict=True)
+        if signature[:1] not in ("!", "=")
+    })  # fmt: skip
+
+
+class _Linking:
+    """Links one closure."""
+
+    def __init__(self, session: Session, into: str | None) -> None:
+        self._session = session
+        self._store = session.store
+        self._into = into
+        self._machine: Machine = machine_for(None, None, session.store.host(), host.platform_name())
+        self._makers: dict[bytes, tuple[Maker, ...]] = {}
+        self._signable = session.store.publish_key is not None
+
+    def link(self, names: Sequence[str]) -> tuple[LinkedClosure | None, dict[str, str]]:
+        """Link the closure of these functions; it, and why functions are not in it."""
+        chosen = choose(self._store, names)
+        left = {name: str(error) for name, error in chosen.failures.items()}
+        wanted = [name for name in names if name not in left]
+        parts = [part for module_id in dict.fromkeys([b.module_id for b in chosen.bound.values()]) if (part := self._read(module_id))]
+        found = self._link_code(chosen, wanted, parts) if len(parts) > 1 else None
+        done = found.names if found is not None else ()
+        left |= dict.fromkeys(
+            [name for name in wanted if name not in done], "it stays in its module, or reaches no code of others that can be copied"
+        )
+        if found is None or not self._is_as_bound(found):
+            return None, left
+        built = self._build(found)
+        (module_ids,) = publish_built(self._session, [built], signs=self._signable, is_derived=True)
+        parts_of = tuple([module_id.hex() for module_id in found.parts])
+        return LinkedClosure(module_ids[0], found.names, parts_of, sum(map(len, built.sections))), left
+
+    def _read(self, module_id: bytes) -> Part | None:
+        """The code that is kept of a module; None where there is none that can be linked here."""
+        store = self._store
+        try:
+            with store.open_module(module_id) as module:
+                header, footer = decode_module(module.read_record(0)), module.footer()
+                if (
+                    not footer.bitcode
+                    or module.flags == SUSPECT
+                    or header.image_kind != "shared"
+                    or not self._suits(header.cpu, header.machine_features)
+                ):
+                    return None
+                section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
+                recipe = read_recipe(section, module.read_record)
+                self._makers[module_id] = read_makers(module.read_record, module.records)
+                self._signable = self._signable and is_vouched_for(store, module)
+                return Part(module_id, recipe)
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
+            return None
+
+    def _suits(self, cpu: str, features: str) -> bool:
+        """Whether code was compiled for the machine that closures are linked for."""
+        return cpu == self._machine.cpu and features == self._machine.features
+
+    def _link_code(self, chosen: Chosen, names: Sequence[str], parts: Sequence[Part]) -> Linked | None:
+        level = max([part.recipe.level for part in parts]) or _LEVEL
+        request = Request(
+            b"", (), read_requests(ModuleSource("")), level, self._machine, False, None, "", True, False, {}, True, {}
+        )  # fmt: skip
+        closure = Closure(parts, chosen.bound, names)
+        return codegen.run(lambda context: link_code(context, closure, request))
+
+    def _is_as_bound(self, found: Linked) -> bool:
+        """Whether plain names that parts use of themselves, and that stay at home, mean these parts for others, too."""
+        return all(
+            next(iter(self._store.find(name)), (b"", 0))[0] == module_id for name, module_id in found.bound.items() if is_ordered(name)
+        )
+
+    def _build(self, found: Linked) -> BuiltModule:
+        numbers = {module_id: number for number, module_id in enumerate(found.parts)}
+        others = [module_id for module_id in dict.fromkeys(found.bound.values()) if module_id not in numbers]
+        numbers |= {module_id: len(numbers) + at for at, module_id in enumerate(others)}
+        bindings = {name: numbers[module_id] for name, module_id in found.bound.items() if is_ordered(name)}
+        label = self._into if self._into is not None else found.names[0]
+        entry = EntryRecord(KIND, NAME, 0, tuple(numbers), encode_closure(Label(label, bindings)), gone=False)
+        makers = makers_text(dict.fromkeys([maker for module_id in found.parts for maker in self._makers.get(module_id, ())]))
+        parts = [CodeOf(name, module) for name, module in found.bound.items() if module in found.parts]
+        built = link_translated(found.translated._replace(makers=makers), parts, [entry])
+        contents = b"".join([self._content(name, found.bound[name]) for name in found.names])
+        notes = {**decode_notes(built.sections[4]), **({"contents": contents} if any(contents) else {})}
+        functions = marked(built.functions, [KIND])
+        return built._replace(sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :]))
+
+    def _content(self, name: str, module_id: bytes) -> bytes:
+        """The digest that the index has of what a function is: the linked one is the same."""
+        rows = self._store.index.find_numbered(name_key(name))
+        return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
+
+
+def _keep_up(session: Session, linked: Sequence[LinkedClosure], into: str | None) -> None:
+    """Remove the linked closures that these take the place of, of the same set or function, and those beyond their part of the limit."""
+    store = session.store
+    new = {bytes.fromhex(closure.module_id) for closure in linked}
+    names = {into} if into is not None else {name for closure in linked for name in closure.functions}
+    present, ledger = list_modules(store), read_ledger(store)
+    rows = {key: decode_closure(entry.data).label for key, entry in linked_closures(store).items() if key in present}
+    former = {key for key, label in rows.items() if key not in new and label in names}
+    limit, used = effective_limit(session.max_size), ledger.last_uses()
+    size = sum(present[key].size for key in rows if key not in former)
+    for key in sorted(rows.keys() - former, key=lambda key: (key in new, used.get(key, 0.0), present[key].modified, key)):
+        if limit is None or size <= limit * _MOST_OF_LIMIT:
+            break
+        former.add(key)
+        size -= present[key].size
+    if former:
+        remove_modules(store, sorted(former))

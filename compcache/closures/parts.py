@@ -1,0 +1,131 @@
+"""What of a module can be copied into a linked closure, and what has to stay at home.
+
+Copies are made of what is the same wherever it is: functions that reach nothing which can change, is one for each thread, or has an address
+that may be compared, and constants of which nobody may compare the address. All else stays in its module, which is loaded before, and is
+imported as other modules import it, by its name: so it has to be exported there. What reaches something that stays at home and is not
+exported stays at home itself. Whatever is not known here stays at home with its whole module: constructors, top-level assembly, sections,
+ifuncs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.build.ir_text import read_values
+from compcache.build.slots import SLOT_PREFIX
+from compcache.content.definitions import Unreadable, read_definitions
+from compcache.images.archives import is_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache.build.recipe import Recipe
+    from compcache.content.definitions import Definition
+
+__all__ = ["Copies", "copies_of"]
+
+#: Assembly that does nothing but keep the compiler from reordering; other assembly may define what must not be there twice.
+_ASSEMBLY = re.compile(r'\basm (?:sideeffect |alignstack |inteldialect |unwind )*"([^"]*)"')
+#: What a module has of its own under names that LLVM or the dynamic linker give a meaning.
+_RESERVED = ("llvm.", "compcache.", "__dso_handle")
+
+
+class Copies(NamedTuple):
+    """Of a module: the definitions that can be copied, by symbol or key, each with what it mentions; and what these import.
+
+    `imports` are symbols that the module imports, `homes` those that it defines and exports, each with the name.
+    """
+
+    mentions: dict[str, tuple[str, ...]]
+    imports: dict[str, str]
+    homes: dict[str, str]
+
+
+_NOTHING = Copies({}, {}, {})
+
+
+def copies_of(text: str, recipe: Recipe) -> Copies:
+    """What can be copied of the module that LLVM prints as `text`."""
+    imports = recipe.slots
+    names = list(imports.values())
+    if len(set(names)) != len(names) or any(symbol.startswith(SLOT_PREFIX) for symbol in imports):
+        return _NOTHING  # places in images are those of names, one symbol each
+    if any(map(is_archive, recipe.libraries)) or recipe.data:
+        return _NOTHING
+    try:
+        definitions = read_definitions(text).by_key
+    except Unreadable:
+        return _NOTHING
+    exported = {export.symbol: export.name for export in recipe.exports if export.symbol not in imports}
+    return _Sorter(text, definitions, imports, exported, set(recipe.storage)).sort()
+
+
+class _Sorter:
+    """Finds the greatest set of definitions of a module that can be copied."""
+
+    def __init__(
+        self, text: str, definitions: Mapping[str, Definition], imports: Mapping[str, str], exported: Mapping[str, str], storage: set[str]
+    ) -> None:
+        self._definitions = definitions
+        self._imports = imports
+        self._exported = exported
+        values = read_values(text)
+        both = (*values.functions, *values.variables)
+        odd = {value.name for value in both if value.linkage in ("extern_weak", "available_externally") or " thread_local" in value.text}
+        odd |= {value.name for value in both if value.is_declaration and value.is_hidden}
+        self._odd = odd | storage
+        self._assembly = _with_assembly(text)
+
+    def sort(self) -> Copies:
+        """The copies."""
+        kept = {key for key, definition in self._definitions.items() if self._is_copyable(key, definition)}
+        users: dict[str, list[str]] = {}
+        for key in kept:
+            for other in self._definitions[key].mentions:
+                users.setdefault(other, []).append(key)
+        waiting = [other for other in users if not self._is_there(other, kept)]
+        for other in waiting:  # grows while it is walked
+            for user in users.get(other, ()):
+                if user in kept:
+                    kept.discard(user)
+                    if not self._is_there(user, kept):
+                        waiting.append(user)
+        mentions = {key: self._definitions[key].mentions for key in kept}
+        used = {other for found in mentions.values() for other in found}
+        imports = {symbol: name for symbol, name in self._imports.items() if symbol in used}
+        homes = {symbol: name for symbol, name in self._exported.items() if symbol in used and symbol not in kept}
+        return Copies(mentions, imports, homes)
+
+    def _is_copyable(self, key: str, definition: Definition) -> bool:
+        """Whether two of a definition are as good as one, as far as it alone can tell."""
+        if definition.is_declared or definition.is_own or key in self._imports or key in self._odd or key in self._assembly:
+            return False
+        return not key.startswith(_RESERVED)
+
+    def _is_there(self, key: str, kept: set[str]) -> bool:
+        """Whether copies can use this: another copy, what the module imports or exports, or what the process has."""
+        if key in kept or key in self._imports:
+            return True
+        if key in self._odd:
+            return False
+        if key in self._exported:
+            return True
+        definition = self._definitions.get(key)
+        return definition is not None and definition.is_declared and (key.startswith("llvm.") or not key.startswith(_RESERVED))
+
+
+def _with_assembly(text: str) -> set[str]:
+    """The functions with assembly that is more than a barrier."""
+    if " asm " not in text:
+        return set()
+    found, name = set(), ""
+    functions = iter(read_values(text).functions)
+    for line in text.split("\n"):
+        if line.startswith("define "):
+            name = next(functions).name
+        elif " asm " in line:
+            match = _ASSEMBLY.search(line)
+            if match is None or match[1]:
+                found.add(name)
+    return found

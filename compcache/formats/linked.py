@@ -1,0 +1,58 @@
+"""What the file of a linked closure says of it: an entry of the kind `KIND`, beside the records of its functions.
+
+All have one name, so that the index lists them. It requires the modules whose code is in the image, its parts, and those which these use by
+plain names. The data is texts with NUL between them: what the closure is called, and for each plain name the number of the module that it
+was bound to when the closure was linked, a space and the name. The index has the functions of such a module with `LINKED` in the offsets of
+their records (`compcache.formats.manifest`), so that nobody takes one for an addition.
+"""
+
+from __future__ import annotations
+
+from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
+from compcache.formats.manifest import LINKED
+from compcache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["KIND", "NAME", "Closure", "decode_closure", "encode_closure", "marked"]
+
+#: The kind and the name of the entry.
+KIND, NAME = "linked", "closures"
+
+
+def marked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str]) -> list[tuple[str, int, str]]:
+    """The (name, record offset, requirement) of functions as the index has them, of a module with entries of these kinds."""
+    mark = LINKED if KIND in kinds else 0
+    return [(name, offset | mark, requirement) for name, offset, requirement in functions]
+
+
+class Closure(Record):
+    """What a linked closure is called: a function, or a set; and the numbers of modules by the plain names that are bound to them."""
+
+    __slots__ = ("label", "bindings")
+    label: str
+    bindings: dict[str, int]
+
+
+def encode_closure(closure: Closure) -> bytes:
+    """The data of the entry."""
+    rows = [f"{number} {name}" for name, number in sorted(closure.bindings.items())]
+    return "\0".join([closure.label, *rows]).encode("utf-8", "surrogatepass")
+
+
+def decode_closure(data: bytes) -> Closure:
+    """See `encode_closure`.
+
+    Raises:
+        FormatError: it is no such data.
+    """
+    try:
+        label, *texts = data.decode("utf-8", "surrogatepass").split("\0")
+        rows = [text.partition(" ") for text in texts]
+        return Closure(label, {name: int(number) for number, _, name in rows})
+    except ValueError as error:
+        reraise_interrupt(error)
+        raise FormatError("the entry of a linked closure does not decode") from error

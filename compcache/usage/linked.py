@@ -1,0 +1,31 @@
+"""The linked closures of a cache, as its index lists them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
+from compcache.formats.entry import decode_entry, index_name
+from compcache.formats.linked import KIND, NAME
+
+if TYPE_CHECKING:
+    from compcache.formats.entry import EntryRecord
+    from compcache.store import Store
+
+__all__ = ["linked_closures"]
+
+
+def linked_closures(store: Store) -> dict[bytes, EntryRecord]:
+    """By the modules that they are the entries that say what they are made of; those that cannot be read are left out."""
+    found = {}
+    for module_id, offset in store.find_all(index_name(KIND, NAME)):
+        try:
+            with store.open_module(module_id) as file:
+                entry = decode_entry(file.read_record(offset))
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
+            continue
+        if (entry.kind, entry.name) == (KIND, NAME):
+            found[module_id] = entry
+    return found

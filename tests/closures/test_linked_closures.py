@@ -1,0 +1,304 @@
+"""Linked closures: when they are used, when they are passed over, and what they go with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import adder, caller, flip_byte, module_file, run_fresh, sum_of
+
+from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy
+from compcache.signing.keys import new_key
+from compcache.store import CLOSURES
+from compcache.usage.linked import linked_closures
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LOAD = """\
+from compcache import Cache
+with Cache(directory, **{options!r}) as cache:
+    targets = [cache.get_target(name) for name in {names!r}]
+    result = [(target.module_id, target(1)) for target in targets], len(cache._loader.loaded_modules())
+"""
+
+
+def load(directory: Path, *names: str, **options: Any) -> Any:
+    """What a fresh process gets: the module and the result of each function, and how many modules it has mapped."""
+    return run_fresh(directory, _LOAD.format(names=names, options=options))
+
+
+@pytest.fixture
+def chain(cache: Cache) -> Cache:
+    """Three modules: `first` calls `second`, which calls `third`."""
+    cache.add_modules([
+        ModuleSource(caller("first", "second", plus=1)), ModuleSource(caller("second", "third", plus=2)), ModuleSource(adder("third", 3)),
+    ])  # fmt: skip
+    return cache
+
+
+def test_a_fresh_process_takes_the_linked_image(chain: Cache, directory: Path) -> None:
+    (closure,) = chain.link(["first"]).linked
+    assert (closure.functions, len(closure.parts)) == (("first",), 3)
+    assert load(directory, "first") == ([(closure.module_id, 7)], 1)
+    assert [r.module_id for r in chain.realizations("first")][-1] == closure.module_id
+    assert load(directory, "first", "second")[1] > 1  # `second` was not asked for
+
+
+def test_a_set_is_one_image_for_all_of_its_functions(chain: Cache, directory: Path) -> None:
+    (closure,) = chain.link(["first", "third"], into="both").linked
+    found, modules = load(directory, "third", "first")
+    assert (found, modules) == ([(closure.module_id, 4), (closure.module_id, 7)], 1)
+
+
+@pytest.mark.parametrize("name", ["first", "second", "third"])
+def test_what_is_newer_is_used_whatever_it_is(chain: Cache, directory: Path, name: str) -> None:
+    (closure,) = chain.link(["first"]).linked
+    callee = {"first": "second", "second": "third"}.get(name)
+    chain.add_module(ModuleSource(caller(name, callee, plus=50) if callee else adder(name, 50)))
+    wanted = 7 + 50 - {"first": 1, "second": 2, "third": 3}[name]
+    found, _ = load(directory, "first")
+    assert found[0][1] == wanted
+    assert found[0][0] != closure.module_id
+    (again,) = chain.link(["first"]).linked
+    assert load(directory, "first") == ([(again.module_id, wanted)], 1)
+    assert closure.module_id not in [module.module_id for module in chain.modules()]
+
+
+def test_a_process_that_has_the_cache_open_sees_what_is_newer(chain: Cache, directory: Path) -> None:
+    chain.link(["first", "second", "third"], into="all")
+    with Cache(directory) as reader:
+        assert [reader.get_target(name)(1) for name in ("third", "second", "first")] == [4, 6, 7]
+        chain.add_module(ModuleSource(adder("third", 50)))
+        assert [reader.get_target(name)(1) for name in ("third", "second", "first")] == [51, 53, 54]
+
+
+def test_other_additions_leave_it_as_it_is(chain: Cache, directory: Path) -> None:
+    (closure,) = chain.link(["first"]).linked
+    chain.add_module(ModuleSource(adder("other", 1)))
+    assert load(directory, "first") == ([(closure.module_id, 7)], 1)
+    chain.add_module(ModuleSource(adder("third", 3)))  # what is there already
+    assert load(directory, "first") == ([(closure.module_id, 7)], 1)
+
+
+def test_a_removed_part_takes_it_along(chain: Cache) -> None:
+    (closure,) = chain.link(["first"]).linked
+    chain.remove("third", force=True)
+    assert closure.module_id not in [module.module_id for module in chain.modules()]
+    with pytest.raises(NotCachedError):
+        chain.get_target("third")
+
+
+def test_a_part_that_is_gone_without_notice_ends_it(chain: Cache, directory: Path) -> None:
+    (closure,) = chain.link(["first"]).linked
+    part = chain.realizations("second")[0].module_id
+    module_file(directory, part).unlink()
+    chain.add_module(ModuleSource(adder("other", 1)))  # another state of the index
+    chain.add_module(ModuleSource(caller("second", "third", plus=2)))
+    assert load(directory, "first")[0][0][1] == 7
+    assert closure.module_id in [module.module_id for module in chain.modules()]
+
+
+def test_a_damaged_image_is_passed_over(chain: Cache, directory: Path) -> None:
+    (closure,) = chain.link(["first"]).linked
+    flip_byte(module_file(directory, closure.module_id), 700)
+    with pytest.warns(match="quarantine"):
+        target = Cache(directory).get_target("first")
+    assert target(1) == 7
+    assert target.module_id != closure.module_id
+
+
+def test_what_is_kept_about_it_is_not_believed_when_it_is_damaged(chain: Cache, directory: Path) -> None:
+    (closure,) = chain.link(["first"]).linked
+    chain.add_module(ModuleSource(adder("third", 50)))
+    before = set((directory / CLOSURES.directory).iterdir())
+    assert load(directory, "first")[0][0][1] == 54
+    for path in (directory / CLOSURES.directory).iterdir():
+        data = bytearray(path.read_bytes())
+        if path in before:
+            continue
+        at = len(data) - 112 - 8  # whether it holds
+        data[at] ^= 1
+        path.write_bytes(data)
+    assert load(directory, "first")[0][0][1] == 54
+    assert closure.parts
+
+
+def test_tools_see_the_modules_that_it_is_made_of(chain: Cache) -> None:
+    before = chain.functions(), chain.dependencies("first", transitive=True), chain.ir("first")
+    chain.link(["first", "second", "third"], into="all")
+    assert (chain.dependencies("first", transitive=True), chain.ir("first")) == before[1:]
+    assert [summary.func_name for summary in chain.functions()] == [summary.func_name for summary in before[0]]
+    assert chain.check().findings == ()
+
+
+def test_an_addition_again_is_no_newer_one(chain: Cache, directory: Path) -> None:
+    chain.link(["first"])
+    before = {path: path.stat().st_mtime_ns for path in directory.glob("modules-v1/*/*.ccm")}
+    chain.add_module(ModuleSource(caller("first", "second", plus=1)))
+    assert {path: path.stat().st_mtime_ns for path in directory.glob("modules-v1/*/*.ccm")} == before
+
+
+def test_it_goes_first_where_a_limit_is_exceeded(chain: Cache) -> None:
+    (closure,) = chain.link(["first"]).linked
+    size = sum(module.size for module in chain.modules())
+    report = chain.prune(PrunePolicy(max_bytes=size - 1))
+    assert [module.module_id for module in report.removed] == [closure.module_id]
+
+
+def test_it_goes_with_what_a_prune_removes(chain: Cache) -> None:
+    (closure,) = chain.link(["first"]).linked
+    chain.add_module(ModuleSource(adder("other", 1)))
+    report = chain.prune(PrunePolicy(match=("first", "second", "third")))
+    assert (closure.module_id, "derived") in [(module.module_id, module.reason) for module in report.removed]
+    assert [summary.func_name for summary in chain.functions()] == ["other"]
+
+
+def test_its_use_is_that_of_its_parts(chain: Cache, directory: Path) -> None:
+    chain.link(["first"])
+    load(directory, "first")
+    report = chain.prune(PrunePolicy(max_modules=3), dry_run=True)
+    assert len(report.removed) == 1
+    chain.add_module(ModuleSource(adder("other", 1)))
+    load(directory, "first")
+    report = chain.prune(PrunePolicy(max_modules=3))
+    assert {module.functions for module in report.removed} == {(), ("other",)}
+
+
+def test_all_of_them_have_a_quarter_of_the_limit(directory: Path) -> None:
+    with Cache(directory, max_size=160_000) as cache:
+        cache.add_modules([ModuleSource(adder("last", 1)), *[ModuleSource(caller(f"f{number}", "last")) for number in range(12)]])
+        cache.link()
+        ids = [module_id.hex() for module_id in linked_closures(cache._store)]
+        linked = [module for module in cache.modules() if module.module_id in ids]
+        assert 0 < sum(module.size for module in linked) <= 40_000
+        assert len(linked) < 12
+
+
+def test_they_can_be_removed_alone(chain: Cache, directory: Path) -> None:
+    (one,) = chain.link(["first"]).linked
+    (two,) = chain.link(["first", "second"], into="set").linked
+    assert chain.remove("set", derived=True) == (two.module_id,)
+    assert chain.remove(derived=True) == (one.module_id,)
+    assert load(directory, "first")[1] == 3
+    with pytest.raises(TypeError, match="name"):
+        chain.remove()
+
+
+def test_names_of_content_are_linked_as_well(cache: Cache, directory: Path) -> None:
+    inner = cache.compile(adder("inner", 3)).func_names["inner"]
+    source = ModuleSource(caller("outer", "inner", plus=1), imports={"inner": inner})
+    outer = cache.compile(source).func_names["outer"]
+    (closure,) = cache.link([outer]).linked
+    assert len(closure.parts) == 2
+    assert load(directory, outer)[0][0][1] == 5
+
+
+def test_state_is_one_for_linked_and_unlinked_code(cache: Cache, directory: Path) -> None:
+    counter = """\
+@n = internal global i64 0
+define i64 @next(i64 %x) {
+  %a = load i64, ptr @n
+  %b = add i64 %a, %x
+  store i64 %b, ptr @n
+  ret i64 %b
+}
+"""
+    cache.add_modules([
+        ModuleSource(counter), ModuleSource(adder("plus", 1)), ModuleSource(sum_of("both", ["next", "plus"])),
+        ModuleSource(caller("also", "next")),
+    ])  # fmt: skip
+    (closure,) = cache.link(["both"]).linked
+    found, _ = load(directory, "both", "also", "next")
+    assert found[0] == (closure.module_id, 1 + 2)
+    assert [value for _, value in found[1:]] == [2, 3]
+
+
+def test_functions_without_code_of_others_are_left_and_it_says_why(chain: Cache) -> None:
+    report = chain.link(["third", "unknown"])
+    assert report.linked == ()
+    assert set(report.left) == {"third", "unknown"}
+    assert "not in the cache" in report.left["unknown"]
+
+
+def test_modules_without_kept_code_are_called_where_they_are(cache: Cache, directory: Path) -> None:
+    cache.add_modules([
+        ModuleSource(adder("third", 3), keep_bitcode=False), ModuleSource(caller("second", "third")),
+        ModuleSource(caller("first", "second")),
+    ])  # fmt: skip
+    (closure,) = cache.link(["first"]).linked
+    assert len(closure.parts) == 2
+    assert load(directory, "first") == ([(closure.module_id, 4)], 2)
+
+
+def test_it_is_signed_where_all_of_its_parts_are(directory: Path) -> None:
+    pytest.importorskip("nacl")
+    key = new_key("own-1")
+    with Cache(directory) as cache:
+        cache.add_modules([ModuleSource(adder("third", 3)), ModuleSource(adder("fourth", 4))])
+    with Cache(directory, publish_key=str(key)) as cache:
+        cache.add_modules([ModuleSource(caller("second", "third")), ModuleSource(adder("fifth", 5))])
+        cache.add_module(ModuleSource(caller("sixth", "fifth")))
+        half, whole = [cache.link([name]).linked[0].module_id for name in ("second", "sixth")]
+    signed = [path.stem for path in directory.glob("signatures-v1/*.ed25519")]
+    assert (half in signed, whole in signed) == (False, True)
+    found, _ = load(directory, "sixth", trusted_keys=[str(key.public())])
+    assert found == [(whole, 6)]
+
+
+def test_modules_with_constructors_are_called_where_they_are(cache: Cache, directory: Path) -> None:
+    counter = """\
+@seen = internal global i64 0
+define i64 @bump(i64 %x) {
+  store i64 %x, ptr @seen
+  ret i64 %x
+}
+define i64 @peek(i64 %x) {
+  %y = load i64, ptr @seen
+  ret i64 %y
+}
+"""
+    entry = "{ i32, ptr, ptr }"
+    waiting = f"""\
+declare i64 @bump(i64)
+@llvm.global_ctors = appending global [1 x {entry}] [{entry} {{ i32 65535, ptr @start, ptr null }}]
+define internal void @start() {{
+  %x = call i64 @bump(i64 40)
+  ret void
+}}
+define i64 @second(i64 %x) {{
+  %y = add i64 %x, 1
+  ret i64 %y
+}}
+"""
+    user = sum_of("first", ["second", "peek"])
+    cache.add_modules([ModuleSource(counter), ModuleSource(waiting), ModuleSource(user), ModuleSource(caller("zero", "first"))])
+    (closure,) = cache.link(["zero"]).linked
+    assert load(directory, "zero") == ([(closure.module_id, 2 + 40)], 3)
+
+
+def test_addresses_are_those_of_the_home(cache: Cache, directory: Path) -> None:
+    giver = """\
+@seen = internal global i64 0
+declare i64 @named(i64)
+define ptr @address() {
+  store volatile i64 1, ptr @seen
+  ret ptr @named
+}
+"""
+    user = """\
+declare ptr @address()
+declare i64 @named(i64)
+define i64 @same(i64 %x) {
+  %a = call ptr @address()
+  %e = icmp eq ptr %a, @named
+  %z = zext i1 %e to i64
+  %c = call i64 @named(i64 %x)
+  %r = add i64 %z, %c
+  ret i64 %r
+}
+"""
+    sources = [giver, adder("named", 0), user, adder("plus", 3), sum_of("top", ["same", "plus"])]
+    cache.add_modules([ModuleSource(source) for source in sources])
+    (closure,) = cache.link(["top"]).linked
+    assert load(directory, "top")[0] == [(closure.module_id, 1 + 1 + 4)]
