@@ -197,7 +197,7 @@ def _keep_up(session: Session, linked: Sequence[LinkedClosure], into: str | None
     present, ledger = list_modules(store), read_ledger(store)
     rows = {key: decode_closure(entry.data).label for key, entry in linked_closures(store).items() if key in present}
     former = {key for key, label in rows.items() if key not in new and label in names}
-    limit, used = effective_limit(session.max_size), ledger.last_uses()
+    limit, used = effective_limit(session.max_size, store.root), ledger.last_uses()
     size = sum(present[key].size for key in rows if key not in former)
     for key in sorted(rows.keys() - former, key=lambda key: (key in new, used.get(key, 0.0), present[key].modified, key)):
         if limit is None or size <= limit * _MOST_OF_LIMIT:
