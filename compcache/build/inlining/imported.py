@@ -1,7 +1,7 @@
 """Brings the bodies of imported functions into a module before it is optimized, so that LLVM may inline them.
 
-They are defined for the optimizer alone (`available_externally`): where a call is not inlined it goes through the slot as ever, and no copy stays. Bodies
-name what they call by content, so that these are brought in as well, through as many modules as there are.
+They are defined for the optimizer alone (`available_externally`): where a call is not inlined it goes through the slot as ever, and no copy
+stays. Bodies name what they call by content, so that these are brought in as well, through as many modules as there are.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Provided(NamedTuple):
 class Inlined(NamedTuple):
     """What came into a module, and who has made it.
 
-    `sources` are by symbol the name of each function that came in, and the module that it is from; `edges` are what each function of the module, and each
-    of these, referred to before anything was inlined.
+    `sources` are by symbol the name of each function that came in, and the module that it is from; `edges` are what each function of the
+    module, and each of these, referred to before anything was inlined.
     """
 
     sources: Mapping[str, tuple[str, str]] = {}
