@@ -90,8 +90,8 @@ class ModuleSource:
             Listings show them with it, and they are removed with it.
         makers: what has made the code, beside this package, llvmlite and LLVM, with its version: ``{"numba": "0.66.1"}``. Modules name
             their makers, so that what a version with a bug made can be found (``prune --made-by``).
-        inline: whether small functions that it imports may be inlined: those with names of content, which say exactly what they do, and whose modules keep
-            their code. It does the same with and without; `compcache explain` and `compcache graph` say which are in it.
+        inline: whether small functions that it imports may be inlined: those with names of content, which say exactly what they do, and
+            whose modules keep their code. It does the same with and without; `explain` and `graph` say which may be in it.
         untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
             keeps it busy costs no more than an error. It takes about twice the time.
 

@@ -1,9 +1,9 @@
 """The bodies of small functions, for modules that import these: the end of a module file's bitcode section.
 
 Behind the other streams stand a zlib stream, its size u32 and `MAGIC`. The stream is a msgpack array of the version and, for each function,
-``[func_name, instructions, code, natives, imports]``: code is LLVM assembly of one module that defines the function as it was before it was optimized,
-each function that has a name of content under that name, always in quotes; natives are the functions of the platform that it calls, imports the functions
-with names of content.
+``[func_name, instructions, code, natives, imports]``: code is LLVM assembly of one module that defines the function as it was before it was
+optimized, each function that has a name of content under that name, always in quotes; natives are the functions of the platform that it
+calls, imports the functions with names of content.
 """
 
 from __future__ import annotations

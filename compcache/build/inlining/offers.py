@@ -1,9 +1,9 @@
 """What a module offers to those that import its functions: the bodies of small ones that stand for content.
 
-A body is offered as it is before it is optimized, so that code which inlines it is what it would be if all were one module, through any number of modules.
-It is read off the module as LLVM prints it, and taken only if every part of it is known here to mean the same wherever it stands: this is a list of what is
-allowed. What has an identity (variables that can change, threads' variables, addresses that may be compared), what weak or interposable definitions are, what other modes of
-floating-point numbers, exceptions, assembly and variable arguments need, is not in it.
+A body is offered as it is before it is optimized, so that code which inlines it is what it would be if all were one module, through any
+number of modules. It is read off the module as LLVM prints it, and taken only if every part of it is known to mean the same wherever it
+stands: this is a list of what is allowed. What has an identity (variables that can change, threads' variables, addresses that may be
+compared), weak definitions, other modes of floating-point numbers, exceptions, assembly and variable arguments are not in it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from compcache.build.ir_text import lines_from, parse_head, passes_vectors, quote, references, split_at, unquote
 from compcache.digest import is_content_name
+from compcache.files import reraise_interrupt
 from compcache.formats.bodies import Body
 from compcache.images import platform_symbols
 
@@ -35,7 +36,7 @@ IS_MODE = re.compile(
 
 _TOKEN = re.compile(r'[@%$!#]?"[^"]*"|@[-$._A-Za-z0-9]+')
 _STRING = re.compile(r'"[^"]*"')
-_TYPE = re.compile(r"(?:void|i\d+|half|bfloat|float|double|fp128|x86_fp80|ptr|[{\[<%].*)\Z")
+_TYPE = re.compile(r"(?:void|i\d+|half|bfloat|float|double|fp128|\w+_fp80|ptr|[{\[<%].*)\Z")
 _GROUP = re.compile(r" #(\d+)")
 _ATTRIBUTES = re.compile(r"attributes #(\d+) = \{ ?(.*?) ?\}")
 _ATTACHED = re.compile(r", !([-\w.]+) (!\d+)")
@@ -45,31 +46,36 @@ _INSTRUCTION = re.compile(r'(?:%(?:"[^"]*"|[-\w$.]+) = )?(?:(?:tail|notail) )?([
 _CASE = re.compile(r"i\d+ -?\w+, label %|\]")
 _RESULT = re.compile(r'(%(?:"[^"]*"|[-\w$.]+)) = alloca ')
 _CONSTANT = re.compile(r"(?:private|internal) (?:dso_local )?(?:local_)?(unnamed_addr )?constant ")
-_OPCODES = frozenset(
-    ["ret", "br", "switch", "unreachable", "fneg", "add", "fadd", "sub", "fsub", "mul", "fmul", "udiv", "sdiv", "fdiv", "urem", "srem", "frem", "shl", "lshr", "ashr", "and", "or", "xor", "extractelement", "insertelement", "shufflevector", "extractvalue", "insertvalue", "alloca", "load", "store", "getelementptr", "trunc", "zext", "sext", "fptrunc", "fpext", "fptoui", "fptosi", "uitofp", "sitofp", "ptrtoint", "inttoptr", "bitcast", "icmp", "fcmp", "phi", "select", "freeze", "call"]
+_OPCODES = re.compile(
+    "ret|br|switch|unreachable|[fsu]?(?:add|sub|mul|div|rem|neg)|shl|[la]shr|and|x?or|(?:extract|insert)(?:element|value)|shufflevector|alloca|"
+    "load|store|getelementptr|[sz]ext|(?:fp)?trunc|fpext|fpto[us]i|[us]itofp|ptrtoint|inttoptr|bitcast|[if]cmp|phi|select|freeze|call"
 )
 _FORBIDDEN = re.compile(
-    r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|x86_amx|token|metadata !\w*\()"
+    r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|\w+_amx|token|metadata !\w*\()"
 )
 #: What functions, and calls, may say of themselves: nothing of it depends on where the code stands, or LLVM compares it when it inlines.
-_HARMLESS = frozenset(
-    ["nounwind", "mustprogress", "norecurse", "nosync", "nofree", "willreturn", "nocallback", "memory", "readnone", "readonly", "writeonly", "argmemonly", "speculatable", "cold", "hot", "inlinehint", "alwaysinline", "uwtable", "optsize", "minsize", "nonlazybind", "noreturn", "ssp", "sspstrong", "sspreq", "nocreateundeforpoison"]
+_HARMLESS = re.compile(
+    "nounwind|mustprogress|norecurse|nosync|nofree|willreturn|nocallback|memory|readnone|readonly|writeonly|argmemonly|speculatable|cold|hot|"
+    "inlinehint|alwaysinline|uwtable|optsize|minsize|nonlazybind|noreturn|ssp|sspstrong|sspreq|nocreateundeforpoison|"
+    '"(?:frame-pointer|no-trapping-math|stack-protector-buffer-size|min-legal-vector-width|target-cpu|target-features|tune-cpu|'
+    'no-(?:infs|nans|signed-zeros)-fp-math|(?:unsafe|approx-func)-fp-math|less-precise-fpmad|no-jump-tables)"'
 )
-_HARMLESS_TEXTS = frozenset(
-    ['"frame-pointer"', '"no-trapping-math"', '"stack-protector-buffer-size"', '"min-legal-vector-width"', '"target-cpu"', '"target-features"', '"tune-cpu"', '"no-infs-fp-math"', '"no-nans-fp-math"', '"no-signed-zeros-fp-math"', '"unsafe-fp-math"', '"approx-func-fp-math"', '"less-precise-fpmad"', '"no-jump-tables"', '"use-soft-float"', '"correctly-rounded-divide-sqrt-fp-math"']
+#: What parameters and results may say, and those words that decide where it is passed.
+_PASSED = re.compile(
+    "zeroext|signext|inreg|noalias|byval|sret|noundef|nonnull|nocapture|captures|readonly|readnone|writeonly|returned|dereferenceable|"
+    "dereferenceable_or_null|nofree|nofpclass|range|initializes|writable|dead_on_unwind|dead_on_return|align"
 )
-#: What parameters and results may say.
-_PASSED = frozenset(
-    ["zeroext", "signext", "inreg", "noalias", "byval", "sret", "noundef", "nonnull", "nocapture", "captures", "readonly", "readnone", "writeonly", "returned", "dereferenceable", "dereferenceable_or_null", "nofree", "nofpclass", "range", "initializes", "writable", "dead_on_unwind", "dead_on_return", "align"]
-)
-#: Those of them that decide where it is passed.
-_ABI = frozenset(["zeroext", "signext", "inreg", "byval", "sret"])
-_INTRINSICS = frozenset(
-    ["abs", "assume", "bitreverse", "bswap", "canonicalize", "ceil", "copysign", "cos", "ctlz", "ctpop", "cttz", "donothing", "exp", "exp10", "exp2", "expect", "fabs", "floor", "fma", "fmuladd", "fptosi.sat", "fptoui.sat", "frexp", "fshl", "fshr", "is.fpclass", "ldexp", "lifetime.end", "lifetime.start", "llrint", "llround", "log", "log10", "log2", "lrint", "lround", "maximum", "maximumnum", "maxnum", "memcpy", "memcpy.inline", "memmove", "memset", "memset.inline", "minimum", "minimumnum", "minnum", "nearbyint", "objectsize", "pow", "powi", "ptrmask", "rint", "round", "roundeven", "sadd.sat", "sadd.with.overflow", "scmp", "sin", "sincos", "smax", "smin", "smul.with.overflow", "sqrt", "sshl.sat", "ssub.sat", "ssub.with.overflow", "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "atan2", "trap", "trunc", "uadd.sat", "uadd.with.overflow", "ucmp", "umax", "umin", "umul.with.overflow", "ushl.sat", "usub.sat", "usub.with.overflow", "experimental.noalias.scope.decl", "vector.reduce", "prefetch"]
+_ABI = frozenset(("zeroext", "signext", "inreg", "byval", "sret"))
+_INTRINSICS = re.compile(
+    r"llvm\.(?:abs|assume|bitreverse|bswap|canonicalize|ceil|copysign|ctlz|ctpop|cttz|donothing|expect|fabs|floor|fma|fmuladd|fpto[su]i\.sat|"
+    r"frexp|fsh[lr]|is\.fpclass|ldexp|lifetime\.(?:end|start)|ll?r(?:int|ound)|exp|exp2|exp10|log|log2|log10|pow|powi|a?(?:sin|cos|tan)h?|"
+    r"atan2|sincos|(?:max|min)(?:imum|imumnum|num)|mem(?:cpy|set)(?:\.inline)?|memmove|nearbyint|objectsize|prefetch|ptrmask|rint|round|"
+    r"roundeven|trunc|sqrt|[su](?:max|min|cmp)|[su](?:add|sub|mul)\.with\.overflow|[su](?:add|sub|shl)\.sat|trap|vector\.reduce|"
+    r"experimental\.noalias\.scope\.decl)(?:\.|\Z)"
 )
 #: What is attached to instructions of bodies; all else is left out, which costs at most speed.
-_KEPT_METADATA = frozenset(
-    ["tbaa", "tbaa.struct", "llvm.loop", "noalias", "alias.scope", "range", "nonnull", "noundef", "align", "invariant.load", "fpmath", "unpredictable", "prof"]
+_KEPT_METADATA = re.compile(
+    r"tbaa(?:\.struct)?|llvm\.loop|noalias|alias\.scope|range|nonnull|noundef|align|invariant\.load|fpmath|unpredictable|prof"
 )
 
 
@@ -118,7 +124,7 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
 
 def _expanded(text: str, types: Mapping[str, str]) -> str:
     for _ in range(8):
-        found = {name for name in re.findall(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)', text)}
+        found = set(re.findall(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)', text))
         if not found:
             return text
         for name in sorted(found, key=len, reverse=True):
@@ -141,7 +147,7 @@ def _passed(text: str, *, is_result: bool) -> list[str]:
         if name == "align" and position < len(words) and words[position].isdigit():
             found.append(f"align {words[position]}")
             position += 1
-        elif name in _PASSED:
+        elif _PASSED.fullmatch(name):
             found.append(word)
         elif is_result and word in ("dso_local", "hidden"):
             continue
@@ -182,7 +188,8 @@ class _Module:
         for symbol, name in self._wanted.items():
             try:
                 body = _Reader(self, symbol, name).read()
-            except (_NotOffered, ValueError, KeyError):
+            except (_NotOffered, ValueError, KeyError) as error:
+                reraise_interrupt(error)
                 continue
             found.append(body)
         return tuple(found)
@@ -262,7 +269,7 @@ class _Reader:
     def _function(self, chunk: str, written: str, *, is_local: bool) -> str:
         head, _, inside = chunk.partition("\n")
         lines = inside.split("\n")
-        if len(lines) > _MOST_LINES or "..." in head.partition("@")[2].partition(")")[0]:
+        if len(lines) > _MOST_LINES:
             raise _NotOffered
         plain = _STRING.sub('""', inside)
         if _FORBIDDEN.search(plain):
@@ -304,7 +311,7 @@ class _Reader:
         if not plain or plain[0] == ";" or _LABEL.match(plain) or _CASE.match(plain):
             return line
         match = _INSTRUCTION.match(plain)
-        if match is None or match[1] not in _OPCODES or ') [ "' in plain:
+        if match is None or not _OPCODES.fullmatch(match[1]) or ') [ "' in plain:
             raise _NotOffered
         line = self._without_metadata(line)
         callee = ""
@@ -362,8 +369,7 @@ class _Reader:
 
     @staticmethod
     def _require_intrinsic(symbol: str) -> None:
-        parts = symbol.split(".")[1:]
-        if not any(".".join(parts[:end]) in _INTRINSICS for end in range(1, len(parts) + 1)):
+        if not _INTRINSICS.match(symbol):
             raise _NotOffered
 
     def _declaration(self, symbol: str, written: str) -> str:
@@ -373,8 +379,6 @@ class _Reader:
     @staticmethod
     def _declared_as(head: str, written: str) -> str:
         before, parameters, _ = parse_head(re.sub(r" !dbg !\d+", "", head))
-        if any("..." in parameter for parameter in parameters):
-            raise _NotOffered
         if "@llvm." in written:
             return f"declare {before} {written}({', '.join(parameters)})"
         passed = [" ".join(_passed(parameter, is_result=False)) for parameter in parameters]
@@ -418,7 +422,7 @@ class _Reader:
             return line
 
         def kept(match: re.Match[str]) -> str:
-            return match[0] if match[1] in _KEPT_METADATA and self._keep(match[2]) else ""
+            return match[0] if _KEPT_METADATA.fullmatch(match[1]) and self._keep(match[2]) else ""
 
         changed = _ATTACHED.sub(kept, line)
         for token in _NODE.findall(_STRING.sub('""', changed)):
@@ -454,7 +458,7 @@ def _require_harmless(attributes: str) -> None:
         raise _NotOffered
     for word in _words(attributes):
         name = word.partition("=")[0] if word[0] == '"' else word.partition("(")[0]
-        if name not in (_HARMLESS_TEXTS if word[0] == '"' else _HARMLESS):
+        if not _HARMLESS.fullmatch(name):
             raise _NotOffered
 
 

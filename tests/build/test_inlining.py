@@ -1,4 +1,4 @@
-"""Small functions of content are inlined into what imports them: it is as if all were one module, and the others are not needed any more."""
+"""Small functions of content are inlined: it is as if all were one module, and their modules are not needed any more."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from build.inlining.programs import HEAD, apart, bits, inlined, together
 from faulty_makers import set_faults
 from helpers import adder, caller, run_fresh
+from inlined_programs import HEAD, apart, bits, inlined, together
 
 from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
 from compcache.errors import FormatError
 from compcache.formats.bodies import Body, encode_bodies, read_bodies
+from compcache.miss.retarget import tune
 from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ SEEDS = range(int(os.environ.get("COMPCACHE_TEST_SEEDS", "40")))
 
 def kernel_of(cache: Cache, helper: str, **options: Any) -> Any:
     """A kernel i64(i64) that calls the helper `add` of this code once."""
-    return apart(cache, {"add": helper, "kernel": HEAD.format("kernel") + "%r = call i64 @add(i64 %x)\nret i64 %r\n}\n"}, **options)["kernel"]
+    return apart(cache, {"add": helper, "kernel": HEAD.format("kernel") + "%r = call i64 @add(i64 %x)\nret i64 %r\n}\n"}, **options)[
+        "kernel"
+    ]
 
 
 def test_the_provider_is_not_needed_any_more(cache: Cache, directory: Path) -> None:
@@ -130,6 +133,8 @@ def test_helpers_of_helpers_are_as_in_one_module(cache: Cache) -> None:
 
 SLOT = "define i64 @add(i64 %x) "
 RETURN = "%r = add i64 %x, 2\nret i64 %r\n}\n"
+#: Too many instructions; the values are such that the result is x + 2.
+LONG = "%y0 = add i64 %x, 2\n" + "".join(f"%y{n + 1} = xor i64 %y{n}, %x\n" for n in range(100))
 WITHOUT = {
     "noinline": SLOT + "noinline {\n" + RETURN,
     "optnone": SLOT + "noinline optnone {\n" + RETURN,
@@ -139,7 +144,8 @@ WITHOUT = {
     "denormals": SLOT + '"denormal-fp-math"="preserve-sign,preserve-sign" {\n' + RETURN,
     "weak": "define weak i64 @add(i64 %x) {\n" + RETURN,
     "convention": "define fastcc i64 @add(i64 %x) {\n" + RETURN,
-    "static": "@s = internal global i64 2\n" + SLOT + "{\n%t = load i64, ptr @s\n%u = add i64 %t, 0\nstore i64 %u, ptr @s\n%r = add i64 %x, %u\nret i64 %r\n}\n",
+    "static": "@s = internal global i64 2\n" + SLOT
+    + "{\n%t = load i64, ptr @s\n%u = add i64 %t, 0\nstore i64 %u, ptr @s\n%r = add i64 %x, %u\nret i64 %r\n}\n",
     "static-of-a-helper": "@s = internal global i64 2\ndefine internal i64 @two() {\n%t = load volatile i64, ptr @s\nret i64 %t\n}\n"
     + SLOT + "{\n%t = call i64 @two()\n%r = add i64 %x, %t\nret i64 %r\n}\n",
     "thread-local": "@s = internal thread_local global i64 2\n" + SLOT
@@ -147,15 +153,20 @@ WITHOUT = {
     + "declare ptr @llvm.threadlocal.address.p0(ptr)\n",
     "address-of-a-constant": "@s = internal constant i64 2\ndeclare i32 @memcmp(ptr, ptr, i64)\n" + SLOT
     + "{\n%p = ptrtoint ptr @s to i64\n%c = icmp eq i64 %p, %x\n%t = select i1 %c, i64 3, i64 2\n%r = add i64 %x, %t\nret i64 %r\n}\n",
-    "address-of-a-function": SLOT + "{\n%p = ptrtoint ptr @add to i64\n%c = icmp eq i64 %p, %x\n%t = select i1 %c, i64 3, i64 2\n%r = add i64 %x, %t\nret i64 %r\n}\n",
+    "address-of-a-function": SLOT
+    + "{\n%p = ptrtoint ptr @add to i64\n%c = icmp eq i64 %p, %x\n%t = select i1 %c, i64 3, i64 2\n%r = add i64 %x, %t\nret i64 %r\n}\n",
     "assembly": SLOT + '{\n%y = call i64 asm "", "=r,0"(i64 %x)\n%r = add i64 %y, 2\nret i64 %r\n}\n',
     "indirect-branch": SLOT + "{\nindirectbr ptr blockaddress(@add, %a), [label %a]\na:\n" + RETURN,
-    "personality": "declare i32 @__gxx_personality_v0(...)\ndeclare i32 @rand()\n" + SLOT
-    + "personality ptr @__gxx_personality_v0 {\n%y = invoke i32 @rand() to label %a unwind label %b\na:\n%r = add i64 %x, 2\nret i64 %r\nb:\n"
+    "personality": "declare i32 @__gxx_personality_v0(...)\ndeclare i32 @rand()\n" + SLOT + "personality ptr @__gxx_personality_v0 {\n"
+    + "%y = invoke i32 @rand() to label %a unwind label %b\na:\n%r = add i64 %x, 2\nret i64 %r\nb:\n"
     + "%p = landingpad { ptr, i32 } cleanup\nresume { ptr, i32 } %p\n}\n",
     "return-address": "declare ptr @llvm.returnaddress(i32)\n" + SLOT
-    + "{\n%p = call ptr @llvm.returnaddress(i32 0)\n%i = ptrtoint ptr %p to i64\n%c = icmp eq i64 %i, 0\n%t = select i1 %c, i64 3, i64 2\n%r = add i64 %x, %t\nret i64 %r\n}\n",
-    "many-instructions": SLOT + "{\n%y0 = add i64 %x, 2\n" + "".join(f"%y{n + 1} = xor i64 %y{n}, %x\n" for n in range(100)) + "ret i64 %y100\n}\n",
+    + "{\n%p = call ptr @llvm.returnaddress(i32 0)\n%i = ptrtoint ptr %p to i64\n%c = icmp eq i64 %i, 0\n"
+    + "%t = select i1 %c, i64 3, i64 2\n%r = add i64 %x, %t\nret i64 %r\n}\n",
+    "many-instructions": SLOT + "{\n" + LONG + "ret i64 %y100\n}\n",
+    "atomic": SLOT
+    + "{\n%p = alloca i64\nstore i64 2, ptr %p\n%t = atomicrmw add ptr %p, i64 %x seq_cst\n%r = add i64 %x, %t\nret i64 %r\n}\n",
+    "loose-floats": SLOT + '"unsafe-fp-math"="true" {\n' + RETURN,
 }  # fmt: skip
 
 
@@ -205,7 +216,8 @@ def test_a_body_of_another_type_does_not_take_the_place_of_a_declaration(cache: 
 def test_private_functions_and_constants_come_along(cache: Cache) -> None:
     helper = (
         "@table = private unnamed_addr constant [2 x i64] [i64 1, i64 2]\n"
-        "define internal i64 @second(i64 %x) {\n%p = getelementptr [2 x i64], ptr @table, i64 0, i64 1\n%r = load i64, ptr %p\nret i64 %r\n}\n"
+        "define internal i64 @second(i64 %x) {\n%p = getelementptr [2 x i64], ptr @table, i64 0, i64 1\n"
+        "%r = load i64, ptr %p\nret i64 %r\n}\n"
         + SLOT + "{\n%t = call i64 @second(i64 %x)\n%r = add i64 %x, %t\nret i64 %r\n}\n"
     )  # fmt: skip
     kernel = kernel_of(cache, helper)
@@ -257,7 +269,7 @@ def test_what_a_body_calls_of_the_platform_stays_that(cache: Cache) -> None:
     kernel = cache.compile(ModuleSource(use + own, {"kernel": None}, imports={"square": square})).kernel
     assert kernel(0.0) == 1.0
     assert inlined(cache, kernel) == []
-    plain = cache.compile(ModuleSource(use, imports={"square": square})).kernel
+    plain = cache.compile(ModuleSource(use.replace("@kernel", "@plain"), imports={"square": square})).plain
     assert plain(0.0) == 1.0
     assert inlined(cache, plain) == ["square"]
 
@@ -283,17 +295,17 @@ def test_what_the_source_says_of_calls_stays_with_them(cache: Cache) -> None:
     )
     kernel = cache.compile(ModuleSource(code, imports={"square": square})).kernel
     assert inlined(cache, kernel) == ["square"]
-    assert "memory(none)" not in next(line for line in cache.ir(kernel.func_name).split("\n") if line.startswith("declare double @j0("))
+    calls = [line for line in cache.ir(kernel.func_name).split("\n") if "@j0(" in line]
+    assert [" #" in line for line in calls] == [True, False]
 
 
-def test_code_is_made_for_other_processors_without_the_provider(directory: Path, undecoded: None) -> None:
+@pytest.mark.usefixtures("undecoded")
+def test_code_is_made_for_other_processors_without_the_provider(directory: Path) -> None:
     with Cache(directory) as cache:
         add = cache.compile(ModuleSource(ADD, targets=("x86-64-v2",))).add
         code = "declare i64 @add(i64)\n" + HEAD.format("kernel") + "%r = call i64 @add(i64 %x)\nret i64 %r\n}\n"
         name = cache.compile(ModuleSource(code, imports={"add": add}, targets=("x86-64-v2",))).kernel.func_name
         cache.remove(add.func_name, force=True)
-    from compcache.miss.retarget import tune
-
     with Cache(directory) as cache:
         assert tune(cache._session(), name)
         assert len(cache.explain(name).verdicts) == 2
@@ -307,6 +319,22 @@ def test_code_is_made_for_other_processors_without_the_provider(directory: Path,
         other = cache.compile(ModuleSource(again.replace("mul", "shl"), imports={"kernel": name})).other
         assert other(40) == 168
         assert inlined(cache, other) == ["kernel", "add"], "what was made of kept code offers what that offered"
+
+
+@pytest.mark.usefixtures("undecoded")
+def test_what_is_made_of_kept_code_needs_nothing_more(cache: Cache) -> None:
+    """LLVM inlines nothing of this length: the code for another processor has the body in it."""
+    long = SLOT + "{\n%y0 = add i64 %x, 2\n" + "".join(f"%y{n + 1} = mul i64 %y{n}, %y{n}\n" for n in range(90)) + "ret i64 %y90\n}\n"
+    add = cache.compile(ModuleSource(long, targets=("x86-64-v2",))).add
+    code = "declare i64 @add(i64)\n" + HEAD.format("kernel") + "%r = call i64 @add(i64 %x)\nret i64 %r\n}\n"
+    code = code.replace("ret", "%s = call i64 @add(i64 %r)\nret")
+    kernel = cache.compile(ModuleSource(code, imports={"add": add}, targets=("x86-64-v2",)))
+    name, value = kernel.kernel.func_name, kernel.kernel(3)
+    with Cache(cache.path) as other:
+        assert tune(other._session(), name)
+        other.remove(add.func_name, force=True)
+        assert [verdict.reason for verdict in other.explain(name).verdicts].count("") == 1
+        assert other.get_target(name)(3) == value
 
 
 def test_a_maker_of_what_was_inlined_is_a_maker(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +377,7 @@ def test_damaged_bodies_are_none(cache: Cache, monkeypatch: pytest.MonkeyPatch) 
 def test_bodies_that_this_llvm_does_not_read_are_none(cache: Cache, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     from compcache.miss import offers
 
-    real = offers.read_bodies
+    real = read_bodies
     monkeypatch.setattr(offers, "read_bodies", lambda *given: {name: body._replace(code=code) for name, body in real(*given).items()})
     kernel = kernel_of(cache, ADD)
     assert kernel(40) == 42
@@ -416,7 +444,15 @@ def random_program(seed: int) -> dict[str, str]:
         last = [f"%bits = bitcast double {floats[-1]} to i64", f"%nan = fcmp uno double {floats[-1]}, 0.0"]
         last += ["%number = select i1 %nan, i64 0, i64 %bits", f"%r = xor i64 %number, {integers[-1]}", "ret i64 %r"]  # a NaN has any sign
         if chance.random() < 0.5:
-            lines = ["%odd = and i64 %x, 1", "%is = icmp eq i64 %odd, 0", "br i1 %is, label %end, label %go", "end:", "ret i64 %x", "go:", *lines]
+            lines = [
+                "%odd = and i64 %x, 1",
+                "%is = icmp eq i64 %odd, 0",
+                "br i1 %is, label %end, label %go",
+                "end:",
+                "ret i64 %x",
+                "go:",
+                *lines,
+            ]
         attribute = chance.choice(["", "", "noinline ", "nounwind ", "alwaysinline "])
         functions[f"f{number}"] = f"define i64 @f{number}(i64 %x, double %y) {attribute}{{\n" + "\n".join([*lines, *last, "}", ""])
     return functions
@@ -434,4 +470,3 @@ def test_random_programs_give_the_same_bits(tmp_path: Path) -> None:
                 results = [[kind[name](*pair) for pair in arguments] for kind in kinds]
                 assert results[0] == results[1] == results[2], (seed, name)
     assert brought > len(SEEDS)
-

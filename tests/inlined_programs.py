@@ -26,7 +26,7 @@ def apart(cache: Cache, functions: Mapping[str, str], **options: Any) -> dict[st
     for name, code in functions.items():
         used = {other: found[other] for other in found if re.search(rf"@{other}\(", code)}
         declared = "".join(_declaration(functions[other]) for other in used)
-        if "{ double, double } @" + name in code or "fastcc" in code:  # nothing that Python could call
+        if "{ double, double } @" + name in code or "define fastcc" in code:  # nothing that Python could call
             found[name] = f"{name}-{'0' * 32}"
             cache.add_module(ModuleSource(declared + code, {found[name]: Function(None, name)}, imports=used, **options))
         else:
