@@ -83,7 +83,7 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
     symbols += SYMBOL.pack(text(table.link, symbol), STB_GLOBAL << 4 | _STT_OBJECT, _STV_PROTECTED, first, 0, len(content))
     places = range(len(head), len(content), _WORD)
     relocations = b"".join([_RELOCATION.pack(at, kind, known[name], at) for at, name in zip(places, names, strict=True)])
-    parts: list[bytes | bytearray] = [data]
+    parts: list[bytes | bytearray | memoryview] = [data]
     end = len(data)
 
     def append(part: bytes | bytearray) -> int:
@@ -104,8 +104,8 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
         ),
     ]  # fmt: skip
     sections[number] = table._replace(offset=append(symbols), size=len(symbols))
-    for place, content_ in strings.items():
-        sections[place] = sections[place]._replace(offset=append(content_), size=len(content_))
+    for place, given in strings.items():
+        sections[place] = sections[place]._replace(offset=append(given), size=len(given))
     start = append(b"".join([SECTION.pack(*section) for section in sections]))
     head_of_file = bytearray(data[: _COUNT_AT + _COUNT.size])
     _PLACE.pack_into(head_of_file, _SECTIONS_AT, start)
