@@ -95,9 +95,11 @@ def test_names_of_sections_may_be_a_table_of_their_own(tmp_path: Path) -> None:
     """LLVM has one table for the names of symbols and sections, GNU's assembler two."""
     if shutil.which("as") is None:
         pytest.skip("there is no assembler")
-    (tmp_path / "code.s").write_text(".text\n.globl first\n.hidden first\nfirst: movl $1, %eax\nret\n.section .note.GNU-stack,\"\",@progbits\n")
+    text = '.text\n.globl first\n.hidden first\nfirst: movl $1, %eax\nret\n.section .note.GNU-stack,"",@progbits\n'
+    (tmp_path / "code.s").write_text(text)
     subprocess.run(["as", "code.s", "-o", "code.o"], cwd=tmp_path, check=True)
     code = with_table((tmp_path / "code.o").read_bytes(), ("first",))
+    assert {".text", ".rodata.compcache", ".rela.rodata.compcache"} <= {name for name, _ in named(code, read_sections(code, ET_REL))}
     for image in (written(code), linked(code)):
         start, (distance,) = offsets(image, 1)
         assert ctypes.CFUNCTYPE(ctypes.c_int64)(start + distance)() == 1

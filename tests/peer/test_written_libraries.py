@@ -101,7 +101,7 @@ def objects_of(used: Used, root: Path, compiler: str, directory: Path) -> list[b
     found = []
     for number, source in enumerate([driver, *(root / file for file in used.library.files)]):
         result = directory / f"{number}.o"
-        command = [compiler, "-O2", "-g", "-w", "-fPIC", *used.library.flags, *folders, "-c", source, "-o", result]
+        command = [compiler, "-O1", "-g", "-w", "-fPIC", *used.library.flags, *folders, "-c", source, "-o", result]
         subprocess.run(command, check=True)
         found.append(result.read_bytes())
     return found
@@ -119,7 +119,7 @@ def foreign(objects: Sequence[bytes]) -> list[str]:
     return sorted(symbol for symbol in undefined if platform_symbols.is_platform_symbol(symbol))
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang-13", "clang-14", "clang-16", "clang-19"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang-13", "clang-19"])
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_libraries_answer_as_they_do_when_linked(name: str, compiler: str, sdist: Callable[[str], Path], tmp_path: Path) -> None:
     for command in (compiler, "ld"):
