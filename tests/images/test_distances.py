@@ -13,7 +13,7 @@ import pytest
 from helpers import compile_object
 from test_writer import linked, on_x86, run, written
 
-from compcache.arch.known import architecture
+from compcache.arch.known import KNOWN, architecture
 from compcache.errors import FormatError
 from compcache.formats.host import platform_name
 from compcache.images.elf.distances import with_distances
@@ -22,6 +22,8 @@ from compcache.images.elf.reading import undefined_symbols
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from compcache.arch.architecture import Architecture
 
 _CODE = """\
 @hidden = hidden global i64 5
@@ -132,3 +134,13 @@ def test_what_the_object_lacks_comes_from_another_object_alone() -> None:
         written(code)
     _, found = offsets(written(code, compile_object("define hidden i64 @labs(i64 %x) {\n  ret i64 7\n}\n")), 2)
     assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+def test_the_relocation_is_the_one_by_which_llvm_stores_distances(known: Architecture) -> None:
+    """In tables for unwinding, on each architecture."""
+    code = compile_object("define void @first() uwtable {\n  ret void\n}\n", f"{known.name}-unknown-linux-gnu")
+    sections = read_sections(code, ET_REL)
+    (table,) = [section for title, section in named(code, sections) if title == ".rela.eh_frame"]
+    (relocation,) = struct.iter_unpack("<QIIq", code[table.offset : table.offset + table.size])
+    assert relocation[1] == known.relocations.distance

@@ -141,7 +141,7 @@ def compiled(compiler: str, flags: tuple[str, ...], directory: Path) -> bytes:
         pytest.skip(f"{compiler} is not installed")
     source, result = directory / "code.c", directory / "code.o"
     source.write_text(SOURCE)
-    command = [compiler, *flags, "-w", "-fPIC", "-c", source, "-o", result]
+    command = [compiler, *flags, "-w", "-fPIC", "-c", str(source), "-o", str(result)]
     subprocess.run(command, check=True)
     return result.read_bytes()
 

@@ -101,7 +101,7 @@ def objects_of(used: Used, root: Path, compiler: str, directory: Path) -> list[b
     found = []
     for number, source in enumerate([driver, *(root / file for file in used.library.files)]):
         result = directory / f"{number}.o"
-        command = [compiler, "-O1", "-g", "-w", "-fPIC", *used.library.flags, *folders, "-c", source, "-o", result]
+        command = [compiler, "-O1", "-g", "-w", "-fPIC", *used.library.flags, *folders, "-c", str(source), "-o", str(result)]
         subprocess.run(command, check=True)
         found.append(result.read_bytes())
     return found
