@@ -35,7 +35,7 @@ __all__ = ["ARCHITECTURE"]
 
 _VERSION = re.compile(r"armv([89](?:\.[0-9])?)-a")
 #: https://github.com/ARM-software/abi-aa/blob/main/aaelf64/aaelf64.rst
-_ABS64, _GLOB_DAT, _JUMP_SLOT = 257, 1025, 1026
+_ABS64, _PREL32, _GLOB_DAT, _JUMP_SLOT = 257, 261, 1025, 1026
 _INSTRUCTION = 4
 
 #: (word of the processor, the bits that must all be set, LLVM's feature)
@@ -200,7 +200,7 @@ _LINKING = Linking(
     fixups={
         257: Fixup(SYMBOL, ADDRESS, _store64),  # R_AARCH64_ABS64
         260: Fixup(SYMBOL, DISTANCE, _store64),  # PREL64
-        261: Fixup(SYMBOL, DISTANCE, _SIGNED32.pack_into),  # PREL32
+        _PREL32: Fixup(SYMBOL, DISTANCE, _SIGNED32.pack_into),
         275: Fixup(SYMBOL, PAGE, _store_page),  # ADR_PREL_PG_HI21
         277: Fixup(SYMBOL, LOW, _store_low(0)),  # ADD_ABS_LO12_NC
         278: Fixup(SYMBOL, LOW, _store_low(0)),  # LDST8_ABS_LO12_NC
@@ -242,7 +242,7 @@ ARCHITECTURE = Architecture(
     intrinsics="llvm.aarch64.",
     conventions=("aarch64_",),
     elf_machine=183,
-    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed),
+    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed, _PREL32),
     linking=_LINKING,
     coff_magic=b"d\xaa",
     dynamic_linker="ld-linux-aarch64.so.1",

@@ -41,11 +41,13 @@ class Relocations(NamedTuple):
 
     `with_addend` store the address of a symbol plus the addend, `in_table` in the global offset table, without it. `changed` gives the
     range of bytes that linking may change for a relocation of a section of code, by offset and type; None where linking moves code.
+    `distance` stores the distance of a symbol from the place, in four bytes.
     """
 
     with_addend: tuple[int, ...] = ()
     in_table: tuple[int, ...] = ()
     changed: Callable[[int, int], tuple[int, int]] | None = None
+    distance: int | None = None
 
 
 class Fixup(NamedTuple):

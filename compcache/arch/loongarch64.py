@@ -6,4 +6,4 @@ from compcache.arch.architecture import Architecture, Relocations
 
 __all__ = ["ARCHITECTURE"]
 
-ARCHITECTURE = Architecture("loongarch64", elf_machine=258, relocations=Relocations((2,), (5,)))
+ARCHITECTURE = Architecture("loongarch64", elf_machine=258, relocations=Relocations((2,), (5,), distance=99))

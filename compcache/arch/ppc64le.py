@@ -6,4 +6,4 @@ from compcache.arch.architecture import Architecture, Relocations
 
 __all__ = ["ARCHITECTURE"]
 
-ARCHITECTURE = Architecture("ppc64le", spellings=("powerpc64le",), elf_machine=21, relocations=Relocations((38,), (20, 21)))
+ARCHITECTURE = Architecture("ppc64le", spellings=("powerpc64le",), elf_machine=21, relocations=Relocations((38,), (20, 21), distance=26))

@@ -6,4 +6,4 @@ from compcache.arch.architecture import Architecture, Relocations
 
 __all__ = ["ARCHITECTURE"]
 
-ARCHITECTURE = Architecture("riscv64", elf_machine=243, relocations=Relocations((2,), (5,)))
+ARCHITECTURE = Architecture("riscv64", elf_machine=243, relocations=Relocations((2,), (5,), distance=57))

@@ -67,7 +67,7 @@ _SYSTEM_FEATURES = {
 #: https://gitlab.com/x86-psABIs/x86-64-ABI (relocation types, and which may be relaxed)
 _OF_8_BYTES = frozenset((1, 16, 17, 18, 24, 25, 27, 28, 29, 30, 31, 33))
 _THROUGH_GOT = frozenset((9, *range(41, 49)))
-_ABS64, _GLOB_DAT, _JUMP_SLOT = 1, 6, 7
+_ABS64, _PC32, _GLOB_DAT, _JUMP_SLOT = 1, 2, 6, 7
 _OPCODE = 4  # bytes of the instruction before the operand, at most
 #: The names of `iced_x86.CpuidFeature` that every x86-64 processor has, that system calls and old coprocessors go by, or whose
 #: instructions do nothing where the feature is missing (hints).
@@ -147,7 +147,7 @@ _LINKING = Linking(
     page=0x1000,
     fixups={
         1: Fixup(SYMBOL, ADDRESS, _store64),  # R_X86_64_64
-        2: Fixup(SYMBOL, DISTANCE, _SIGNED32.pack_into),  # PC32
+        _PC32: Fixup(SYMBOL, DISTANCE, _SIGNED32.pack_into),
         4: Fixup(CALL, DISTANCE, _SIGNED32.pack_into),  # PLT32
         9: Fixup(TABLE, DISTANCE, _SIGNED32.pack_into),  # GOTPCREL
         19: Fixup(TLS_PAIR, DISTANCE, _SIGNED32.pack_into),  # TLSGD
@@ -235,7 +235,7 @@ ARCHITECTURE = Architecture(
     code_reader=_code_reader,
     conventions=("x86_",),
     elf_machine=62,
-    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed),
+    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed, _PC32),
     linking=_LINKING,
     coff_magic=b"d\x86",
     dynamic_linker="ld-linux-x86-64.so.2",

@@ -11,6 +11,7 @@ runtime. The layouts (`Callee`, `EntryApi`, `ModuleTable`) are those of `hit/nat
 from __future__ import annotations
 
 import re
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
@@ -18,7 +19,7 @@ from compcache.build.ir_text import Head, leading_type, parse_head, quote
 from compcache.digest import digest
 from compcache.errors import SignatureError, SignatureMismatchError
 from compcache.formats.host import ABI_VERSION, platform_name
-from compcache.formats.module_table import TABLE_MAGIC, TABLE_SYMBOL
+from compcache.formats.module_table import TABLE_HEAD_SIZE, TABLE_MAGIC, TABLE_SYMBOL
 from compcache.identity import label_of
 from compcache.signature import BOOL, CSTR, FLOAT, OBJECT, POINTER, SIGNED, TUPLE, UNSIGNED, VOID, Parameter, Signature, Type
 
@@ -34,10 +35,12 @@ __all__ = [
     "read_head",
     "read_signature",
     "symbols_of_entries",
+    "table_head",
+    "table_symbols_of",
     "table_text",
 ]
 
-_MAGIC = int.from_bytes(TABLE_MAGIC, "little")
+_TABLE_FIELDS = Struct("<II")
 _FUNCTION_AT, _API_AT = 0, 8  # of Callee
 _VIEW_READONLY, _VIEW_NDIM, _VIEW_SHAPE = 32, 36, 48  # of Py_buffer, which is part of the stable ABI
 # of EntryApi
@@ -504,35 +507,38 @@ def entries_text(entries: Sequence[EntryPoint]) -> str:
     return "\n".join([_DECLARATIONS, *texts, ""])
 
 
-def table_text(
-    key: bytes,
-    functions: Sequence[str],
-    entries: Sequence[EntryPoint],
-    slots: Sequence[str],
-    variables: Collection[str] = (),
-    *,
-    with_entries: bool = True,
-) -> str:
-    """The assembly of a module's table and, `with_entries`, its entry points, to be linked into the module.
+def table_head(key: bytes, count: int) -> bytes:
+    """How the table of a module with so many symbols begins (`compcache.formats.module_table`)."""
+    return TABLE_MAGIC + _TABLE_FIELDS.pack(ABI_VERSION, count) + key
 
-    The table numbers the symbols: first `functions` and other exports, those among `variables`, then `entries`, then `slots`
-    (import slots and global variables). It holds offsets from its own start, which the linker resolves: nothing in it is relocated when
-    the image is mapped.
+
+def table_symbols_of(functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str]) -> list[str]:
+    """The symbols of the table, which numbers them: first `functions` and other exports, then `entries`, then `slots` (import slots and
+    global variables).
     """
-    entry_symbols = symbols_of_entries(entries)
-    symbols = [*functions, *entry_symbols, *slots]
+    return [*functions, *symbols_of_entries(entries), *slots]
+
+
+def table_text(
+    key: bytes, functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str], variables: Collection[str] = ()
+) -> str:
+    """The assembly of a module's table and its entry points, to be linked into a module whose object is the image; `variables` are those
+    of `functions` that are none.
+
+    It holds offsets from its own start: nothing in it is relocated when the image is mapped.
+    """
+    symbols = table_symbols_of(functions, entries, slots)
     table = f"@{TABLE_SYMBOL}"
     offsets = ", ".join(
         f"i32 trunc (i64 sub (i64 ptrtoint (ptr @{quote(symbol)} to i64), i64 ptrtoint (ptr {table} to i64)) to i32)" for symbol in symbols
     )
-    key_bytes = "".join(f"\\{byte:02X}" for byte in key)
-    shape = f"{{ i64, i32, i32, [16 x i8], [{len(symbols)} x i32] }}"
+    head = "".join(f"\\{byte:02X}" for byte in table_head(key, len(symbols)))
+    size = TABLE_HEAD_SIZE + len(key)
     return "\n".join([
-        entries_text(entries) if with_entries else "",
-        *(f"declare hidden void @{quote(symbol)}()" for symbol in entry_symbols if not with_entries),
+        entries_text(entries),
         *(f"declare hidden void @{quote(symbol)}()" for symbol in dict.fromkeys(functions) if symbol not in variables),
         *(f"@{quote(symbol)} = external hidden global i8" for symbol in dict.fromkeys((*slots, *variables))),
-        (f"{table} = protected constant {shape} {{ i64 {_MAGIC}, i32 {ABI_VERSION}, i32 {len(symbols)}, "
-        f'[16 x i8] c"{key_bytes}", [{len(symbols)} x i32] [{offsets}] }}, align 16'),
+        (f'{table} = protected constant {{ [{size} x i8], [{len(symbols)} x i32] }} {{ [{size} x i8] c"{head}", '
+        f"[{len(symbols)} x i32] [{offsets}] }}, align 16"),
         "",
     ])  # fmt: skip

@@ -24,7 +24,7 @@ from compcache.publish.root import prepare_root
 from compcache.store import MODULES, SIGNATURES, ModuleFile, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from compcache.files import Files
     from compcache.formats.built_module import BuiltModule
@@ -144,9 +144,10 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     return [_addition(store, drafts[module_id], stamps[module_id], orders.get(module_id)) for module_id in (*old, *new)]
 
 
-def _makers(module: BuiltModule | Publication) -> tuple[Maker, ...]:
-    records = module.sections[1]
-    return read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), module.key), len(records))
+def _makers(module: BuiltModule | Publication) -> Iterator[Maker]:
+    """Read only where something is known of any maker."""
+    records, key = module.sections[1], module.key
+    yield from read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), key), len(records))
 
 
 def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:

@@ -6,8 +6,9 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.arch.known import architecture
 from compcache.build import codegen
-from compcache.build.entry_points import entries_text, symbols_of_entries, table_text
+from compcache.build.entry_points import entries_text, symbols_of_entries, table_head, table_symbols_of, table_text
 from compcache.build.exports import make_entries
 from compcache.build.inlining.imported import NOTHING_INLINED
 from compcache.build.ir_text import lines_from, read_module, with_image_symbols
@@ -29,6 +30,8 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError
 from compcache.formats.host import platform_name
+from compcache.formats.module_table import TABLE_SYMBOL
+from compcache.images.elf.distances import with_distances
 from compcache.images.elf.patching import set_aside
 from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
@@ -127,18 +130,22 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     own = {name: _OWN + name for name in shared if name in prepared.resolution.imports}
     named = [own.get(name, name) for name in symbols]
     shared = [own.get(name, name) for name in shared]
-    apart = request.shared
+    distance = architecture(platform_name()).relocations.distance if request.shared else None
     if optional:
         module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
-    module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
+    if distance is None:
+        module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared), context))
     obj = codegen.emit_object(module, target)
     requires = requirements_of(
         Code(text, definitions, prepared.aliases, obj), prepared.exports, [*startup, *constructors.functions()], request.machine
     )
     obj = with_data(obj, prepared.data)
+    if distance is not None:
+        in_table = table_symbols_of(named, entries.points, slots)
+        obj = with_distances(obj, TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance)
     if own:
         obj = set_aside(obj, own)
-    entry_objects = _entry_objects(entries.points, request.level) if apart else EntryObjects()
+    entry_objects = EntryObjects() if distance is None else _entry_objects(entries.points, request.level)
     return Translated(
         request.machine,
         requires,

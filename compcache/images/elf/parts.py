@@ -9,13 +9,14 @@ are not of the format, or end too early, raise `FormatError`, and no other excep
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "ELF_MAGIC",
@@ -92,6 +93,10 @@ class Section(NamedTuple):
     entry_size: int
 
 
+#: An unpacked record has the right number of fields: `_make` would count them, for each section of each file that is read.
+_as_section: Callable[[tuple[int, ...]], Section] = partial(tuple.__new__, Section)
+
+
 class Symbol(NamedTuple):
     """An entry of a symbol table."""
 
@@ -148,7 +153,7 @@ def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
         raise FormatError(f"section headers of {header.section_size} bytes, and not {SECTION.size}")
     count = header.section_count or _extended_count(data, header.section_offset)
     records = read_bytes(data, header.section_offset, count * SECTION.size, "the section headers")
-    return tuple(map(Section._make, SECTION.iter_unpack(records)))
+    return tuple(map(_as_section, SECTION.iter_unpack(records)))
 
 
 def _extended_count(data: bytes, offset: int) -> int:

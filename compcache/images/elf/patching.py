@@ -174,7 +174,7 @@ def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes,
     if start is None:
         raise FormatError(f"the shared object does not define {table}")
     wanted = {number: symbol.name for number, symbol in enumerate(symbols) if symbol.name in names and not symbol.defined}
-    with_addend, in_table, _ = architecture_of_elf(read_header(data).machine).relocations
+    known = architecture_of_elf(read_header(data).machine).relocations
     patched = bytearray(data)
     found: dict[str, bytes] = {}
     for section in sections:
@@ -185,9 +185,9 @@ def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes,
             name = wanted.get(number)
             if name is None:
                 continue
-            if kind not in with_addend and kind not in in_table:
+            if kind not in known.with_addend and kind not in known.in_table:
                 raise FormatError(f"the relocation of {name!r} is of type {kind}, which does not store an address")
-            found[name] = found.get(name, b"") + _PLACE.pack(place - start, addend if kind in with_addend else 0)
+            found[name] = found.get(name, b"") + _PLACE.pack(place - start, addend if kind in known.with_addend else 0)
             _DYNAMIC_RELOCATION.pack_into(patched, section.offset + index * _DYNAMIC_RELOCATION.size, place, 0, 0, 0)
     return bytes(patched), found
 
