@@ -14,6 +14,7 @@ from compcache.formats.graph import decode_graph
 from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
 from compcache.usage import listings
+from compcache.usage.linked import linked_closures
 from compcache.usage.module_reader import ModuleSections, read_graph
 
 if TYPE_CHECKING:
@@ -218,8 +219,11 @@ def whole_graph(store: Store, progress: Progress | None = None) -> FunctionGraph
     """
     realized: dict[str, list[bytes]] = {}
     problems: dict[bytes, str] = {}
+    derived = linked_closures(store)
     for module in listings.modules(store, progress):
         module_id = bytes.fromhex(module.module_id)
+        if module_id in derived:
+            continue
         problems[module_id] = module.problem
         for name, _ in module.functions:
             realized.setdefault(name, []).append(module_id)

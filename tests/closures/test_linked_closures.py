@@ -300,3 +300,9 @@ define i64 @same(i64 %x) {
     cache.add_modules([ModuleSource(source) for source in sources])
     (closure,) = cache.link(["top"]).linked
     assert load(directory, "top")[0] == [(closure.module_id, 1 + 1 + 4)]
+
+
+def test_graphs_are_of_the_modules_that_it_is_made_of(chain: Cache) -> None:
+    before = chain.graph()
+    chain.link(["first", "second"], into="set")
+    assert chain.graph() == before
