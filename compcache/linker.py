@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build import codegen
+from compcache.build.inlining.edges import with_inlined
+from compcache.build.inlining.imported import NOTHING_INLINED, nothing_offered
 from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
@@ -23,6 +25,7 @@ from compcache.content.functions import exported_content
 from compcache.content.names import frozen
 from compcache.errors import CacheWarning, CompileError, LinkerError
 from compcache.formats import host
+from compcache.formats.bodies import encode_bodies
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
 from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
@@ -31,7 +34,6 @@ from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.formats.order import inherited
-from compcache.formats.parts import encode_parts
 from compcache.formats.records import ModuleRecord
 from compcache.images import making
 from compcache.images.kinds import make_side
@@ -47,9 +49,10 @@ from compcache.translation.translate import translate, translate_again, translat
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from compcache.build.inlining.imported import Inlined, Provided
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
-    from compcache.formats.parts import Part
+    from compcache.formats.bodies import Body
     from compcache.images.linkers.find import Linker
     from compcache.images.making import Made
     from compcache.targets.host_probe import Host
@@ -80,30 +83,28 @@ class Translation(NamedTuple):
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
 
 
-class _More(NamedTuple):
-    """Parts of other modules in a module, and entries with all that they say."""
-
-    parts: tuple[Part, ...] = ()
-    entries: tuple[EntryRecord, ...] = ()
-
-
-_NOTHING_MORE = _More()
-
-
-def build_module(source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool], maker: str = "") -> BuiltModule:
+def build_module(
+    source: ModuleSource,
+    *,
+    machine: Host,
+    is_cached: Callable[[str], bool],
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered,
+    maker: str = "",
+) -> BuiltModule:
     """Compile and link a module, once for each of its targets; the result is the one for this host.
 
     Args:
         source: the code and what it exports, imports and uses.
         machine: this host.
         is_cached: whether the cache holds a function of this name.
+        provided: gives, by name, the bodies that the cache offers of functions with these names, for inlining.
         maker: a digest of the program that gave the source, to be kept beside that of the source.
 
     Raises:
         CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: what is wrong with
             the source; each message names the culprit.
     """
-    return link_module(translate_module(source, machine=machine, is_cached=is_cached, maker=maker))
+    return link_module(translate_module(source, machine=machine, is_cached=is_cached, provided=provided, maker=maker))
 
 
 def translate_module(
@@ -111,6 +112,7 @@ def translate_module(
     *,
     machine: Host,
     is_cached: Callable[[str], bool],
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered,
     maker: str = "",
     assumed: dict[str, bool] | None = None,
     overridden: Collection[str] = (),
@@ -125,7 +127,7 @@ def translate_module(
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code")
     requests = [
-        r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden, is_beside=is_beside)
+        r._replace(is_cached=is_cached, provided=provided, assumed=assumed, overridden=overridden, is_beside=is_beside)
         for r in requests_of(frozen(source), machine, maker)
     ]
     return translate_requests(machine, requests)
@@ -157,7 +159,14 @@ def link_module(translation: Translation) -> BuiltModule:
 
 
 def rebuild_module(
-    recipe: Recipe, notes: Mapping[str, Any], entries: Mapping[tuple[str, str], bytes], machine: Host, *, makers: Iterable[Maker] = ()
+    recipe: Recipe,
+    notes: Mapping[str, Any],
+    entries: Mapping[tuple[str, str], bytes],
+    machine: Host,
+    *,
+    makers: Iterable[Maker] = (),
+    inlined: Inlined = NOTHING_INLINED,
+    bodies: Iterable[Body] = (),
 ) -> BuiltModule:
     """Make the image of a stored module again, for this host.
 
@@ -167,6 +176,8 @@ def rebuild_module(
         entries: those of the stored module, by kind and name.
         machine: this host.
         makers: those of the stored module: all but its linker have made the code that this one is made of, too.
+        inlined: what came into the stored module (`compcache.build.inlining.edges.inlined_of`).
+        bodies: those that it offers.
 
     Raises:
         CompileError: the code cannot be translated for it, or might use what it does not have.
@@ -181,6 +192,7 @@ def rebuild_module(
         started = time.perf_counter()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
         translated = translated._replace(digests=digests, seconds=time.perf_counter() - started, makers=before)
+        translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
         built = _finish(translated, notes.get("identity"), entries)
         own = decode_notes(built.sections[4])
         return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
@@ -233,13 +245,15 @@ def _naming_target(request: Request) -> Iterator[None]:
         raise
 
 
-def link_translated(translated: Translated, parts: Iterable[Part], entries: Iterable[EntryRecord]) -> BuiltModule:
-    """The module of code that was linked of these parts of others (`compcache.closures`), with these entries of data."""
-    return _finish(translated, None, {}, _More(tuple(parts), tuple(entries)))
+def link_translated(translated: Translated, entries: Iterable[EntryRecord]) -> BuiltModule:
+    """The module of code that was linked of others (`compcache.closures`), with these entries of data."""
+    return _finish(translated, None, {}, entries)
 
 
-def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: _More = _NOTHING_MORE) -> BuiltModule:
-    """Make the image of the object, and write the sections of the module's file."""
+def _finish(
+    translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = ()
+) -> BuiltModule:
+    """Make the image of the object, and write the sections of the module's file; `more` are entries with all that they say."""
     started = time.perf_counter()
     resolution = translated.prepared.resolution
     made = making.make_image(
@@ -279,7 +293,7 @@ def _needs_linker(translated: Translated) -> list[str]:
 
 
 def _assemble(
-    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: _More, made: Made,
+    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: Made,
     started: float,
 ) -> BuiltModule:  # fmt: skip
     """The sections of the module's file."""
@@ -305,8 +319,6 @@ def _assemble(
     )  # fmt: skip
     makers = _makers(translated, made.linker)
     writer.records.add(encode_makers(makers))
-    if more.parts:
-        writer.records.add(encode_parts(more.parts))
     functions = []
     for number, export in enumerate(prepared.exports):
         entry = entries.numbers[number]
@@ -322,18 +334,20 @@ def _assemble(
     }
     data_of = {**{key: data for key, data in entries_of_data.items() if key[0] != STUB}, **stubs}
     records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in data_of.items()]
-    records += more.entries
+    records += more
     needed = header.requirement()
     indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
     signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
     names = {export.symbol: export.name for export in prepared.exports}
-    graph = encode_graph(symbol_nodes(translated.definitions, names, prepared.resolution, signatures))
+    nodes = symbol_nodes(translated.definitions, names, prepared.resolution, signatures)
+    graph = encode_graph(with_inlined(nodes, prepared.inlined))
     bitcode = translated.bitcode
     resolution = prepared.resolution
     if bitcode:
         storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
+        bitcode += encode_bodies(prepared.bodies)
     seconds = time.perf_counter() - started
     contents = [
         exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
@@ -353,7 +367,9 @@ def _assemble(
 def _makers(translated: Translated, linker: Linker | None) -> str:
     """The text of the record: what has made the code that was given, what has made code here, and what has linked it."""
     given = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
-    return makers_text([*given, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])])
+    return makers_text(
+        [*given, *translated.prepared.inlined.makers, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])]
+    )
 
 
 def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:

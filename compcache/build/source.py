@@ -90,6 +90,8 @@ class ModuleSource:
             Listings show them with it, and they are removed with it.
         makers: what has made the code, beside this package, llvmlite and LLVM, with its version: ``{"numba": "0.66.1"}``. Modules name
             their makers, so that what a version with a bug made can be found (``prune --made-by``).
+        inline: whether small functions that it imports may be inlined: those with names of content, which say exactly what they do, and
+            whose modules keep their code. It does the same with and without; `explain` and `graph` say which may be in it.
         untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
             keeps it busy costs no more than an error. It takes about twice the time.
 
@@ -119,6 +121,7 @@ class ModuleSource:
         part_of: str | Identity | None = None,
         makers: Mapping[str, str] | None = None,
         untrusted: bool = False,
+        inline: bool = True,
     ) -> None:
         for name, value in (
             ("functions", functions),
@@ -156,6 +159,7 @@ class ModuleSource:
         self.makers = _lines_of(makers) if makers else ""
         self.named_entries: dict[tuple[str, str], bytes] = {}  # of the source itself, by kind and name (compcache.content.names)
         self.untrusted = untrusted
+        self.inline = inline
 
     def __repr__(self) -> str:
         names = "every function" if self.functions is None else ", ".join(map(repr, self.functions))

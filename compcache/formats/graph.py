@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
+    "INLINED",
     "ORIGIN",
     "SOURCE_DIGESTS",
     "ModuleGraph",
@@ -38,12 +39,14 @@ __all__ = [
 SOURCE_DIGESTS = ("code", "source", "maker")
 #: How a module came to the directory, in the notes: from a bundle or a remote store; nothing where it was compiled there.
 ORIGIN = "origin"
+#: The kind of a node that stands for code of a function of another module, which is in this one.
+INLINED = "inlined"
 _MAX_GRAPH = 1 << 30
 _MAX_TIME = 1e11  # seconds; no time since the epoch, and no compilation, is longer
 
 
 class SymbolNode(NamedTuple):
-    """One node: kind is function, variable, global (filled at load), import or native."""
+    """One node: kind is function, variable, global (filled at load), import, native, or inlined, where the signature is a module_id."""
 
     symbol: str
     kind: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from compcache.depgraph import DependencyGraph
 from compcache.errors import CompcacheError, FormatError, NotCachedError
 from compcache.files import reraise_interrupt
-from compcache.formats.graph import decode_graph
+from compcache.formats.graph import INLINED, decode_graph
 from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
 from compcache.usage import listings
@@ -94,12 +94,14 @@ class _Builder:
         node = module.graph[symbol]
         if node.kind in ("function", "import") or (node.kind == "variable" and node.func_name is not None):
             return self.add_function(node.func_name or symbol)
-        owner = "" if node.kind == "native" else module.module_id
+        owner = "" if node.kind == "native" else node.signature if node.kind == INLINED else module.module_id
         name = node.func_name or symbol
         known = self._numbers.get((node.kind, name, owner))
         if known is not None:
             return known
         number = self._add((node.kind, name, owner), GraphNode(node.kind, name, "", owner, ""))
+        if node.kind == INLINED and self._find(name) is not None:
+            self._edges[number, self.add_function(name)] = None  # it was that, and can do without
         self._waiting.append((number, module, symbol))
         return number
 

@@ -175,8 +175,9 @@ class GraphNode:
     """One node of a cache's dependency graph.
 
     kind: "function"; "missing", a function that something imports and the cache does not hold; "global", filled when
-    code is loaded; "variable", which other modules can import where it has a signature, else a module's own; or "native", a symbol of the
-    process. `module_id` is empty where the node belongs to no module.
+    code is loaded; "variable", which other modules can import where it has a signature, else a module's own; "native", a symbol of the
+    process; or "inlined", code of a function of the module `module_id`, which may be in what refers to it.
+    `module_id` is empty where the node belongs to no module.
     """
 
     kind: str

@@ -11,6 +11,7 @@ from compcache.hit.loader import Loader
 from compcache.hit.miss import miss_reason
 from compcache.identity import Difference, compare, label_of
 from compcache.inspect.functions import realizations
+from compcache.inspect.inlined import inlined_into
 from compcache.inspect.names import suggestion
 from compcache.inspect.passed_over import passed_over
 from compcache.inspect.separate_state import SeparateState, separate_state
@@ -36,13 +37,15 @@ _MAX_SHOWN = 5
 class Verdict:
     """One realization: `reason` is empty where it can be loaded, else absent, cpu, damaged, dependency, global, ...
 
-    `message` says the same in words. `passed_over` are realizations of what it imports that are of another link type than it expects.
+    `message` says the same in words. `passed_over` are realizations of what it imports that are of another link type than it expects,
+    `inlined` functions of other modules whose code may be in it.
     """
 
     realization: Realization
     reason: str
     message: str
     passed_over: tuple[str, ...] = ()
+    inlined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,8 @@ def explain(
             error = _try(alone, func_name)
             reason = "" if error is None else miss_reason(error)
             unfit = passed_over(store, module_id, offset)
-            verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error), unfit))
+            inlined = inlined_into(store, module_id, offset)
+            verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error), unfit, inlined))
     error = _try(Loader(store, allow_pickle=loader.allow_pickle), func_name)
     own = identity.components() if identity is not None else _components_of(store, copies)
     label = identity.label if identity is not None else label_of(func_name) or func_name

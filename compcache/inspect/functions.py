@@ -9,6 +9,7 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
 from compcache.errors import CompcacheError, NotCachedError
 from compcache.files import reraise_interrupt
+from compcache.formats.graph import INLINED
 from compcache.formats.manifest import LINK_ONLY, LINKED, STARTUP, decode_function, decode_needs
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.hit.target import link_name_of
@@ -108,11 +109,11 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
     named = {
         name: node.func_name
         for name, node in graph.nodes.items()
-        if node.func_name is not None and node.kind in ("function", "import", "variable")
+        if node.func_name is not None and node.kind in ("function", "import", "variable", INLINED)
     }
     transparent = [name for name in edges if name not in named]
     found = DependencyGraph(edges).through(symbol, transparent)
-    return [named[name] for name in found if name in named]
+    return list(dict.fromkeys([named[name] for name in found if name in named]))
 
 
 def cache_info(store: Store, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:

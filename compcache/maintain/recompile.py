@@ -14,6 +14,7 @@ from compcache.build import codegen
 from compcache.build.ir_text import read_module
 from compcache.build.kept_code import LEVELS, NoCodeError, is_translatable, read_code
 from compcache.errors import FormatError
+from compcache.formats.graph import INLINED, ModuleGraph
 from compcache.formats.records import decode_module
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.reading import undefined_symbols
@@ -22,7 +23,6 @@ from compcache.usage.module_reader import read_graph
 
 if TYPE_CHECKING:
     from compcache.build.ir_text import Definition
-    from compcache.formats.graph import ModuleGraph
     from compcache.store import Store
 
 __all__ = ["Recompiled", "recompile"]
@@ -65,7 +65,8 @@ def recompile(store: Store, module_id: str) -> Recompiled:
 
 
 def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], functions: set[str]) -> None:
-    """Compare the definitions of the bitcode with the nodes of the graph."""
+    """Compare the definitions of the bitcode with the nodes of the graph, but for those of bodies, of which code has no names."""
+    graph = ModuleGraph({name: node for name, node in graph.nodes.items() if node.kind != INLINED})
     for name, definition in definitions.items():
         if name.startswith("llvm."):
             continue
@@ -73,7 +74,7 @@ def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], funct
         if node is None:
             raise FormatError(f"its bitcode defines {name!r}, which its dependency graph does not have")
         references = tuple([other for other in definition.references if not other.startswith("llvm.")])
-        if references != node.references:
+        if references != tuple([other for other in node.references if other in graph.nodes]):
             raise FormatError(f"the references of {name!r} in its bitcode differ from those in its dependency graph")
     missing = [name for name in graph.nodes if name not in definitions]
     if missing:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from compcache.linker import build_module
 from compcache.miss.import_types import require_types
+from compcache.miss.offers import offers_of
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_run_times
 from compcache.miss.staleness import warn_of_hidden, warn_of_shadowed
@@ -33,8 +35,11 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
     if not alone:
         share_run_times(session, source, add)
     store = session.store
-    built = build_module(source, machine=store.host(), is_cached=(lambda _: False) if alone else session.can_import, maker=maker)
-    if not alone:
+    if alone:
+        built = build_module(source, machine=store.host(), is_cached=lambda _: False, maker=maker)
+    else:
+        provided = partial(offers_of, session)
+        built = build_module(source, machine=store.host(), is_cached=session.can_import, provided=provided, maker=maker)
         require_types(session, built, {})
     for module in (built, *built.others):
         store.stats.compiled(module.seconds, [name for name, *_ in module.functions])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.slots import read_requests, undefined_symbols
@@ -14,6 +15,7 @@ from compcache.linker import link_module, translate_module
 from compcache.maintain.remove import remove_modules
 from compcache.miss.build import add
 from compcache.miss.import_types import Provider, require_types
+from compcache.miss.offers import offers_of
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_run_times
 from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
@@ -143,7 +145,7 @@ class _Addition:
             share_run_times(self._session, source, add)
             translation = translate_module(
                 source, machine=self._session.store.host(), is_cached=self._session.can_import, assumed=assumed, overridden=self._strong,
-                is_beside=is_beside,
+                is_beside=is_beside, provided=partial(offers_of, self._session),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
             reraise_interrupt(error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import CompcacheError, FormatError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
+from compcache.formats.bodies import read_bodies
 from compcache.formats.entry import may_be_read
 from compcache.formats.graph import decode_notes
 from compcache.formats.makers import read_makers
@@ -25,6 +26,7 @@ from compcache.processes.secret_references import literal
 from compcache.publish.locks import wait_lock
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
+from compcache.usage.module_reader import read_graph
 
 if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
@@ -109,6 +111,7 @@ def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
     None if it is for another platform, of a kind that is not known here, of a maker that is known to be wrong, or has no stored bitcode;
     or if it is of a layer, not signed by who is trusted, and has pickled globals.
     """
+    from compcache.build.inlining.edges import inlined_of
     from compcache.build.large_data.variables import data_in
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
@@ -133,7 +136,8 @@ def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
         if module.elsewhere and recipe.is_pickled():
             return None, False  # what is published here is unpickled, what nobody who is trusted has signed is not
         is_trusted = store.publish_key is not None and is_vouched_for(store, module)
-    return rebuild_module(recipe, notes, entries, store.host(), makers=makers), is_trusted
+        inlined, bodies = inlined_of(read_graph(module)), read_bodies(lambda at, size: section[at : at + size], len(section)).values()
+    return rebuild_module(recipe, notes, entries, store.host(), makers=makers, inlined=inlined, bodies=bodies), is_trusted
 
 
 def _is_of_this_platform(header: ModuleRecord) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.build import codegen
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_text
 from compcache.build.exports import make_entries
+from compcache.build.inlining.imported import NOTHING_INLINED
 from compcache.build.ir_text import lines_from, read_module, with_image_symbols
 from compcache.build.large_data.variables import with_data
 from compcache.build.link_types import LinkTypes, read_link_types
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
 
     from compcache.build.entry_points import EntryPoint
     from compcache.build.exports import Entries, Export
+    from compcache.build.inlining.imported import Inlined
     from compcache.build.ir_text import Definition
     from compcache.build.pic import Alias
     from compcache.build.slots import Resolution
+    from compcache.formats.bodies import Body
     from compcache.targets.machine import Machine
     from compcache.translation.requests import Request
 
@@ -62,6 +65,8 @@ class Prepared(NamedTuple):
     globals: tuple[tuple[str, str, bytes], ...]
     code: bytes  # before it is optimized, where it is to be kept
     data: Mapping[str, bytes] = {}  # values of large variables, by section (compcache.build.large_data)
+    inlined: Inlined = NOTHING_INLINED
+    bodies: tuple[Body, ...] = ()  # that it offers to others
 
 
 class Translated(NamedTuple):

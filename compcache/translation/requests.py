@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import read_exports
+from compcache.build.inlining.imported import nothing_offered
 from compcache.build.ir_text import extreme_of
 from compcache.build.large_data.variables import abridged
 from compcache.build.slots import read_requests
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from compcache.build.exports import Export
+    from compcache.build.inlining.imported import Provided
     from compcache.build.slots import Requests
     from compcache.build.source import ModuleSource
     from compcache.targets.host_probe import Host
@@ -63,6 +65,8 @@ class Request(NamedTuple):
     named: tuple[Export, ...] = ()  # what members export by name, where others export all that is visible
     unexported: Collection[str] = ()  # what is visible in the former, and is not among it
     makers: str = ""  # of the code that was given (compcache.formats.makers)
+    inlines: bool = True  # whether bodies of what it imports may come into the module (compcache.build.inlining)
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered  # bodies that others offer of functions
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:
@@ -87,6 +91,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
             beside_code,
             named_entries=source.named_entries,
             makers=source.makers,
+            inlines=source.inline,
         )
         for cpu, features in targets
     ]  # fmt: skip

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports
+from compcache.build.inlining.imported import NOTHING_INLINED, bring_in
+from compcache.build.inlining.offers import offered_bodies
 from compcache.build.ir_text import (
     GlobalValues,
     is_vectorized,
@@ -36,6 +38,7 @@ from compcache.build.slots import imported_thread_locals, read_requests, resolve
 from compcache.build.source import ModuleSource
 from compcache.build.trial import assembly_parts, has_assembly, try_in_child
 from compcache.content.functions import symbol_digests
+from compcache.digest import is_content_name
 from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.images.archives import Archive
@@ -228,6 +231,10 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     encoded = encode_checked(resolution)
     # What static libraries call back must have a symbol.
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
+    bodies = () if request.members or request.untrusted or not request.keep_bitcode else offered_bodies(printed, exports, resolution)
+    inlined = NOTHING_INLINED
+    if request.inlines and request.shared and request.level and not request.members:
+        resolution, inlined = bring_in(module, context, printed, values, exports, resolution, request.provided, request.is_beside)
     _prepare(module, values, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
     keeps = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
@@ -237,7 +244,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     optimized = str(module)
     if not request.portable and not is_vectorized(optimized):
         code = b""
-    prepared = Prepared(exports, names, resolution, encoded, code, source.data)
+    prepared = Prepared(exports, names, resolution, encoded, code, source.data, inlined, bodies)
     return emit(module, optimized, context, target, request, prepared)
 
 
@@ -254,6 +261,14 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
     module = codegen.parse(recipe.code, context)
     text = str(module)
     values = read_values(text)
+    inlined = {
+        value.name
+        for value in values.functions
+        if value.linkage == "available_externally" and is_content_name(recipe.slots.get(value.name, ""))
+    }
+    for name in inlined:  # the image must not need what that of which it is made does not
+        module.get_function(name).linkage = _INTERNAL
+    slots = {symbol: name for symbol, name in recipe.slots.items() if symbol not in inlined}
     _require_portable(text, values, machine)
     attributes = _attributes_of(text, values)
     machine = _safe_machine(machine, attributes)
@@ -267,7 +282,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
     with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
-        resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
+        resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)
         encoded = codegen.in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
         prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data)

@@ -184,7 +184,7 @@ def test_they_can_be_removed_alone(chain: Cache, directory: Path) -> None:
 
 
 def test_names_of_content_are_linked_as_well(cache: Cache, directory: Path) -> None:
-    inner = cache.compile(adder("inner", 3)).func_names["inner"]
+    inner = cache.compile(adder("inner", 3).replace(") {", ") noinline {")).func_names["inner"]
     source = ModuleSource(caller("outer", "inner", plus=1), imports={"inner": inner})
     outer = cache.compile(source).func_names["outer"]
     (closure,) = cache.link([outer]).linked

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dot"]
 
-_SHAPES = {"function": "box", "missing": "box", "global": "ellipse", "variable": "ellipse", "native": "plaintext"}
+_SHAPES = {"function": "box", "missing": "box", "global": "ellipse", "variable": "ellipse", "native": "plaintext", "inlined": "component"}
 
 
 def dot(graph: FunctionGraph) -> Iterator[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["html"]
 
-_KINDS = ("function", "missing", "global", "variable", "native")
+_KINDS = ("function", "missing", "global", "variable", "native", "inlined")
 
 
 def html(graph: FunctionGraph, title: str) -> Iterator[str]:

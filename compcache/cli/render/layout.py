@@ -88,7 +88,7 @@ def _layers(graph: FunctionGraph) -> list[list[int]]:
     layers: list[list[int]] = [[] for _ in range(top + 1)]
     for name, level in height.items():
         layers[top - level].append(int(name))
-    layers += [[n for n in numbers if graph.nodes[n].kind in kinds] for kinds in (("global", "variable"), ("native",))]
+    layers += [[n for n in numbers if graph.nodes[n].kind in kinds] for kinds in (("global", "variable"), ("native", "inlined"))]
     return [sorted(layer) for layer in layers if layer]
 
 

@@ -59,4 +59,6 @@ def label(node: GraphNode) -> str:
     if node.kind == "function":
         name = f"{style(name, fg='cyan')}  {style(node.signature, dim=True)}"
         return name + (f"  [{style(node.problem, fg='yellow')}]" if node.problem else "")
+    if node.kind == "inlined":
+        return f"{name}  [inlined from {node.module_id[:12]}]"
     return f"{name}  [{node.kind}{': ' + node.problem if node.problem else ''}]"

@@ -76,6 +76,8 @@ def _print_verdict(verdict: Verdict) -> None:
     copy = verdict.realization
     state = "usable" if not verdict.reason else f"not used ({verdict.reason}): {printable(verdict.message)}"
     click.echo(f"  module {short_id(copy.module_id)}, {printable(copy.cpu)}, LLVM {printable(copy.llvm_version)}: {state}")
+    for other in verdict.inlined:
+        click.echo(f"    with inlined code of {printable(other)}")
     for other in verdict.passed_over:
         click.echo(f"    passed over: {printable(other)}")
 

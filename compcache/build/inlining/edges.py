@@ -1,0 +1,51 @@
+"""The edges of a module's graph that inlining leaves: a function has code of another one in it, and calls it no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.build.inlining.imported import Inlined
+from compcache.depgraph import DependencyGraph
+from compcache.formats.graph import INLINED, SymbolNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from compcache.formats.graph import ModuleGraph
+
+__all__ = ["inlined_of", "with_inlined"]
+
+
+def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNode]:
+    """The graph of an optimized module, with edges from its functions to the bodies that may be in them: all that they reached before.
+
+    LLVM does not say what it has inlined where. So an edge says where a body can be, and a function without one has none.
+    """
+    found = list(nodes)
+    if not inlined.sources:
+        return found
+    before = DependencyGraph(inlined.edges)
+    used: dict[str, None] = {}
+    for number, node in enumerate(found):
+        if node.kind == "function" and node.symbol in before:
+            bodies = [symbol for symbol in before.closure([node.symbol]) if symbol in inlined.sources]
+            used |= dict.fromkeys(bodies)
+            found[number] = node._replace(references=(*node.references, *map(_key, bodies)))
+    return found + [SymbolNode(_key(symbol), INLINED, *inlined.sources[symbol], ()) for symbol in used]
+
+
+def inlined_of(graph: ModuleGraph) -> Inlined:
+    """What came into a stored module: `with_inlined` gives the same edges to one that is made of its code."""
+    symbols = {key: key.removesuffix(f" ({INLINED})") for key, node in graph.nodes.items() if node.kind == INLINED}
+    edges = {
+        name: tuple([symbols[key] for key in node.references if key in symbols])
+        for name, node in graph.nodes.items()
+        if name not in symbols
+    }
+    sources = {symbol: (str(graph.nodes[key].func_name), graph.nodes[key].signature) for key, symbol in symbols.items()}
+    return Inlined(sources, (), {**edges, **dict.fromkeys(symbols.values(), ())})
+
+
+def _key(symbol: str) -> str:
+    """The key of a node that stands for the body of a function, beside one for the function that is called."""
+    return f"{symbol} ({INLINED})"

@@ -1,0 +1,178 @@
+"""Brings the bodies of imported functions into a module before it is optimized, so that LLVM may inline them.
+
+They are defined for the optimizer alone (`available_externally`): where a call is not inlined it goes through the slot as ever, and no copy
+stays. Bodies name what they call by content, so that these are brought in as well, through as many modules as there are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.build import codegen
+from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, quoted, type_of
+from compcache.build.ir_text import lines_from, quote, read_module, references
+from compcache.digest import is_content_name
+from compcache.errors import CompileError
+from compcache.files import reraise_interrupt
+from compcache.images.archives import Archive
+from compcache.targets.used_features import TARGET_ATTRIBUTE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from compcache.build.exports import Export
+    from compcache.build.ir_text import GlobalValues
+    from compcache.build.slots import Resolution
+    from compcache.formats.bodies import Body
+    from compcache.formats.makers import Maker
+
+__all__ = ["NOTHING_INLINED", "Inlined", "Provided", "bring_in", "nothing_offered"]
+
+#: How many instructions may come into one module.
+_MOST_IN_ALL = 50 * MOST_INSTRUCTIONS
+_TYPE_LINE = re.compile(r'(%(?:"[^"]*"|[-$._A-Za-z0-9]+)) = type (.*)')
+
+
+class Provided(NamedTuple):
+    """The body of a function, the module_id of the realization that offers it, in hex, and who has made its code."""
+
+    body: Body
+    module_id: str
+    makers: tuple[Maker, ...]
+
+
+class Inlined(NamedTuple):
+    """What came into a module, and who has made it.
+
+    `sources` are by symbol the name of each function that came in, and the module that it is from; `edges` are what each function of the
+    module, and each of these, referred to before anything was inlined.
+    """
+
+    sources: Mapping[str, tuple[str, str]] = {}
+    makers: tuple[Maker, ...] = ()
+    edges: Mapping[str, tuple[str, ...]] = {}
+
+
+NOTHING_INLINED = Inlined()
+
+
+def nothing_offered(_: tuple[str, ...]) -> Mapping[str, Provided]:
+    """The bodies that are offered where there is no cache."""
+    return {}
+
+
+def bring_in(
+    module: Any,
+    context: Any,
+    text: str,
+    values: GlobalValues,
+    exports: Iterable[Export],
+    resolution: Resolution,
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]],
+    is_beside: Callable[[str], bool],
+) -> tuple[Resolution, Inlined]:
+    """Link into a module the bodies of content that it imports and that others offer; what it imports then, and what came in.
+
+    Args:
+        module: the module, whose declarations are provided for.
+        context: LLVM's.
+        text: the module as LLVM prints it.
+        values: its functions and variables.
+        exports: its exports.
+        resolution: how its declarations are provided for.
+        provided: gives what is offered of functions with these names.
+        is_beside: whether sources that are added together with this one define a symbol.
+    """
+    symbols = {name: symbol for symbol, name in reversed(resolution.imports.items()) if is_content_name(name)}
+    declared = {value.name for value in values.functions if value.is_declaration} if symbols else ()
+    wanted = [name for name, symbol in symbols.items() if symbol in declared]
+    if not wanted or IS_MODE.search(text) or any(isinstance(library, Archive) for library in resolution.libraries):
+        return resolution, NOTHING_INLINED
+    symbols |= {export.name: export.symbol for export in exports if not export.link_only and is_content_name(export.name)}
+    return _Bringing(module, context, text, values, resolution, symbols, is_beside).bring(wanted, provided)
+
+
+class _Bringing:
+    """What has come into one module so far."""
+
+    def __init__(
+        self, module: Any, context: Any, text: str, values: GlobalValues, resolution: Resolution, symbols: dict[str, str],
+        is_beside: Callable[[str], bool],
+    ) -> None:  # fmt: skip
+        self._module = module
+        self._context = context
+        self._text = text
+        self._resolution = resolution
+        self._symbols = symbols  # by name of content
+        self._is_beside = is_beside
+        self._heads = {value.name: value.text.partition(" ")[2] for value in values.functions}
+        self._own = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}
+        self._known = {value.name for value in (*values.functions, *values.variables)}
+        self._types = dict(match.groups() for line in lines_from(text, "%") if (match := _TYPE_LINE.fullmatch(line)))
+        self._room = _MOST_IN_ALL
+        self._found: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # by symbol, with what it refers to
+
+    def bring(self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]) -> tuple[Resolution, Inlined]:
+        """Bring in what is offered of these functions, and of those that its bodies call."""
+        asked = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
+        waiting = tuple(names)
+        while waiting:
+            offers = codegen.in_caller(provided, waiting)
+            brought = [offers[name] for name in waiting if name in offers and self._take(offers[name])]
+            waiting = tuple(dict.fromkeys([name for offer in brought for name in offer.body.imports if name not in asked]))
+            asked.update(waiting)
+        if not self._found:
+            return self._resolution, NOTHING_INLINED
+        imports = {symbol: name for name, symbol in self._symbols.items() if symbol not in self._own}
+        resolution = self._resolution._replace(imports={**imports, **self._resolution.imports})
+        return resolution, self._inlined()
+
+    def _take(self, offer: Provided) -> bool:
+        """Link a body in, if everything in it means here what it means where it comes from."""
+        body = offer.body
+        if body.instructions > self._room or not all(map(self._means_the_platform, body.natives)):
+            return False
+        symbols = {name: self._symbols.get(name, name) for name in (body.name, *body.imports)}
+        if any(symbol == name and name not in self._symbols and symbol in self._known for name, symbol in symbols.items()):
+            return False
+        code = body.code
+        for name, symbol in symbols.items():
+            code = code.replace(quoted(name), "@" + quote(symbol))
+        symbol = symbols[body.name]
+        try:
+            if not self._is_declared_alike(symbol, code) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall(code)):
+                return False
+            self._module.link_in(codegen.parse(code, self._context))
+        except (CompileError, ValueError) as error:  # another version of LLVM may write what this one does not read
+            reraise_interrupt(error)
+            return False
+        self._room -= body.instructions
+        self._symbols |= symbols
+        self._known.update(symbols.values())
+        self._found[symbol] = offer, references(code)
+        return True
+
+    def _means_the_platform(self, native: str) -> bool:
+        """Whether the module means by a symbol what its platform does, if it means anything."""
+        resolution = self._resolution
+        if native in self._own or native in resolution.imports or native in resolution.storage or native in resolution.null:
+            return False
+        return not resolution.libraries and not self._is_beside(native)
+
+    def _is_declared_alike(self, symbol: str, code: str) -> bool:
+        """Whether the module declares a function with the type that the body has; ValueError where that cannot be told."""
+        if symbol not in self._heads:
+            return True  # a body names it, which is bound to the same content
+        head = "".join(lines_from(code, "define available_externally ")).removeprefix("define available_externally ")
+        types = dict(match.groups() for line in lines_from(code, "%") if (match := _TYPE_LINE.fullmatch(line)))
+        return type_of(head.removesuffix("{"), types) == type_of(self._heads[symbol], self._types)
+
+    def _inlined(self) -> Inlined:
+        makers: dict[Maker, None] = {}
+        for offer, _ in self._found.values():
+            makers |= dict.fromkeys(offer.makers)
+        sources = {symbol: (offer.body.name, offer.module_id) for symbol, (offer, _) in self._found.items()}
+        edges = {name: definition.references for name, definition in read_module(self._text).items() if definition.kind == "function"}
+        edges |= {symbol: found for symbol, (_, found) in self._found.items()}
+        return Inlined(sources, tuple(makers), edges)

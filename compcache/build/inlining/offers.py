@@ -1,0 +1,475 @@
+"""What a module offers to those that import its functions: the bodies of small ones that stand for content.
+
+A body is offered as it is before it is optimized, so that code which inlines it is what it would be if all were one module, through any
+number of modules. It is read off the module as LLVM prints it, and taken only if every part of it is known to mean the same wherever it
+stands: this is a list of what is allowed. What has an identity (variables that can change, threads' variables, addresses that may be
+compared), weak definitions, other modes of floating-point numbers, exceptions, assembly and variable arguments are not in it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from compcache.build.ir_text import lines_from, parse_head, passes_vectors, quote, references, split_at, unquote
+from compcache.digest import is_content_name
+from compcache.formats.bodies import Body
+from compcache.images import platform_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from compcache.build.exports import Export
+    from compcache.build.slots import Resolution
+
+__all__ = ["IS_MODE", "MOST_INSTRUCTIONS", "offered_bodies", "quoted", "type_of"]
+
+#: LLVM's own limit for functions that ThinLTO imports from other modules.
+MOST_INSTRUCTIONS = 100
+_MOST_LINES = 1000
+_MOST_CONSTANT = 4096
+#: Attributes that say how all code of a function computes: bodies have none of these, and go into no code that has.
+IS_MODE = re.compile(
+    r'\bstrictfp\b|"denormal-fp-math|"no-(?:infs|nans|signed-zeros)-fp-math"="true"|"(?:unsafe|approx-func)-fp-math"="true"'
+)
+
+_TOKEN = re.compile(r'[@%$!#]?"[^"]*"|@[-$._A-Za-z0-9]+')
+_STRING = re.compile(r'"[^"]*"')
+_TYPE = re.compile(r"(?:void|i\d+|half|bfloat|float|double|fp128|x86_fp80|ptr|[{\[<%].*)\Z")
+_GROUP = re.compile(r" #(\d+)")
+_ATTRIBUTES = re.compile(r"attributes #(\d+) = \{ ?(.*?) ?\}")
+_ATTACHED = re.compile(r", !([-\w.]+) (!\d+)")
+_NODE = re.compile(r"!\d+")
+_LABEL = re.compile(r'(?:[-\w$.]+|"[^"]*"):(?: +; .*)?\Z')
+_INSTRUCTION = re.compile(r'(?:%(?:"[^"]*"|[-\w$.]+) = )?(?:(?:tail|notail) )?([a-z_]+)\b')
+_CASE = re.compile(r"i\d+ -?\w+, label %|\]")
+_RESULT = re.compile(r'(%(?:"[^"]*"|[-\w$.]+)) = alloca ')
+_CONSTANT = re.compile(r"(?:private|internal) (?:dso_local )?(?:local_)?(unnamed_addr )?constant ")
+_OPCODES = re.compile(
+    "ret|br|switch|unreachable|[fsu]?(?:add|sub|mul|div|rem|neg)|shl|[la]shr|and|x?or|(?:extract|insert)(?:element|value)|shufflevector|alloca|"
+    "load|store|getelementptr|[sz]ext|(?:fp)?trunc|fpext|fpto[us]i|[us]itofp|ptrtoint|inttoptr|bitcast|[if]cmp|phi|select|freeze|call"
+)
+_FORBIDDEN = re.compile(
+    r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|x86_amx|token|metadata !\w*\()"
+)
+#: What functions, and calls, may say of themselves: nothing of it depends on where the code stands, or LLVM compares it when it inlines.
+_HARMLESS = re.compile(
+    "nounwind|mustprogress|norecurse|nosync|nofree|willreturn|nocallback|memory|readnone|readonly|writeonly|argmemonly|speculatable|cold|hot|"
+    "inlinehint|alwaysinline|uwtable|optsize|minsize|nonlazybind|noreturn|ssp|sspstrong|sspreq|nocreateundeforpoison|"
+    '"(?:frame-pointer|no-trapping-math|stack-protector-buffer-size|min-legal-vector-width|target-cpu|target-features|tune-cpu|'
+    'no-(?:infs|nans|signed-zeros)-fp-math|(?:unsafe|approx-func)-fp-math|less-precise-fpmad|no-jump-tables)"'
+)
+#: What parameters and results may say, and those words that decide where it is passed.
+_PASSED = re.compile(
+    "zeroext|signext|inreg|noalias|byval|sret|noundef|nonnull|nocapture|captures|readonly|readnone|writeonly|returned|dereferenceable|"
+    "dereferenceable_or_null|nofree|nofpclass|range|initializes|writable|dead_on_unwind|dead_on_return|align"
+)
+_ABI = frozenset(("zeroext", "signext", "inreg", "byval", "sret"))
+_INTRINSICS = re.compile(
+    r"llvm\.(?:abs|assume|bitreverse|bswap|canonicalize|ceil|copysign|ctlz|ctpop|cttz|donothing|expect|fabs|floor|fma|fmuladd|fpto[su]i\.sat|"
+    r"frexp|fsh[lr]|is\.fpclass|ldexp|lifetime\.(?:end|start)|ll?r(?:int|ound)|exp|exp2|exp10|log|log2|log10|pow|powi|a?(?:sin|cos|tan)h?|"
+    r"atan2|sincos|(?:max|min)(?:imum|imumnum|num)|mem(?:cpy|set)(?:\.inline)?|memmove|nearbyint|objectsize|prefetch|ptrmask|rint|round|"
+    r"roundeven|trunc|sqrt|[su](?:max|min|cmp)|[su](?:add|sub|mul)\.with\.overflow|[su](?:add|sub|shl)\.sat|trap|vector\.reduce|"
+    r"experimental\.noalias\.scope\.decl)(?:\.|\Z)"
+)
+#: What is attached to instructions of bodies; all else is left out, which costs at most speed.
+_KEPT_METADATA = re.compile(
+    r"tbaa(?:\.struct)?|llvm\.loop|noalias|alias\.scope|range|nonnull|noundef|align|invariant\.load|fpmath|unpredictable|prof"
+)
+
+
+class _NotOffered(Exception):  # noqa: N818 - it never leaves this module: an answer, not an error
+    """The function has something that is not known to mean the same elsewhere."""
+
+
+def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
+    """The bodies that a module offers.
+
+    Args:
+        text: the module as LLVM prints it, before it is optimized.
+        exports: its exports.
+        resolution: how its declarations are provided for.
+    """
+    named = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
+    wanted = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
+    if not wanted or "\nmodule asm" in text or text.startswith("module asm"):
+        return ()
+    return _Module(text, wanted, resolution).bodies()
+
+
+def quoted(name: str) -> str:
+    """A reference to a function with a name of content, as bodies have it: always in quotes."""
+    written = quote(name)
+    return "@" + (written if written[0] == '"' else f'"{written}"')
+
+
+def type_of(head: str, types: Mapping[str, str]) -> str:
+    """What callers of a function must agree on, of its head without ``define`` or ``declare``; types without their names.
+
+    Raises:
+        ValueError: it is not known what they must agree on.
+    """
+    try:
+        before, parameters, _ = parse_head(head)
+        result = [word for word in _passed(before, is_result=True) if word.partition("(")[0] in _ABI or _TYPE.match(word)]
+        passed = [
+            " ".join([word for word in _passed(parameter, is_result=False) if word.partition("(")[0] in _ABI or _TYPE.match(word)])
+            for parameter in parameters
+        ]
+    except _NotOffered:
+        raise ValueError(head) from None
+    return _expanded(f"{' '.join(result)} ({', '.join(passed)})", types)
+
+
+def _expanded(text: str, types: Mapping[str, str]) -> str:
+    for _ in range(8):
+        found = set(re.findall(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)', text))
+        if not found:
+            return text
+        for name in sorted(found, key=len, reverse=True):
+            if name not in types or types[name] == "opaque":
+                raise ValueError(text)
+            text = re.sub(re.escape(name) + r'(?![-$._A-Za-z0-9"])', lambda _, name=name: types[name], text)  # type: ignore[misc]
+    raise ValueError(text)
+
+
+def _passed(text: str, *, is_result: bool) -> list[str]:
+    """The type of a parameter or a result and what it says of it; `_NotOffered` where not all of that is known."""
+    words = [word.strip() for word in split_at(text, " ") if word.strip()]
+    found: list[str] = []
+    has_type = False
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        name = word.partition("(")[0]
+        if name == "align" and position < len(words) and words[position].isdigit():
+            found.append(f"align {words[position]}")
+            position += 1
+        elif _PASSED.fullmatch(name):
+            found.append(word)
+        elif is_result and word in ("dso_local", "hidden"):
+            continue
+        elif not has_type and _TYPE.match(word):
+            has_type = True
+            found.append(word)
+        elif not is_result and has_type and word[0] == "%" and position == len(words):
+            break
+        else:
+            raise _NotOffered  # a linkage, a calling convention, something new
+    if not has_type:
+        raise _NotOffered
+    return found
+
+
+class _Module:
+    """One printed module, of which bodies are read."""
+
+    def __init__(self, text: str, wanted: Mapping[str, str], resolution: Resolution) -> None:
+        self._wanted = wanted
+        self._resolution = resolution
+        self._functions: dict[str, str] = {}
+        for chunk in text.split("\n}\n"):
+            start = chunk.rfind("\ndefine ") + 1
+            if start or chunk.startswith("define "):
+                found = references(chunk[start : chunk.find("\n", start)])
+                if found:
+                    self._functions[found[0]] = chunk[start:]
+        self._declared = {references(line)[0]: line for line in lines_from(text, "declare ") if "@" in line}
+        self._variables = {references(line)[0]: line for line in lines_from(text, "@")}
+        self._types = lines_from(text, "%")
+        self._nodes = dict(line.split(" = ", 1) for line in lines_from(text, "!") if line[1:2].isdigit())
+        self._attributes = {match[1]: match[2] for line in lines_from(text, "attributes #") if (match := _ATTRIBUTES.fullmatch(line))}
+
+    def bodies(self) -> tuple[Body, ...]:
+        """Those that are offered."""
+        found = []
+        for symbol, name in self._wanted.items():
+            try:
+                body = _Reader(self, symbol, name).read()
+            except (_NotOffered, ValueError, KeyError):
+                continue
+            found.append(body)
+        return tuple(found)
+
+    # ------------------------------------------------------------ what a body may use
+
+    def content_name(self, symbol: str) -> str | None:
+        """The name of content under which other modules import a function, or this one does; None for other functions."""
+        name = self._wanted.get(symbol) or self._resolution.imports.get(symbol)
+        return name if name is not None and is_content_name(name) else None
+
+    def is_native(self, symbol: str) -> bool:
+        """Whether a symbol is a function of the platform, and nothing else that a module could bind to it."""
+        given = self._resolution
+        if symbol not in self._declared or symbol in given.imports or given.libraries or symbol in given.null:
+            return False
+        return platform_symbols.is_platform_symbol(symbol)
+
+    def function(self, symbol: str) -> str:
+        """The text of a function; KeyError where it is none that is defined."""
+        return self._functions[symbol]
+
+    def declaration(self, symbol: str) -> str:
+        """The line of a declaration."""
+        return self._declared[symbol]
+
+    def variable(self, symbol: str) -> str:
+        """The line of a variable."""
+        return self._variables[symbol]
+
+    def attributes(self, text: str) -> str:
+        """The attributes that groups in the text stand for, without strings that LLVM reads on definitions alone."""
+        return " ".join([self._attributes[number] for number in _GROUP.findall(text)])
+
+    def node(self, token: str) -> str:
+        """What a node of metadata is."""
+        return self._nodes[token]
+
+    def types(self) -> list[str]:
+        """The lines that name types."""
+        return self._types
+
+
+class _Reader:
+    """Reads one body, with the module's own functions and constants that it uses."""
+
+    def __init__(self, module: _Module, symbol: str, name: str) -> None:
+        self._module = module
+        self._symbol = symbol
+        self._name = name
+        self._local: dict[str, str] = {}  # private functions and constants, by symbol: how the body calls them
+        self._waiting: list[str] = []
+        self._natives: dict[str, None] = {}
+        self._imports: dict[str, None] = {}
+        self._declared: dict[str, str] = {}  # lines, by symbol
+        self._nodes: dict[str, None] = {}
+        self._instructions = 0
+
+    def read(self) -> Body:
+        """The body; `_NotOffered`, ValueError or KeyError where there is something that is not known."""
+        functions = [self._function(self._module.function(self._symbol), quoted(self._name), is_local=False)]
+        constants = []
+        for symbol in self._waiting:  # grows while it is walked
+            written = self._local[symbol]
+            if symbol in self._module._functions:
+                functions.append(self._function(self._module.function(symbol), written, is_local=True))
+            else:
+                constants.append(self._constant(self._module.variable(symbol), written))
+        if self._instructions > MOST_INSTRUCTIONS:
+            raise _NotOffered
+        lines = [*self._module.types(), *constants, *functions, *self._declared.values(), *self._metadata()]
+        code = "\n".join([*lines, ""])
+        if passes_vectors(code):
+            raise _NotOffered
+        return Body(self._name, self._instructions, code, tuple(self._natives), tuple(self._imports))
+
+    def _function(self, chunk: str, written: str, *, is_local: bool) -> str:
+        head, _, inside = chunk.partition("\n")
+        lines = inside.split("\n")
+        if len(lines) > _MOST_LINES:
+            raise _NotOffered
+        plain = _STRING.sub('""', inside)
+        if _FORBIDDEN.search(plain):
+            raise _NotOffered
+        first = self._head(head.removeprefix("define ").removesuffix("{").strip(), written, is_local=is_local)
+        self._instructions += _count(lines)
+        return "\n".join([first, *[self._line(line) for line in lines if not line.lstrip().startswith("#dbg_")], "}"])
+
+    def _head(self, head: str, written: str, *, is_local: bool) -> str:
+        head = re.sub(r" !dbg !\d+", "", head)
+        before, parameters, after = parse_head(head)
+        words = before.split()
+        linkage = "available_externally"
+        if is_local:
+            if words[:1] not in (["internal"], ["private"]):
+                raise _NotOffered
+            before, linkage = before.removeprefix(words[0]).strip(), "internal"
+        result = " ".join(_passed(before, is_result=True))
+        passed = [self._parameter(parameter) for parameter in parameters]
+        said = re.sub(r" #\d+", "", f" {after}").split()
+        if not frozenset(said) <= {"unnamed_addr", "local_unnamed_addr"}:
+            raise _NotOffered
+        attributes = self._module.attributes(f" {after}")
+        _require_harmless(attributes)
+        attributes = attributes if "nonlazybind" in attributes or is_local else f"nonlazybind {attributes}"
+        return f"define {linkage} {result} {written}({', '.join(passed)}) {attributes} {{"
+
+    @staticmethod
+    def _parameter(text: str) -> str:
+        words = split_at(text, " ")
+        return (
+            " ".join([*_passed(text, is_result=False), *words[-1:]])
+            if words[-1].strip()[0] == "%"
+            else " ".join(_passed(text, is_result=False))
+        )
+
+    def _line(self, line: str) -> str:
+        plain = line.strip()
+        if not plain or plain[0] == ";" or _LABEL.match(plain) or _CASE.match(plain):
+            return line
+        match = _INSTRUCTION.match(plain)
+        if match is None or not _OPCODES.fullmatch(match[1]) or ') [ "' in plain:
+            raise _NotOffered
+        line = self._without_metadata(line)
+        callee = ""
+
+        def named(found: re.Match[str]) -> str:
+            nonlocal callee
+            token = found[0]
+            if token[0] != "@":
+                return token
+            symbol = unquote(token[2:-1]) if token[1] == '"' else token[1:]
+            is_called = match[1] == "call" and not callee and line.startswith("(", found.end())
+            if is_called:
+                callee = symbol
+            return self._mentioned(symbol, is_called=is_called)
+
+        changed = _TOKEN.sub(named, line)
+        if match[1] == "call":
+            changed = self._with_attributes(changed, callee)
+        return changed
+
+    def _mentioned(self, symbol: str, *, is_called: bool) -> str:
+        """How the body writes a symbol."""
+        module = self._module
+        if symbol in module._variables:
+            self._add_local(symbol)
+            return self._local[symbol]
+        if not is_called:
+            raise _NotOffered  # an address, which may be compared
+        if symbol.startswith("llvm."):
+            self._require_intrinsic(symbol)
+            self._declared[symbol] = self._declaration(symbol, "@" + quote(symbol))
+            return "@" + quote(symbol)
+        name = module.content_name(symbol)
+        if name is not None:
+            self._imports[name] = None
+            if name != self._name:
+                line = (
+                    module.function(symbol).partition("\n")[0].removesuffix("{")
+                    if symbol in module._functions
+                    else module.declaration(symbol)
+                )
+                self._declared[symbol] = self._declared_as(line.partition(" ")[2], quoted(name)) + " nonlazybind"
+            return quoted(name)
+        if module.is_native(symbol):
+            self._natives[symbol] = None
+            self._declared[symbol] = self._declaration(symbol, "@" + quote(symbol))
+            return "@" + quote(symbol)
+        self._add_local(symbol)
+        return self._local[symbol]
+
+    def _add_local(self, symbol: str) -> None:
+        if symbol not in self._local:
+            self._local[symbol] = "@" + quote(f"compcache.local.{symbol}")
+            self._waiting.append(symbol)
+
+    @staticmethod
+    def _require_intrinsic(symbol: str) -> None:
+        if not _INTRINSICS.match(symbol):
+            raise _NotOffered
+
+    def _declaration(self, symbol: str, written: str) -> str:
+        """A declaration without the attributes that its module gives it: these are said at the calls."""
+        return self._declared_as(self._module.declaration(symbol).removeprefix("declare "), written)
+
+    @staticmethod
+    def _declared_as(head: str, written: str) -> str:
+        before, parameters, _ = parse_head(re.sub(r" !dbg !\d+", "", head))
+        if "@llvm." in written:
+            return f"declare {before} {written}({', '.join(parameters)})"
+        passed = [" ".join(_passed(parameter, is_result=False)) for parameter in parameters]
+        return f"declare {' '.join(_passed(before, is_result=True))} {written}({', '.join(passed)})"
+
+    def _with_attributes(self, line: str, callee: str) -> str:
+        """A call, with the attributes that it and the declaration have, in words."""
+        said = self._module.attributes(line)
+        line = _GROUP.sub("", line)
+        if callee in self._natives:
+            said += " " + self._module.attributes(self._module.declaration(callee))
+        _require_harmless(said)
+        end = line.find(", !")
+        end = len(line) if end < 0 else end
+        kept = [word for word in _words(said) if word[0] != '"']
+        return " ".join([line[:end], *dict.fromkeys(kept)]) + line[end:]
+
+    def _constant(self, line: str, written: str) -> str:
+        """A constant of the module's own, of which nobody may compare the address."""
+        head = line.partition(" = ")[2]
+        match = _CONSTANT.match(head)
+        if match is None or match[1] is None or "local_unnamed_addr" in head[: match.end()] or len(line) > _MOST_CONSTANT:
+            raise _NotOffered
+        strings = _STRING.sub('""', head)
+        if (
+            "@" in strings
+            or ", section" in strings
+            or ", comdat" in strings
+            or ", partition" in strings
+            or "!" in strings
+            or "blockaddress" in strings
+        ):
+            raise _NotOffered
+        return f"{written} = {head}"
+
+    # ------------------------------------------------------------ metadata
+
+    def _without_metadata(self, line: str) -> str:
+        """The line with those attachments that are known, and of which all is known."""
+        if "!" not in line:
+            return line
+
+        def kept(match: re.Match[str]) -> str:
+            return match[0] if _KEPT_METADATA.fullmatch(match[1]) and self._keep(match[2]) else ""
+
+        changed = _ATTACHED.sub(kept, line)
+        for token in _NODE.findall(_STRING.sub('""', changed)):
+            if token not in self._nodes and not self._keep(token):
+                raise _NotOffered
+        return changed
+
+    def _keep(self, token: str) -> bool:
+        """Keep a node and what it consists of; False where it is debug information."""
+        found = {token: None}
+        order = [token]
+        for node in order:  # grows while it is walked
+            text = self._module.node(node)
+            if not text.removeprefix("distinct ").startswith("!{") or "@" in text:
+                return False
+            new = [other for other in _NODE.findall(_STRING.sub('""', text)) if other not in found]
+            found |= dict.fromkeys(new)
+            order += dict.fromkeys(new)
+        self._nodes |= found
+        return True
+
+    def _metadata(self) -> list[str]:
+        return [f"{token} = {self._module.node(token)}" for token in self._nodes]
+
+
+def _words(attributes: str) -> list[str]:
+    """The attributes of a group: words, words with brackets, texts with a value."""
+    return [word.strip() for word in split_at(attributes, " ") if word.strip()]
+
+
+def _require_harmless(attributes: str) -> None:
+    if IS_MODE.search(attributes):
+        raise _NotOffered
+    for word in _words(attributes):
+        name = word.partition("=")[0] if word[0] == '"' else word.partition("(")[0]
+        if not _HARMLESS.fullmatch(name):
+            raise _NotOffered
+
+
+def _count(lines: Iterable[str]) -> int:
+    """How many instructions there are, without those that only name memory of the function's own: what the optimizer leaves of them."""
+    own: set[str] = set()
+    found = 0
+    for line in lines:
+        plain = line.strip()
+        match = _RESULT.match(plain)
+        if match is not None:
+            own.add(match[1])
+        elif plain and plain[0] != ";" and not _LABEL.match(plain) and not _CASE.match(plain) and "@llvm.lifetime." not in plain:
+            operand = re.search(r"ptr (%[-\w$.]+)", plain) if " load " in plain or plain.startswith("store ") else None
+            found += operand is None or operand[1] not in own
+    return found

@@ -1,0 +1,31 @@
+"""Which functions of other modules a realization may have code of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import CompcacheError, FormatError
+from compcache.files import reraise_interrupt
+from compcache.formats.graph import INLINED
+from compcache.formats.manifest import decode_function
+from compcache.usage.module_reader import read_graph
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["inlined_into"]
+
+
+def inlined_into(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
+    """The functions whose bodies came into that of this record, each with the module that it is from, in words."""
+    try:
+        with store.open_module(module_id) as module:
+            nodes = read_graph(module).nodes
+            symbol = decode_function(module.read_record(offset)).symbol
+    except (FileNotFoundError, CompcacheError, FormatError) as error:
+        reraise_interrupt(error)
+        return ()
+    references = nodes[symbol].references if symbol in nodes else ()
+    return tuple(
+        [f"{nodes[key].func_name} of module {nodes[key].signature}" for key in references if key in nodes and nodes[key].kind == INLINED]
+    )

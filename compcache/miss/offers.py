@@ -1,0 +1,58 @@
+"""What stored modules offer of functions that a new module imports: the bodies that it may inline (`compcache.build.inlining`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.build.codegen import llvm_version
+from compcache.build.inlining.imported import Provided
+from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
+from compcache.formats.bodies import read_bodies
+from compcache.formats.makers import LLVM, PACKAGE, Maker, read_makers
+from compcache.formats.records import decode_module, version_numbers
+from compcache.images.linkers.version import NAMES as LINKERS
+from compcache.publish.verify import is_vouched_for
+
+if TYPE_CHECKING:
+    from compcache.session import Session
+    from compcache.store import ModuleFile
+
+__all__ = ["offers_of"]
+
+
+def offers_of(session: Session, names: tuple[str, ...]) -> dict[str, Provided]:
+    """What the modules of a cache offer of functions with these names of content, by name."""
+    found = ((name, _offer(session, name)) for name in names)
+    return {name: offer for name, offer in found if offer is not None}
+
+
+def _offer(session: Session, name: str) -> Provided | None:
+    """The body that the first realization offers which this cache would use; whatever is wrong with one, it offers nothing."""
+    store = session.store
+    for module_id, _ in store.find(name):
+        try:
+            with store.open_module(module_id) as module:
+                session.loader.require_usable(module)
+                offer = _read(session, module, name)
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
+            continue
+        if offer is not None:
+            return offer
+    return None
+
+
+def _read(session: Session, module: ModuleFile, name: str) -> Provided | None:
+    footer = module.footer()
+    start = footer.image + footer.records + footer.graph
+    body = read_bodies(lambda at, size: module.read(start + at, size), footer.bitcode).get(name)
+    if body is None or version_numbers(decode_module(module.read_record(0)).llvm_version) > version_numbers(llvm_version()):
+        return None  # or written by an LLVM whose words may mean something else to this one
+    if not all(session.loader.holds(other, to_import=True) for other in body.imports):
+        return None  # its module may have code of these in it, and not need them
+    if session.store.publish_key is not None and not is_vouched_for(session.store, module):
+        return None  # what is made of it would be signed
+    made = [maker for maker in read_makers(module.read_record, module.records) if maker.name not in LINKERS]
+    makers = [maker for maker in made if maker.name != LLVM and maker != Maker(PACKAGE, "")]
+    return Provided(body, module.module_id.hex(), tuple(makers))
