@@ -221,11 +221,9 @@ def whole_graph(store: Store, progress: Progress | None = None) -> FunctionGraph
     """
     realized: dict[str, list[bytes]] = {}
     problems: dict[bytes, str] = {}
-    derived = linked_closures(store)
-    for module in listings.modules(store, progress):
+    derived = {module_id.hex() for module_id in linked_closures(store)}
+    for module in [module for module in listings.modules(store, progress) if module.module_id not in derived]:
         module_id = bytes.fromhex(module.module_id)
-        if module_id in derived:
-            continue
         problems[module_id] = module.problem
         for name, _ in module.functions:
             realized.setdefault(name, []).append(module_id)
