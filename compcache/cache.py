@@ -352,15 +352,14 @@ class Cache:
     # --------------------------------------------------------------- this object
 
     def link(self, names: Iterable[str | Identity] | None = None, *, into: str | None = None) -> LinkReport:
-        """Link the code that functions reach in several modules into one image, as one more realization of them.
+        """Link the code that functions reach in several modules, as one more realization of each.
 
         Args:
             names: the functions; None: all.
-            into: the name of a set, one image for all of them; without it each has its own.
+            into: the name of a set, one image for all of them.
 
         Raises:
-            CompileError: there is no linker for shared objects here.
-            StorageError: nothing can be stored.
+            CompileError: there is no linker for shared objects.
         """
         self._require_open()
         from compcache.closures.link import link

@@ -34,7 +34,6 @@ from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.formats.order import inherited
-from compcache.formats.parts import encode_parts
 from compcache.formats.records import ModuleRecord
 from compcache.images import making
 from compcache.images.kinds import make_side
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
     from compcache.formats.bodies import Body
-    from compcache.formats.parts import Part
     from compcache.images.linkers.find import Linker
     from compcache.images.making import Made
     from compcache.targets.host_probe import Host
@@ -83,16 +81,6 @@ class Translation(NamedTuple):
     def weak(self) -> frozenset[str]:
         """Those of them that give way to definitions of other sources which are linked with this one."""
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
-
-
-class _More(NamedTuple):
-    """Parts of other modules in a module, and entries with all that they say."""
-
-    parts: tuple[Part, ...] = ()
-    entries: tuple[EntryRecord, ...] = ()
-
-
-_NOTHING_MORE = _More()
 
 
 def build_module(
@@ -257,13 +245,15 @@ def _naming_target(request: Request) -> Iterator[None]:
         raise
 
 
-def link_translated(translated: Translated, parts: Iterable[Part], entries: Iterable[EntryRecord]) -> BuiltModule:
-    """The module of code that was linked of these parts of others (`compcache.closures`), with these entries of data."""
-    return _finish(translated, None, {}, _More(tuple(parts), tuple(entries)))
+def link_translated(translated: Translated, entries: Iterable[EntryRecord]) -> BuiltModule:
+    """The module of code that was linked of others (`compcache.closures`), with these entries of data."""
+    return _finish(translated, None, {}, entries)
 
 
-def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: _More = _NOTHING_MORE) -> BuiltModule:
-    """Make the image of the object, and write the sections of the module's file."""
+def _finish(
+    translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = ()
+) -> BuiltModule:
+    """Make the image of the object, and write the sections of the module's file; `more` are entries with all that they say."""
     started = time.perf_counter()
     resolution = translated.prepared.resolution
     made = making.make_image(
@@ -303,7 +293,7 @@ def _needs_linker(translated: Translated) -> list[str]:
 
 
 def _assemble(
-    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: _More, made: Made,
+    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: Made,
     started: float,
 ) -> BuiltModule:  # fmt: skip
     """The sections of the module's file."""
@@ -329,8 +319,6 @@ def _assemble(
     )  # fmt: skip
     makers = _makers(translated, made.linker)
     writer.records.add(encode_makers(makers))
-    if more.parts:
-        writer.records.add(encode_parts(more.parts))
     functions = []
     for number, export in enumerate(prepared.exports):
         entry = entries.numbers[number]
@@ -346,7 +334,7 @@ def _assemble(
     }
     data_of = {**{key: data for key, data in entries_of_data.items() if key[0] != STUB}, **stubs}
     records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in data_of.items()]
-    records += more.entries
+    records += more
     needed = header.requirement()
     indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
     signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
+from compcache.build.inlining.imported import Inlined
 from compcache.build.ir_text import leading_type, parse_head, quote, unquote
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of
@@ -98,7 +99,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
         module.data_layout = str(target.target_data)  # type: ignore[union-attr] # there are two parts
         codegen.optimize(module, target, request.level)
         resolution = restore_resolution(module, linker.imported(module), {}, libraries)
-        prepared = Prepared(exports, {}, resolution, (), b"", {})
+        prepared = Prepared(exports, {}, resolution, (), b"", {}, _sources(exports, closure, parts, reached))
         translated = emit(module, str(module), context, target, request, prepared)
     return Linked(translated, tuple(roots), tuple([closure.parts[number].module_id for number in sorted(parts)]), reached.bound)
 
@@ -230,6 +231,13 @@ class _Linker:
         names = self._names
         exports = [(name, place, names[self._closure.parts[place[0]].module_id][name]) for name, place in roots.items()]
         return tuple([export._replace(symbol=_symbol(*place)) for _, place, export in exports])
+
+
+def _sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], reached: _Reached) -> Inlined:
+    """Which functions of other modules may have code in each of the exported ones: all that were linked."""
+    modules = {closure.parts[number].module_id for number in parts}
+    sources = {name: (name, module_id.hex()) for name, module_id in reached.bound.items() if module_id in modules}
+    return Inlined(sources, (), {**dict.fromkeys(sources, ()), **{export.symbol: tuple(sources) for export in exports}})
 
 
 def _symbol(number: int, name: str) -> str:

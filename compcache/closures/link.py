@@ -25,7 +25,6 @@ from compcache.formats.linked import KIND, NAME, decode_closure, encode_closure,
 from compcache.formats.linked import Closure as Label
 from compcache.formats.makers import makers_text, read_makers
 from compcache.formats.manifest import SUSPECT
-from compcache.formats.parts import Part as CodeOf
 from compcache.formats.records import decode_module
 from compcache.hit.closures.linked import is_valid
 from compcache.images import making
@@ -176,8 +175,7 @@ class _Linking:
         label = self._into if self._into is not None else found.names[0]
         entry = EntryRecord(KIND, NAME, 0, tuple(numbers), encode_closure(Label(label, bindings)), gone=False)
         makers = makers_text(dict.fromkeys([maker for module_id in found.parts for maker in self._makers.get(module_id, ())]))
-        parts = [CodeOf(name, module) for name, module in found.bound.items() if module in found.parts]
-        built = link_translated(found.translated._replace(makers=makers), parts, [entry])
+        built = link_translated(found.translated._replace(makers=makers), [entry])
         contents = b"".join([self._content(name, found.bound[name]) for name in found.names])
         notes = {**decode_notes(built.sections[4]), **({"contents": contents} if any(contents) else {})}
         functions = marked(built.functions, [KIND])

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     Accept = Callable[[ModuleFile], object]
 
-__all__ = ["Choice", "LoadedModule", "Loader"]
+__all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
 #: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
 _MOST_FILES = 64
@@ -373,7 +373,7 @@ class Loader:
             if offset >= LINKED and self.linked is None:
                 from compcache.hit.closures.linked import LinkedClosures
 
-                self.linked = LinkedClosures(self)
+                self.linked = LinkedClosures(self, (Choice, Source, Sources))
             if offset < LINKED or self.linked.holds(module_id):  # type: ignore[union-attr] # made above
                 yield module_id, offset & ~LINKED
 

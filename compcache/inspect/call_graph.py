@@ -14,6 +14,7 @@ from compcache.formats.graph import INLINED, decode_graph
 from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
 from compcache.usage import listings
+from compcache.usage.linked import linked_closures
 from compcache.usage.module_reader import ModuleSections, read_graph
 
 if TYPE_CHECKING:
@@ -220,7 +221,8 @@ def whole_graph(store: Store, progress: Progress | None = None) -> FunctionGraph
     """
     realized: dict[str, list[bytes]] = {}
     problems: dict[bytes, str] = {}
-    for module in listings.modules(store, progress):
+    derived = {module_id.hex() for module_id in linked_closures(store)}
+    for module in [module for module in listings.modules(store, progress) if module.module_id not in derived]:
         module_id = bytes.fromhex(module.module_id)
         problems[module_id] = module.problem
         for name, _ in module.functions:

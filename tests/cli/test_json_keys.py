@@ -22,6 +22,7 @@ PAGE = (PACKAGE_ROOT / "docs" / "json.md").read_text()
 #: `{...}` in the table of keys: an object whose keys are names, so that they are in no table.
 _ROW = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", re.MULTILINE)
 COMMAND_LINES = (
+    "link norm",
     "batch kernels/dot.ll broken.ll good.ll good.ll", "call crc32 1,2", "info", "ls", "ls --all", "ls --modules", "show norm", "show crc32",
     "show scale", "show norm sieve", "show norm --ir", "show norm --asm", "show signed --provenance", "graph --all", "explain norm",
     "explain scale", "explain absent", "top", "stats", "config", "doctor", "dir", "report", "check",

@@ -17,14 +17,13 @@ from compcache.formats.index import MODULE
 from compcache.formats.linked import KIND, decode_closure
 from compcache.formats.manifest import FRAME, decode_function
 from compcache.hit.closures.planned import HEAD, MAGIC, seal
-from compcache.hit.loader import Choice, Source, Sources
 from compcache.hit.needs import Listed
 from compcache.store import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.formats.entry import EntryRecord
-    from compcache.hit.loader import Loader
+    from compcache.hit.loader import Choice, Loader, Source, Sources
     from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile, Store
 
@@ -52,13 +51,15 @@ class LinkedClosures:
     """The linked closures that a loader has met, which it lives as long as.
 
     Whether each holds is known for one state of the index. The second function of a closure brings the list of all its functions into
-    memory: others are loaded without a look-up, for as long as the index does not change and the image is mapped.
+    memory: others are loaded without a look-up, for as long as the index does not change and the image is mapped. `types` are those that
+    a load is made of.
     """
 
-    __slots__ = ("_loader", "_segments", "_sets", "_state", "_told", "_used")
+    __slots__ = ("_loader", "_segments", "_sets", "_state", "_told", "_types", "_used")
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source], type[Sources]]) -> None:
         self._loader = ref(loader)
+        self._types = types
         self._segments: object = None
         self._state = b""
         self._told: dict[bytes, bool] = {}
@@ -110,13 +111,14 @@ class LinkedClosures:
         if loaded is None or loader.store.index.refresh() or loader.store.index.segments is not self._segments:
             return None
         offset = found.offsets[func_name][1]
-        source = Source(found.file, loaded)
+        choice_of, source_of, sources_of = self._types
+        source = source_of(found.file, loaded)
         source.listed = found.listed
-        sources = Sources(func_name, None)
+        sources = sources_of(func_name, None)
         sources[found.module_id] = source
         try:
             record = decode_function(found.listed.read_record(offset))
-            choice = Choice(source, record, offset)
+            choice = choice_of(source, record, offset)
             loader.require_features(found.file, record)
             if record.name != func_name or not loader._prepare_alone(choice, sources):
                 return None

@@ -13,7 +13,7 @@ from compcache.cli.output import plural, print_text, printable
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from compcache import LinkReport
+    from compcache.maintain.report_types import LinkReport
 
 __all__ = ["command"]
 
@@ -36,7 +36,7 @@ def command(session: Session, names: tuple[str, ...], all_functions: bool, into:
     with session.change() as cache:
         report = cache.link(None if all_functions else resolve_all(cache, names), into=into)
     if as_json:
-        rows = [{"module_id": c.module_id, "functions": c.functions, "parts": c.parts, "size": c.size} for c in report.linked]
+        rows = [{"module_id": c.module_id, "functions": c.functions, "module_ids": c.parts, "size": c.size} for c in report.linked]
         print_json({"linked": rows, "left": report.left})
     else:
         _print(report, told_all=not all_functions)
