@@ -60,7 +60,7 @@ def _wrong(directory: Path, programs: list[Program]) -> list[str]:
     run = _Run(directory, programs)
     first, second = VALUES
     judged = {value: run.say("plain", value) for value in VALUES}
-    found = {}
+    found: dict[int, str] = {}
     for mode, value in [(mode, value) for mode in ("installed", "run") for value in (first, second, first, first)]:
         for program, said, right in zip(programs, run.say(mode, value), judged[value], strict=True):
             if said != right:
