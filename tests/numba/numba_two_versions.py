@@ -434,3 +434,9 @@ def driver(programs: list[Program], value: int) -> str:
     return f"PROGRAMS = {[(program.name, program.state(value)) for program in programs]!r}\n{DRIVER}"
 
 
+
+
+def each_source() -> list[Program]:
+    """A program for each source: an overload asks a function for the number while types are inferred."""
+    (use,) = [use for use in USES if "k = VALUE\n    def impl" in use[1]]
+    return [Program(number, source, WAYS[1], use) for number, source in enumerate(dict.fromkeys(SOURCES))]

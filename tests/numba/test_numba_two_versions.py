@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import PACKAGE_ROOT
 from numba_helpers import Project
-from numba_two_versions import VALUES, Program, draw, driver, write_all
+from numba_two_versions import VALUES, Program, draw, driver, each_source, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +71,11 @@ def _wrong(directory: Path, programs: list[Program]) -> list[str]:
 
 def test_a_few_generated_programs_answer_as_plain_numba(tmp_path: Path) -> None:
     assert _wrong(tmp_path, draw(1, 12)) == []
+
+
+@pytest.mark.stress
+def test_each_source_of_a_number_that_an_overload_asks_for_is_noticed(tmp_path: Path) -> None:
+    assert _wrong(tmp_path, each_source()) == []
 
 
 @pytest.mark.stress
