@@ -18,7 +18,7 @@ RUN_PYTEST := $(BIN)/python -m pytest
 NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/*/native/*.[ch])
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
-.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench conformance conformance-own oldest docs wheels screenshots clean
+.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench conformance conformance-own oldest numba-series docs wheels screenshots clean
 
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
@@ -35,6 +35,7 @@ help:
 	@echo 'make conformance-own  the columns of this cache alone; fails where one is worse than conformance/results.json'
 	@echo 'make screenshots  the pictures of the README, from real runs (the page of the graph needs Chromium)'
 	@echo 'make oldest   some tests with the oldest packages that are declared'
+	@echo 'make numba-series  the smallest proof with each series of Numba that is supported (NUMBA_ARGS=--whole: all of its gate)'
 	@echo 'make docs     the documents as a site in build/site, warnings as errors, links checked'
 	@echo 'make wheels   the files of a release, cross-compiled and checked, into dist/'
 	@echo 'make bench    compare with other caches, write docs/benchmarks.md (BENCH_ARGS=--quick: shorter)'
@@ -150,6 +151,10 @@ oldest: $(OLDEST_VENV)/.installed
 	$(OLDEST_VENV)/bin/python -m pytest --numprocesses auto -q --no-header -p no:cacheprovider $(PYTEST_ARGS) \
 	  tests/cli/test_cli.py tests/cli/test_cli_names.py tests/cli/test_cli_graph.py tests/cli/test_cli_ls_show.py tests/hit/test_loading.py \
 	  tests/test_facade.py tests/cli/test_batch_command.py tests/targets/test_processor_words.py
+
+# Each series of Numba that is supported, in an environment of its own below build/numba; .venv has the newest.
+numba-series: $(INSTALLED)
+	$(BIN)/python tools/numba_versions.py test $(NUMBA_ARGS)
 
 DOCS_VENV ?= .venv-docs
 

@@ -55,6 +55,7 @@ _HOMES = {
     "numba-symbol": "compcache.numba.entries.helper_symbols",
     "object": "compcache.globals.objects",
     "pickle": "compcache.globals.pickled",
+    "program-array": "compcache.numba.registered.program_arrays",
     "text": "compcache.globals.blocks",
 }
 

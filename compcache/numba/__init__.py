@@ -21,6 +21,7 @@ from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    SUPPORTED: tuple[tuple[int, int], tuple[int, int]]
     import os
     from collections.abc import Iterable
     from types import ModuleType, TracebackType
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.numba.declarations.decorators import cfunc, guvectorize, jit, njit, prange, stencil, vectorize
     from compcache.numba.dispatch.backend import Backend
-    from compcache.numba.hooks.versions import SUPPORTED
 
 __all__ = [
     "SUPPORTED",
@@ -66,10 +66,11 @@ def install(
         options: further arguments of `compcache.Cache`.
 
     Returns:
-        The backend, which counts hits and misses, and lists functions that are not cached with the reason.
+        The backend, which counts hits and misses, and lists functions that are not cached with the reason. Where the version
+        of Numba is not supported it is not installed: the program runs as without it, and there is one `CacheWarning`.
 
     Raises:
-        RuntimeError: this version of Numba is not supported, or the backend is installed with another directory.
+        RuntimeError: the backend is installed with another directory.
         UntrustedDirectoryError: another user could have written to the directory.
     """
     return _install(cache, {**options, "targets": targets}, is_first=False, lazy=lazy)
@@ -79,22 +80,22 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
     """See `install`; `is_first`: Numba is about to load or compile its first function."""
     import sys
 
-    lazy = lazy and "numba" not in sys.modules
-    if not lazy:
-        from compcache.numba.lazy.garbage import few_collections
+    if lazy and "numba" not in sys.modules:
+        return _install_now(cache, options, is_first=is_first, lazy=True)
+    from compcache.numba.lazy.garbage import few_collections
 
-        with few_collections(lasting=True):
-            return _install_now(cache, options, is_first=is_first, lazy=False)
-    return _install_now(cache, options, is_first=is_first, lazy=True)
+    with few_collections(lasting=True):
+        import numba  # noqa: F401 - what it has is looked at before anything of it is replaced
+
+        return _install_now(cache, options, is_first=is_first, lazy=False)
 
 
 def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
-    if not lazy:
-        _require_supported()
     from compcache.cache import Cache, default_directory
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.installed import installed_backend, set_installed
+    from compcache.numba.versions.supported import is_unsupported
 
     options = dict(options)
     targets = options.pop("targets", None)
@@ -113,19 +114,23 @@ def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: b
     else:
         opened = Cache(cache, **{"allow_pickle": True, **options})
     backend = Backend(opened, targets)
-    set_installed(backend, _put_in_later(backend) if lazy else _put_in(backend, is_first=is_first))
+    if not is_unsupported():
+        set_installed(backend, _put_in_later(backend) if lazy else _put_in(backend, is_first=is_first))
     return backend
 
 
 def _put_in_later(backend: Backend) -> Any:
     """Let a stand-in take the place of Numba, and put the hooks in once Numba is imported."""
     from compcache.numba.declarations.import_hook import Hook
-    from compcache.numba.lazy.installed import installed_hook
+    from compcache.numba.lazy.installed import installed_hook, set_installed
+    from compcache.numba.versions.supported import is_unsupported
 
     def put_in() -> Any:
         if installed_hook() is not hook:
             return None
-        _require_supported()
+        if is_unsupported():  # which its metadata did not tell
+            set_installed(None, None)
+            return None
         return _put_in(backend, is_first=False)
 
     hook = Hook(put_in)
@@ -138,15 +143,7 @@ def _put_in(backend: Backend, *, is_first: bool) -> Any:
     from compcache.numba.hooks.installation import Hooks
 
     hooks = Hooks(backend)
-    try:
-        hooks.install(is_first=is_first)
-    except (AttributeError, KeyError) as error:
-        reraise_interrupt(error)
-        from compcache.numba.hooks.private_names import moved
-        from compcache.numba.hooks.versions import numba_version
-
-        names = ", ".join(private.name for private in moved()) or str(error)
-        raise RuntimeError(f"compcache.numba does not support this Numba, {numba_version()}: it lacks {names}") from error
+    hooks.install(is_first=is_first)
     return hooks
 
 
@@ -178,14 +175,14 @@ _LAZY = frozenset(("cfunc", "guvectorize", "jit", "njit", "prange", "stencil", "
 
 
 def __getattr__(name: str) -> Any:
+    value: Any
     if name in _LAZY:
-        from compcache.numba.declarations import decorators
-
-        value = getattr(decorators, name)
+        value = _decorator(name)
     elif name == "SUPPORTED":
-        from compcache.numba.hooks import versions
+        from compcache.numba.versions.supported import series_supported
 
-        value = versions.SUPPORTED
+        (*_, newest) = series = series_supported()
+        value = series[0], (newest[0], newest[1] + 1)
     elif name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
@@ -204,6 +201,18 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(f"neither {__name__} nor numba has an attribute {name!r}") from None
     globals()[name] = value
     return value
+
+
+def _decorator(name: str) -> Any:
+    from compcache.numba.versions.supported import is_unsupported
+
+    if is_unsupported():
+        import numba
+
+        return getattr(numba, name)
+    from compcache.numba.declarations import decorators
+
+    return getattr(decorators, name)
 
 
 def export(
@@ -228,6 +237,7 @@ def export(
 
     Raises:
         CompileError: the function cannot be exported, or Numba does not compile it; the message says why.
+        RuntimeError: this version of Numba is not supported.
     """
     _require_supported()
     from compcache.cache import Cache
@@ -260,6 +270,7 @@ def package(
 
     Raises:
         CompileError: a kernel cannot be exported; see `export`.
+        RuntimeError: this version of Numba is not supported.
         ValueError: the module has no kernels, or one without a signature.
     """
     _require_supported()
@@ -277,6 +288,8 @@ def package(
 
 
 def _require_supported() -> None:
-    from compcache.numba.hooks.versions import require_supported
+    from compcache.numba.versions.supported import problem
 
-    require_supported()
+    found = problem()
+    if found:
+        raise RuntimeError(found)

@@ -34,7 +34,8 @@ USERS = {
 }
 #: From the bottom up. Folders on one floor do not know each other; "" is what lies beside the folders: the facade.
 FLOORS = (
-    ("kernels",), ("registered",), ("lazy",), ("declarations",), ("fingerprints",), ("identity",), ("compilation",), ("entries",),
+    ("kernels",), ("registered",), ("lazy",), ("versions",), ("declarations",), ("fingerprints",), ("identity",), ("compilation",),
+    ("entries",),
     ("dispatch", "exports"), ("hooks",), ("takeover",),
     ("",),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from numba_helpers import Project
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 pytest.importorskip("numba")
 
-from compcache.numba.hooks import private_names  # noqa: E402 - needs Numba
+from compcache.numba.versions import private_names  # noqa: E402 - needs Numba
 
 
 @pytest.mark.parametrize("private", [*private_names.REPLACED, *private_names.USED], ids=lambda private: private.name)
@@ -20,7 +20,8 @@ def test_what_is_replaced_is_what_the_list_says(tmp_path: object) -> None:
     script = """
     import importlib
     import compcache.numba
-    from compcache.numba.hooks import private_names, replacements
+    from compcache.numba.hooks import replacements
+    from compcache.numba.versions import private_names
     replaced = []
     original = replacements.Replacements.replace
     def replace(self, owner, name, value):
@@ -34,16 +35,3 @@ def test_what_is_replaced_is_what_the_list_says(tmp_path: object) -> None:
     """
     replaced, listed = Project(tmp_path).run(script, backend=False)  # type: ignore[arg-type]
     assert replaced == listed
-
-
-def test_installing_says_which_name_moved(tmp_path: object) -> None:
-    script = """
-    import compcache.numba, numba.np.ufunc.ufuncbuilder as builder
-    del builder.UFuncDispatcher._compile_core
-    try:
-        compcache.numba.install("cache")
-    except RuntimeError as error:
-        result = str(error)
-    """
-    message = Project(tmp_path).run(script, backend=False)  # type: ignore[arg-type]
-    assert "numba.np.ufunc.ufuncbuilder:UFuncDispatcher._compile_core" in message

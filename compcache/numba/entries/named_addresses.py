@@ -2,9 +2,9 @@
 
 Numba keeps an address that it took from ctypes or from a `WrapperAddressProtocol` in a variable named after it, and caches no code that
 has one. Functions that Cython modules offer have names in every process: their variables become imports, which a load fills with
-the address there (`CythonFunction`); so do functions of Numba's threads (`HelperSymbol`). A jitted function that is handed on to another
-one has an address, which nothing reads, since calls
-of it follow from its type: such arguments are removed. Code that holds any other address is not stored.
+the address there (`CythonFunction`); so do functions of Numba's threads (`HelperSymbol`) and the program's arrays (`ProgramArray`).
+A jitted function that is handed on to another one has an address, which nothing reads, since calls of it follow from its type: such
+arguments are removed. Code that holds any other address is not stored.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from compcache import frontend
 from compcache.numba.entries.helper_symbols import HelperSymbol
 from compcache.numba.entries.recursion import UNRESOLVED
 from compcache.numba.registered.cython_functions import CythonFunction, function_at
+from compcache.numba.registered.program_arrays import ProgramArray, addresses
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -105,6 +106,8 @@ def with_names(module: Any, kept: Container[str]) -> str | None:
     variables = [variable.name for variable in module.global_variables if variable.name.startswith(PREFIX)]
     threads = functions_of_threads(_ASKED)
     of_numba = {name: ("", threads[address_in(name)], "") for name in variables if address_in(name) in threads}
+    arrays = addresses()
+    of_numba |= {name: ("", *arrays[address_in(name)]) for name in variables if address_in(name) in arrays}
     known = {**known_functions(name for name in variables if name not in of_numba), **of_numba}
     text = without_addresses(str(module), known)
     text = str(without_dead_code(text, None if UNRESOLVED in text else kept))
@@ -120,10 +123,15 @@ def _symbol_of(function: tuple[str, str, str]) -> str:
     return NAMED + "/".join(function)
 
 
-def functions_named(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymbol]:
-    """The functions that are imported under such names, of those among these."""
-    parts = {name: name.removeprefix(NAMED).split("/", 2) for name in names if name.startswith(NAMED)}
-    return {name: CythonFunction(*found) if found[0] else HelperSymbol(found[1]) for name, found in parts.items()}
+def functions_named(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymbol | ProgramArray]:
+    """The functions and arrays that are imported under such names, of those among these."""
+    return {name: _named(*name.removeprefix(NAMED).split("/", 2)) for name in names if name.startswith(NAMED)}
+
+
+def _named(module: str, name: str, kind: str) -> CythonFunction | HelperSymbol | ProgramArray:
+    if module:
+        return CythonFunction(module, name, kind)
+    return ProgramArray(name, kind) if kind else HelperSymbol(name)
 
 
 def bind_named(module: Any) -> None:

@@ -14,6 +14,7 @@ from compcache.numba.fingerprints.implementations import find_overloads
 from compcache.numba.fingerprints.reach import state_of
 from compcache.numba.registered.cython_functions import of_ctypes, told_by
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.program_arrays import is_copied, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,7 +306,7 @@ def _array(walk: Walk, value: Any, where: str) -> None:
     flags = value.flags
     walk.token("array", repr(value.dtype) if value.dtype.names else value.dtype.str, value.shape,
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
-    walk.token("data", value.tobytes())
+    walk.token("data", value.tobytes() if is_copied(value) else name_of(value))
 
 
 def _scalar(walk: Walk, value: Any, where: str) -> None:

@@ -24,7 +24,6 @@ __all__ = ["Content", "content_of", "jitted", "note_real", "stand_for_prange"]
 
 _SIZE = 16
 _MOST_FUNCTIONS = 2000
-_MOST_BYTES = 1 << 20  # of an array that is read as a constant
 _DEEPEST = 20
 _MOST_ITEMS = 20_000  # tuples, lists and dictionaries
 
@@ -399,11 +398,13 @@ class _Walk:
     def _of_numpy(self, value: Any, kind: Any, where: str) -> None:
         numpy: Any = sys.modules["numpy"]
         if kind is numpy.ndarray:
-            if value.dtype.hasobject or value.dtype.names or value.nbytes > _MOST_BYTES:
-                raise NotLazy(f"{where} is an array of {value.dtype}, or a large one")
+            from compcache.numba.registered.program_arrays import is_copied, name_of
+
+            if value.dtype.hasobject or value.dtype.names:
+                raise NotLazy(f"{where} is an array of {value.dtype}")
             flags = value.flags
             self.token("array", value.dtype.str, value.shape, flags.c_contiguous, flags.f_contiguous, flags.aligned,
-                       flags.writeable, value.tobytes())  # fmt: skip
+                       flags.writeable, value.tobytes() if is_copied(value) else name_of(value))  # fmt: skip
         elif isinstance(value, numpy.generic) and not value.dtype.hasobject and not value.dtype.names:
             self.token("scalar", value.dtype.str, value.tobytes())
         elif isinstance(value, numpy.dtype) and not value.hasobject and not value.names:

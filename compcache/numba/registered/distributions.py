@@ -179,8 +179,10 @@ def package_directory(name: str) -> str | None:
 
 
 def numba_version() -> str:
-    """The version of the installed Numba, from the name of its metadata; "" if none is found."""
-    for name, directory in distributions():
-        if name == "numba":
+    """The version of the Numba that would be imported, from the name of its metadata; "" if none is found."""
+    beside = os.path.dirname(package_directory("numba") or "")
+    names = [(name, os.path.join(beside, name)) for name in (metadata_in(beside) or () if beside else ()) if name.startswith("numba-")]
+    for name, directory in names or distributions():  # beside the package most often
+        if name.partition("-")[0] == "numba":
             return os.path.basename(directory).removesuffix(".dist-info").partition("-")[2]
     return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.files import reraise_interrupt
 from compcache.numba.lazy.content import content_of
 from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.installed import installed_backend
@@ -59,15 +58,12 @@ _private_backend: Backend | None = None
 def backend_for_lazy() -> Backend | None:
     """The installed backend, else one for lazy functions alone; None if it does not support this version of Numba."""
     global _private_backend  # noqa: PLW0603 - Numba is one per process
-    from compcache.numba.hooks.versions import require_supported
+    from compcache.numba.versions.supported import is_unsupported
 
     installed: Backend | None = installed_backend()
     if installed is not None:
         return installed
-    try:
-        require_supported()
-    except RuntimeError as error:
-        reraise_interrupt(error)
+    if is_unsupported():
         return None
     if _private_backend is None:
         from numba.core import entrypoints

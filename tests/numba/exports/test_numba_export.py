@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(120)]
-pytest.importorskip("numba")
+numba = pytest.importorskip("numba")
 
 
 @pytest.fixture(scope="module")
@@ -392,9 +392,12 @@ def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
         for _ in range(1 + {first}):
             export(loops.total, "(float64[::1],)", cache=cache)
             export(loops.added, "(int64, int64, int64)", cache=cache)
-        result = [realization.module_id for name in ("loops.total", "loops.added") for realization in cache.realizations(name)]
+        result = [realization.module_id for name in {names} for realization in cache.realizations(name)]
     """
-    assert other.run(script.format(first=0), backend=False) == other.run(script.format(first=1), backend=False)
+    raises_alike = tuple(map(int, numba.__version__.split(".")[:2])) >= (0, 67)  # before, Numba named what is raised by its address
+    names = ("loops.total", "loops.added") if raises_alike else ("loops.added",)
+    said = [other.run(script.format(first=first, names=names), backend=False) for first in range(2)]
+    assert said[0] == said[1]
 
 
 REFUSALS = {

@@ -168,17 +168,16 @@ def _remote(_: Cache, __: Session) -> Iterator[_Finding]:
 def _numba() -> Iterator[_Finding]:
     from importlib.metadata import PackageNotFoundError, version
 
-    from compcache.numba.hooks.versions import SUPPORTED
+    from compcache.numba.versions.supported import is_supported, series_supported
 
     try:
         found = version("numba")
     except PackageNotFoundError:
         yield _Finding(OK, "numba", "not installed")
         return
-    low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
-    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
-    if not SUPPORTED[0] <= numbers < SUPPORTED[1]:
-        yield _Finding(NOTE, "numba", f"{found} is not supported, and keeps its own cache: {low} up to, but not including, {high} is")
+    if not is_supported(found):
+        oldest, *_, newest = [".".join(map(str, series)) for series in series_supported()]
+        yield _Finding(NOTE, "numba", f"{found} is not supported, and works as without compcache: {oldest} to {newest} are")
     else:
         how = (
             "COMPCACHE_NUMBA=1 caches what has cache=True"

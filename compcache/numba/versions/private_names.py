@@ -1,6 +1,7 @@
 """The private names of Numba that the backend replaces or uses, with the reason for each.
 
-Numba has no interface for other caches. `moved` returns the names that a version of Numba lacks; `install` checks it.
+Numba has no interface for other caches. `moved` returns those that the Numba of this process lacks: where one is missing,
+nothing is replaced.
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+"""Whether the Numba of this process is one that the backend knows. What it does not know it leaves alone, with one warning.
+
+A series (0.68) is supported where it has a file beside this one. `tools/numba_versions.py` writes these files, and says what
+changed from one to the next. Of a Numba that is imported every private name must be there besides: nothing is replaced before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from compcache.errors import CacheWarning
+from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.registered.distributions import numba_version
+
+__all__ = ["is_supported", "is_unsupported", "problem", "series_supported"]
+
+_FOLDER = os.path.dirname(__file__)
+_ENDING = ".json"
+_PACKAGE = os.path.dirname(os.path.dirname(_FOLDER))
+
+
+def is_supported(version: str) -> bool:
+    """Whether a version of Numba belongs to a supported series."""
+    return os.path.exists(os.path.join(_FOLDER, ".".join(version.split(".")[:2]) + _ENDING))
+
+
+def series_supported() -> tuple[tuple[int, int], ...]:
+    """All supported series, the oldest first."""
+    names = [name.removesuffix(_ENDING).split(".") for name in os.listdir(_FOLDER) if name.endswith(_ENDING)]
+    return tuple(sorted((int(major), int(minor)) for major, minor in names))
+
+
+def problem() -> str:
+    """Why the Numba of this process is not supported; "" where it is, or where none is installed."""
+    here = has_numba()
+    version = str(sys.modules["numba"].__version__) if here else numba_version()
+    if version and not is_supported(version):
+        series = [".".join(map(str, series)) for series in series_supported()]
+        return f"this is Numba {version}, and compcache {_own_version()} knows Numba {series[0]} to {series[-1]}"
+    if here:
+        from compcache.numba.versions.private_names import moved
+
+        names = ", ".join([private.name for private in moved()])
+        return f"this Numba, {version}, lacks {names}" if names else ""
+    return ""
+
+
+def is_unsupported() -> bool:
+    """Whether the Numba of this process has to be left alone; says so with a `CacheWarning`, once in a process."""
+    global _warned  # noqa: PLW0603 - Numba is one per process
+    found = problem()
+    if found and not _warned:
+        _warned = True
+        import warnings
+
+        warnings.warn(f"{found}: it runs as without compcache", CacheWarning, stacklevel=_levels_to_caller())
+    return bool(found)
+
+
+_warned = False
+
+
+def _levels_to_caller() -> int:
+    """The stack level, from `is_unsupported`, of the first frame outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _own_version() -> str:
+    import compcache
+
+    return compcache.__version__

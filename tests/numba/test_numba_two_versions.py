@@ -1,0 +1,85 @@
+"""Generated programs of two versions on one cache answer as plain Numba does, in every mode.
+
+`COMPCACHE_TEST_PROGRAMS` says how many the long test draws (400), `COMPCACHE_TEST_SEED` where it begins.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import PACKAGE_ROOT
+from numba_helpers import Project
+from numba_two_versions import VALUES, Program, draw, driver, each_source, write_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("numba")
+pytestmark = pytest.mark.timeout(600)
+
+_AT_ONCE = 20
+_COUNT = int(os.environ.get("COMPCACHE_TEST_PROGRAMS", "400"))
+_FIRST = int(os.environ.get("COMPCACHE_TEST_SEED", "0"))
+
+
+class _Run:
+    """Programs that run in processes of each mode, in one place."""
+
+    def __init__(self, directory: Path, programs: list[Program]) -> None:
+        self.programs = programs
+        self.project = Project(directory)
+        self.project.register()
+
+    def say(self, mode: str, value: int) -> list[str]:
+        """The answers of one version."""
+        place = self.project.source
+        variables = write_all(place, self.programs, value)
+        (place / "main.py").write_text(driver(self.programs, value))
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
+        own = {"PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{place}", "PYTHONDONTWRITEBYTECODE": "1", "COMPCACHE_DIR": str(self.project.cache)}
+        own |= {"installed": {"COMPCACHE_NUMBA": "1"}, "plain": {"NUMBA_CACHE_DIR": str(place.with_name("judge"))}}.get(mode, {})
+        shutil.rmtree(place.with_name("judge"), ignore_errors=True)  # the judge finds nothing
+        arguments = ["-m", "compcache.numba", "run", "main.py"] if mode == "run" else ["main.py"]
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", *arguments], cwd=place, env=inherited | own | variables,
+            capture_output=True, text=True, check=False, timeout=580,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        answers: list[str] = ast.literal_eval(done.stdout.splitlines()[-1])
+        return answers
+
+
+def _wrong(directory: Path, programs: list[Program]) -> list[str]:
+    """Programs that say in some mode what plain Numba does not."""
+    run = _Run(directory, programs)
+    first, second = VALUES
+    judged = {value: run.say("plain", value) for value in VALUES}
+    found: dict[int, str] = {}
+    for mode, value in [(mode, value) for mode in ("installed", "run") for value in (first, second, first, first)]:
+        for program, said, right in zip(programs, run.say(mode, value), judged[value], strict=True):
+            if said != right:
+                parts = (program.source.expression, program.source.state, program.way, program.use)
+                found.setdefault(program.number, f"{program.number}: {mode} says {said}, it is {right}: {parts}")
+    return list(found.values())
+
+
+def test_a_few_generated_programs_answer_as_plain_numba(tmp_path: Path) -> None:
+    assert _wrong(tmp_path, draw(1, 12)) == []
+
+
+@pytest.mark.stress
+def test_each_source_of_a_number_that_an_overload_asks_for_is_noticed(tmp_path: Path) -> None:
+    assert _wrong(tmp_path, each_source()) == []
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(_FIRST, _FIRST + -(-_COUNT // _AT_ONCE)))
+def test_generated_programs_answer_as_plain_numba(tmp_path: Path, seed: int) -> None:
+    """Each seed draws its own programs: with more of them the test grows."""
+    assert _wrong(tmp_path, draw(seed, _AT_ONCE)) == []
