@@ -51,7 +51,7 @@ def read_answer(store: Store, url: str, name: str, answer: list[Any] | None, pro
     if outcome != FOUND:
         shelves = ", ".join(usable_shelves(store.processor()))
         return RemoteAnswer(url, MISSING, f"it is on no shelf that this host can use: {shelves}", is_asked)
-    data, signatures, _ = rest
+    data, signatures, *_ = rest
     try:
         module = require_acceptable(store, data, wanted=name, signatures=signatures)
     except CompcacheError as error:

@@ -10,25 +10,24 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
-from compcache.formats.records import decode_module
+from compcache.formats.manifest_writer import WholeManifest
 from compcache.identity import label_of
 from compcache.interrupts import suppress
-from compcache.publish.index_rebuild import module_index
 from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
 from compcache.remote.address import WRITE
 from compcache.remote.adopt import adopt_module
 from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone, read_answer
 from compcache.remote.breaker import Breaker, Patience
-from compcache.remote.card import INLINE_LIMIT, Card, encode_card
+from compcache.remote.card import IMPORTS_LIMIT, INLINE_LIMIT, Card, encode_cards
 from compcache.remote.connection import ask, wake_helper
 from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.outbox import Outbox, Upload
-from compcache.remote.shelves import card_key, module_key, platform_shelf, shelf_of, usable_shelves
+from compcache.remote.shelves import card_key, includes, module_key, platform_shelf, shelf_of, usable_shelves
 from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from compcache.remote.address import RemoteSettings
     from compcache.remote.adopt import Adopted
@@ -240,7 +239,7 @@ class RemoteStore:
             adopted = self._adopt(name, data, rest[0])
             if adopted is not None:
                 come.append(name)
-                imports.update(dict.fromkeys(adopted.imports))
+                imports.update(dict.fromkeys([*adopted.imports, *self._adopt_imports(rest)]))
             elif rest[-1] is True:  # a pack had it
                 distrusted.append(name)
         come += self._ask_cards(distrusted, insists=insists)
@@ -248,6 +247,13 @@ class RemoteStore:
         if absent:
             self.fetch(absent, plain=True, insists=insists)
         return tuple(come)
+
+    def _adopt_imports(self, rest: list[object]) -> Iterator[str]:
+        """Take in what came with a function, unless it is here; what that imports in turn."""
+        for name, data, signatures in rest[1] if len(rest) > 1 and isinstance(rest[1], list) else ():
+            adopted = self._adopt(name, data, signatures) if next(self._store.find(name), None) is None else None
+            if adopted is not None:
+                yield from adopted.imports
 
     def _ask_cards(self, names: list[str], *, insists: bool) -> tuple[str, ...]:
         """Look functions up by their cards, after what a pack had of them was rejected."""
@@ -317,32 +323,63 @@ class RemoteStore:
         return int(question.answer)
 
     def _upload_of(self, module_id: bytes, *, always: bool) -> Upload | None:
-        with self._store.open_module(module_id) as module:
-            data = module.read(0, module.size)
-            header = decode_module(module.read_record(0))
-            indexed = module_index(module)
-            footer = module.footer()
-            seconds = float(decode_notes(module.read(footer.content, footer.notes)).get("seconds", 0.0))
-        names = [(name, needs) for name, _, needs in indexed if always or label_of(name) is not None]
+        card, data, manifest = self._card_of("", module_id)
+        header = manifest.header
+        names = [(name, needs) for name, _, needs in manifest.indexed() if always or label_of(name) is not None]
         if not names:
             return None
-        signatures = self._store.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True) or b""
         platform = platform_shelf(header.triple, header.abi)
         inline = data if len(data) <= INLINE_LIMIT else b""
+        imports: dict[str, tuple[Card, ...]] = {}
         cards = []
         for name, needs in names:
-            card = Card(name, module_id, len(data), seconds, inline, signatures)
-            cards.append((card_key(platform, shelf_of(needs), name), encode_card(card)))
+            shelf = shelf_of(needs)
+            if shelf not in imports:
+                imports[shelf] = tuple(self._imports(manifest, shelf))
+            mine = card._replace(name=name, module=inline, imports=imports[shelf])
+            cards.append((card_key(platform, name), encode_cards({shelf: mine})))
         replaces = not self._rejected.isdisjoint(name for name, _ in names)
         # What a pack is worth is not the time that it took to write.
         return Upload(
             module_key(module_id),
             b"" if inline else data,
             cards,
-            seconds,
+            card.seconds,
             always or is_pack(header.image_kind),
             replaces or is_pack(header.image_kind),
         )
+
+    def _card_of(self, name: str, module_id: bytes) -> tuple[Card, bytes, WholeManifest]:
+        """The card of a stored module, without the module; the module; what it holds."""
+        with self._store.open_module(module_id) as module:
+            data = module.read(0, module.size)
+            manifest = WholeManifest(module.read(module.image, module.records))
+            footer = module.footer()
+            seconds = float(decode_notes(module.read(footer.content, footer.notes)).get("seconds", 0.0))
+        signatures = self._store.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True) or b""
+        return Card(name, module_id, len(data), seconds, b"", signatures), data, manifest
+
+    def _imports(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
+        """Cards of what a module of this shelf imports, directly or not: what is small, and runs wherever the module does."""
+        left, waiting = IMPORTS_LIMIT, list(manifest.imports())
+        seen = set(waiting)
+        while waiting:
+            name = waiting.pop(0)
+            for module_id, _ in self._store.find(name):
+                with suppress(CompcacheError, OSError):
+                    card, data, found = self._card_of(name, module_id)
+                    needs = {each: requirement for each, _, requirement in found.indexed()}.get(name)
+                    platform, same = [platform_shelf(each.header.triple, each.header.abi) for each in (found, manifest)]
+                    if needs is None or len(data) > left or platform != same:
+                        continue
+                    if not includes(shelf, shelf_of(needs), manifest.header.triple):
+                        continue
+                    left -= len(data)
+                    more = [each for each in found.imports() if each not in seen]
+                    seen.update(more)
+                    waiting += more
+                    yield card._replace(module=data)
+                    break
 
     # ------------------------------------------------------------- maintenance
 

@@ -28,7 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: The version of the questions and answers. Helpers of several versions may run side by side; breaker and outbox are common to them.
-_PROTOCOL = 4
+_PROTOCOL = 5
 SOCKET, LOCK, REFUSED = f"socket-{_PROTOCOL}", f"helper-{_PROTOCOL}.lock", f"refused-{_PROTOCOL}"
 LENGTH = Struct("<I")
 MAX_MESSAGE = 1 << 30

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.remote.card import decode_card, decode_pack
+from compcache.remote.card import decode_cards, decode_pack
 from compcache.remote.connection import ask
 from compcache.remote.shelves import LAYOUT, module_key
 
@@ -80,15 +80,16 @@ def verify(settings: RemoteSettings) -> RemoteReport:
         if data is None:
             continue  # removed since
         try:
-            card = decode_card(data)
+            found = decode_cards(data)
         except FormatError as error:
             problems[item.key] = str(error)
             continue
-        functions[card.name] = None
-        own = module_key(card.module_id)
-        if not card.module and own not in modules and not _answered(settings, "has_object", own):
-            problems[item.key] = f"the module of function {card.name!r} is missing"
-        unused.pop(own, None)
+        for shelf, card in found.items():
+            functions[card.name] = None
+            own = module_key(card.module_id)
+            if not card.module and own not in modules and not _answered(settings, "has_object", own):
+                problems[item.key] = f"the module of function {card.name!r} on shelf {shelf} is missing"
+            unused.pop(own, None)
     for item in packs:
         data = _answered(settings, "get", item.key)
         try:

@@ -169,7 +169,7 @@ def test_workers_with_a_directory_of_their_own_share_by_the_store(tmp_path: Path
         report = run_contract(kind, "apart", tmp_path / "cache", STORE=store, XDG_RUNTIME_DIR=str(runtime))
         assert len(report["built"]) == 12
         end = time.monotonic() + 60
-        while time.monotonic() < end and len([p for p in (tmp_path / "store" / "ccr2" / "f").rglob("*") if p.is_file()]) < 12:
+        while time.monotonic() < end and len([p for p in (tmp_path / "store" / "ccr3" / "f").rglob("*") if p.is_file()]) < 12:
             time.sleep(0.2)
     finally:
         shutil.rmtree(runtime)

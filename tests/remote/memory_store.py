@@ -53,6 +53,8 @@ class MemoryStore:
     `watch` is called after each change.
     """
 
+    compares = True
+
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self.objects: dict[str, tuple[bytes, float]] = {}
@@ -124,6 +126,17 @@ class MemoryStore:
 
         await self._request(change)
         return bool(created)
+
+    async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
+        exchanged = []
+
+        def change() -> None:
+            if self.objects.get(key, (None,))[0] == expected:
+                self._put(key, data)
+                exchanged.append(key)
+
+        await self._request(change)
+        return bool(exchanged)
 
     async def replace(self, key: str, data: bytes) -> None:
         await self._request(lambda: self._put(key, data))

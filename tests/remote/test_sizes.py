@@ -18,7 +18,7 @@ from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.remote.address import RemoteSettings
 from compcache.remote.breaker import Breaker
-from compcache.remote.card import MAX_UNPACKED, Card, Packed, decode_pack, encode_card, encode_pack
+from compcache.remote.card import MAX_UNPACKED, Card, Packed, decode_pack, encode_cards, encode_pack
 from compcache.remote.helper.backends import open_backend
 from compcache.remote.helper.reads import LARGEST_MODULE, Reads, Room
 
@@ -34,7 +34,7 @@ class Claiming:
 
     async def get(self, key: str, largest: int, _: object = None) -> bytes:
         if "/f/" in key:
-            return encode_card(Card("f", b"m" * 16, LARGEST_MODULE // 3, 1.0, b""))
+            return encode_cards({"shelf": Card("f", b"m" * 16, LARGEST_MODULE // 3, 1.0, b"")})
         self.asked.append(largest)
         return b"not that large"
 

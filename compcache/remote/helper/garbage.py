@@ -9,7 +9,7 @@ use, if a mark that is older than the grace names the same object, unchanged sin
 * Between that question and the removal lie `DECISION_SECONDS` at most. Who uploads looks again `SETTLE_SECONDS` later whether all is
   there that was stored, and stores it anew otherwise (`uploads.py`): so an upload that crosses a collection is complete in the end.
 
-A mark: magic, a msgpack list of rows ``[key, size, time]``, and the check of all that. Marks: ``ccr2/g/<random name>``.
+A mark: magic, a msgpack list of rows ``[key, size, time]``, and the check of all that. Marks: ``ccr3/g/<random name>``.
 
 Limitations: a store that answers and denies what it has is believed. A request that was given up may be carried out a minute later.
 """
@@ -27,11 +27,11 @@ from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer, sections_of
 from compcache.formats.manifest_writer import WholeManifest
-from compcache.remote.card import MAX_CARD, decode_card, decode_pack
+from compcache.remote.card import MAX_CARDS, decode_cards, decode_pack
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
-from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf, shelf_of
+from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -121,16 +121,16 @@ class GarbageCollector:
         named: set[str] = set()
 
         async def leads_nowhere(item: Listed) -> bool:
-            data = await self._get(item.key, MAX_CARD)
+            data = await self._get(item.key, MAX_CARDS)
             try:
-                card = decode_card(data) if data is not None else None
+                cards = decode_cards(data) if data is not None else None
             except FormatError:
                 return True
-            if card is None or card.module:
+            if cards is None:
                 return False
-            key = module_key(card.module_id)
-            named.add(key)
-            return key not in modules and await self._backend.look(key) is None
+            keys = [module_key(card.module_id) for card in cards.values() if not card.module]
+            named.update(keys)
+            return len(keys) == len(cards) and all([key not in modules and await self._backend.look(key) is None for key in keys])
 
         useless = await _chosen(cards.values(), leads_nowhere)
         useless += await _chosen(packs.values(), lambda item: self._is_useless(item.key))
@@ -160,7 +160,7 @@ class GarbageCollector:
     async def _is_useless(self, key: str) -> bool:
         """Whether an object is of no use now, as far as questions for single keys tell."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
-        largest = {"f": MAX_CARD, "p": LARGEST_PACK, "m": LARGEST_MODULE}[kind]
+        largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE}[kind]
         data = await self._get(key, largest)
         if data is None:
             return False
@@ -169,8 +169,8 @@ class GarbageCollector:
                 decode_pack(data)
                 return False
             if kind == "f":
-                card = decode_card(data)
-                return not card.module and await self._backend.look(module_key(card.module_id)) is None
+                cards = decode_cards(data).values()
+                return all([not card.module and await self._backend.look(module_key(card.module_id)) is None for card in cards])
             places = list(_cards_of(data))
         except FormatError:
             return True
@@ -179,9 +179,9 @@ class GarbageCollector:
         return not any([await self._leads_to(place, key) for place in places])
 
     async def _leads_to(self, place: str, key: str) -> bool:
-        data = await self._get(place, MAX_CARD)
+        data = await self._get(place, MAX_CARDS)
         try:
-            return data is not None and module_key(decode_card(data).module_id) == key
+            return data is not None and any(module_key(card.module_id) == key for card in decode_cards(data).values())
         except FormatError:
             return False
 
@@ -243,5 +243,5 @@ def _cards_of(data: bytes) -> Iterator[str]:
     """
     manifest: Any = WholeManifest(sections_of(data, intact_footer(data))[1])
     platform = platform_shelf(manifest.header.triple, manifest.header.abi)
-    for name, _, needs in manifest.indexed():
-        yield card_key(platform, shelf_of(needs), name)
+    for name, *_ in manifest.indexed():
+        yield card_key(platform, name)

@@ -10,7 +10,7 @@ from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer
 from compcache.remote.answer import FOUND, MISSING, UNAVAILABLE
 from compcache.remote.breaker import PROBE_SECONDS
-from compcache.remote.card import decode_card
+from compcache.remote.card import MAX_CARDS, decode_cards
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.requests import Requests
 from compcache.remote.shelves import LAYOUT, card_key, module_key
@@ -29,8 +29,8 @@ LOOKUP_SECONDS = 1.0
 PATIENCE = 3.0
 _SECONDS_PER_BYTE = 1.0 / (1 << 20)
 _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
-#: What is larger is not a card, or not a module, whatever it says: nothing of it is read.
-_LARGEST_CARD, LARGEST_MODULE = 1 << 20, 1 << 29
+#: What is larger is not a module, whatever it says: nothing of it is read.
+LARGEST_MODULE = 1 << 29
 #: What stands before the host in a URL: messages are logged, and shown to others.
 _PASSWORD = re.compile(r"//[^\s\"]*@")
 #: What stands behind a question mark: tokens of shared access, signatures.
@@ -73,6 +73,7 @@ class Reads:
         self._backend = backend
         self._unanswered = f"{LAYOUT}/f/probe", PROBE_SECONDS  # what a probe asks for, and its time
         self._probing: asyncio.Task[None] | None = None
+        self._asking: dict[str, asyncio.Future[bytes | None]] = {}  # by key
 
     # ---------------------------------------------------------------- look-ups
 
@@ -84,51 +85,69 @@ class Reads:
 
         A request has `seconds` for each try, and `patience` for all of them where that is more.
         """
-        cards, error = await self._cards(name, platform, shelves, seconds, patience)
-        for shelf, data in cards.items():
+        error: Exception | None = None
+        try:
+            cards = await self.cards(name, platform, shelves, seconds, patience)
+        except Exception as failure:  # noqa: BLE001 - whatever the client raises
+            return [UNAVAILABLE, words(failure)]
+        for shelf, card in cards.items():
             try:
-                held = await self.held(data, name, room, patience)
+                module = await self.held(card, room, patience)
             except Exception as failure:  # noqa: BLE001 - whatever the client raises
                 error = failure
                 continue
-            if held is not None:
-                card, module = held
+            if module is not None:
                 return [FOUND, module, card, shelf]
         return [MISSING, ""] if error is None else [UNAVAILABLE, words(error)]
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
         """Whether there is a card of a function on one of the shelves; None where that could not be asked."""
-        cards, error = await self._cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE)
-        return None if error is not None and not cards else bool(cards)
+        try:
+            return bool(await self.cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE))
+        except Exception:  # noqa: BLE001 - whatever the client raises
+            return None
 
-    async def _cards(
-        self, name: str, platform: str, shelves: list[str], seconds: float, patience: float
-    ) -> tuple[dict[str, bytes], BaseException | None]:
-        """The cards by shelf, the best first, and what a request failed with, if one did: nothing is known of its shelf then.
+    async def cards(
+        self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0
+    ) -> dict[str, Card]:
+        """The cards of a function on these shelves, by shelf, the best first. One request, for all who ask at the same time.
 
-        The breaker counts the look-up once.
+        Raises:
+            Exception: what the client raises: whether there are any is not known.
         """
-        keys = [card_key(platform, shelf, name) for shelf in shelves]
-        answers = await asyncio.gather(*[self.get(key, _LARGEST_CARD, seconds, patience) for key in keys], return_exceptions=True)
-        failed = {key: answer for key, answer in zip(keys, answers, strict=True) if isinstance(answer, BaseException)}
-        key, error = next(iter(failed.items()), ("", None))
-        if error is None:
-            self.breaker.succeeded()
-        else:
-            self._failed(key, PROBE_SECONDS, error)
-        return {shelf: answer for shelf, answer in zip(shelves, answers, strict=True) if isinstance(answer, bytes)}, error
+        key = card_key(platform, name)
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.ensure_future(self._ask(key, seconds, patience))
+            asking.add_done_callback(lambda task: self._asking.pop(key) and task.exception())
+        data = await asyncio.shield(asking)
+        try:
+            found = decode_cards(data) if data is not None else {}
+            if any(card.name != name for card in found.values()):
+                raise FormatError("the card is that of another function")
+        except FormatError:
+            self.count("rejected")
+            return {}
+        return {shelf: found[shelf] for shelf in shelves if shelf in found}
 
-    async def held(self, data: bytes, name: str, room: Room | None = None, patience: float = 0.0) -> tuple[Card, bytes] | None:
-        """The card, and the intact module that it leads to; None where it leads nowhere.
+    async def _ask(self, key: str, seconds: float, patience: float) -> bytes | None:
+        """The cards at a key. The breaker counts this as one look-up."""
+        try:
+            data = await self.get(key, MAX_CARDS, seconds, patience)
+        except Exception as error:
+            self._failed(key, PROBE_SECONDS, error)
+            raise
+        self.breaker.succeeded()
+        return data
+
+    async def held(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | None:
+        """The intact module that a card leads to; None where it leads nowhere.
 
         Raises:
             TooLargeError: there is no room for the module.
             Exception: what the client raises: whether the module is there is not known.
         """
         try:
-            card = decode_card(data)
-            if card.name != name:
-                raise FormatError("the card is that of another function")
             if room is not None and not room.reserve(card):
                 raise TooLargeError("the answer has no room for one more module of that size: ask for fewer functions at a time")
             module = card.module or await self._module(card, patience)
@@ -139,7 +158,7 @@ class Reads:
         except FormatError:
             self.count("rejected")
             return None
-        return card, module
+        return module
 
     async def _module(self, card: Card, patience: float) -> bytes | None:
         """The module of a card that does not hold it."""

@@ -58,6 +58,11 @@ class Requests:
         self.rate = 0.0
         self.repeated = 0
 
+    @property
+    def compares(self) -> bool:
+        """See `Backend.compares`."""
+        return self._backend.compares
+
     # ---------------------------------------------------------------- requests
 
     async def get(
@@ -78,6 +83,10 @@ class Requests:
     async def create(self, key: str, data: bytes) -> bool:
         """See `Backend.create`; False also where a try that got no answer has stored the object."""
         return await self._send(lambda _: self._backend.create(key, data), *_limits(data), size=len(data))
+
+    async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
+        """See `Backend.exchange`; False also where a try that got no answer has stored the object."""
+        return await self._send(lambda _: self._backend.exchange(key, data, expected), *_limits(data), size=len(data))
 
     async def replace(self, key: str, data: bytes) -> None:
         """See `Backend.replace`."""

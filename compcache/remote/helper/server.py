@@ -26,12 +26,13 @@ from compcache.remote.helper.packs import LARGEST_PACK, Packs
 from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Reads, Room, is_intact, words
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import CONCURRENT, Uploads
-from compcache.remote.helper.used_shelves import UsedShelves
 from compcache.remote.outbox import Outbox
+from compcache.remote.shelves import card_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
 
 __all__ = ["main"]
@@ -55,9 +56,8 @@ class Helper:
         self._breaker = Breaker(os.path.join(directory, "breaker"))
         self._reads = Reads(backend, self._breaker)
         self._outbox = outbox
-        self._shelves = UsedShelves(self._requests)
-        self._packs = Packs(self._get_pack, self._put_pack, self._shelves)
-        self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs, self._shelves)
+        self._packs = Packs(self._get_pack, self._put_pack, self._locate, self._note_card)
+        self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs)
         self._last_use = time.monotonic()
         self._connections = 0
 
@@ -114,7 +114,8 @@ class Helper:
         self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool, asked: float, patience: float,
         tell: Callable[[float], None],
     ) -> list[list[Any]]:  # fmt: skip
-        """For each function: FOUND, the module, its signatures, and whether a pack had it; MISSING; or UNAVAILABLE and why.
+        """For each function: FOUND, the module, its signatures, what of its imports came with it (name, module, signatures), and whether a
+        pack had it; MISSING; or UNAVAILABLE and why.
 
         `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind, `asked` is the
         monotonic time since when somebody waits. `patience` says for how many seconds: what has not come by then is unavailable, requests
@@ -138,15 +139,15 @@ class Helper:
             packed = await start_up.find(name, wait) if start_up is not None else None
             if packed is not None and is_intact(packed.card, packed.module):
                 self._reads.count("found_in_packs")
-                return [FOUND, packed.module, packed.card.signatures, True]
-            places = self._shelves.among(platform, shelves)
-            outcome, *found = await self._reads.find(name, platform, places, room, seconds=seconds, patience=min(patience, PATIENCE))
+                return [FOUND, packed.module, packed.card.signatures, [], True]
+            outcome, *found = await self._reads.find(name, platform, shelves, room, seconds=seconds, patience=min(patience, PATIENCE))
             if outcome != FOUND:
                 return [outcome, *found]
             module, card, shelf = found
             if start_up is not None and start_up.writes:
                 self._packs.remember(platform, shelf, card, module)
-            return [FOUND, module, card.signatures, False]
+            imports = [[each.name, each.module, each.signatures] for each in card.imports if is_intact(each, each.module)]
+            return [FOUND, module, card.signatures, imports, False]
 
         return await _answers([find(name) for name in names], patience - waited if patience else None)
 
@@ -166,7 +167,7 @@ class Helper:
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
         """For each function whether there is a card on one of the shelves; None where the store does not say."""
-        return await asyncio.gather(*[self._reads.has(name, platform, self._shelves.among(platform, shelves)) for name in names])
+        return await asyncio.gather(*[self._reads.has(name, platform, shelves) for name in names])
 
     async def _do_status(self) -> dict[str, Any]:
         """What `compcache remote status` shows."""
@@ -226,6 +227,16 @@ class Helper:
             return await self._reads.get(key, LARGEST_PACK, _PACK_SECONDS)
         except Exception:  # noqa: BLE001 - it was noted
             return None
+
+    async def _locate(self, name: str, platform: str, shelves: list[str]) -> str:
+        """The shelf of the best card of a function; "" also where that could not be asked for."""
+        try:
+            return next(iter(await self._reads.cards(name, platform, shelves)), "")
+        except Exception:  # noqa: BLE001 - it was noted
+            return ""
+
+    async def _note_card(self, platform: str, shelf: str, card: Card) -> None:
+        await self._uploads.put_card(card_key(platform, card.name), shelf, card)
 
     async def _put_pack(self, key: str, data: bytes) -> None:
         await self._requests.replace(key, data)
