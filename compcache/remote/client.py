@@ -94,12 +94,17 @@ class Inquiry:
         else:
             self._remote.patience.answered()
         self.fetched = self._remote.take_in(self._names, self._question.answer, insists=self._insists)
+        if self.fetched:
+            self.close()
 
     def give_up(self) -> None:
         """The functions are compiled."""
         if self.fetched is None:
             self._remote.count("remote_late")
-            self._question.close()
+
+    def close(self) -> None:
+        """The functions are compiled and queued for upload, or they are not going to be."""
+        self._question.close()
 
     def compiled(self, seconds: float) -> None:
         """They were, in so many seconds."""
@@ -151,11 +156,12 @@ class RemoteStore:
 
     # ---------------------------------------------------------------- fetching
 
-    def inquire(self, names: Iterable[str], *, plain: bool = False, insists: bool = False) -> Inquiry | None:
+    def inquire(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False) -> Inquiry | None:
         """Ask for functions; None where there is nothing to ask, or the store is left alone after failures.
 
         Only names that stand for content are asked for, unless `plain` says that the caller named them on purpose. `insists`: the answer
-        is waited for even if the store has not answered lately.
+        is waited for even if the store has not answered lately. `compiles`: the caller compiles what does not come, and calls
+        `Inquiry.close` then; meanwhile other hosts wait for that.
         """
         wanted = tuple(name for name in names if plain or label_of(name) is not None)
         if not wanted:
@@ -168,7 +174,11 @@ class RemoteStore:
                 self.count("remote_skipped")
                 return None
             patience = _patience(wanted) if insists else 0.0
-            question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic(), patience)
+            stake = self.at_stake(wanted) if compiles else None
+            question = ask(
+                self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic(), patience, stake,
+                keeps=compiles and self.writes,
+            )  # fmt: skip
         except OSError as error:
             reraise_interrupt(error)
             self.complain(str(error))
@@ -187,6 +197,7 @@ class RemoteStore:
             inquiry.arrived(_patience(batch) + _MARGIN)
             if inquiry.fetched is None:
                 inquiry.give_up()
+                inquiry.close()
                 break
             come += inquiry.fetched
             if insists and inquiry.fetched:
@@ -219,7 +230,7 @@ class RemoteStore:
         try:
             if not self._is_in_service(waits=True):
                 return left_alone(url, name, *self._breaker().state())
-            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic(), _PATIENCE)
+            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic(), _PATIENCE, None)
         except OSError as error:
             reraise_interrupt(error)
             return read_answer(self._store, url, name, None, str(error))

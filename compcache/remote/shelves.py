@@ -17,7 +17,7 @@ from compcache.targets.processor_words import processor_with, words_of
 if TYPE_CHECKING:
     from compcache.formats.host import Processor
 
-__all__ = ["card_key", "includes", "lease_key", "module_key", "pack_key", "platform_shelf", "shelf_of", "usable_shelves"]
+__all__ = ["card_key", "includes", "lease_of", "module_key", "pack_key", "platform_shelf", "shelf_of", "usable_shelves"]
 
 #: The layout of the store; a change of it, or of the format of cards, begins a new one beside the old one.
 LAYOUT = "ccr3"
@@ -56,9 +56,9 @@ def card_key(platform: str, func_name: str) -> str:
     return f"{LAYOUT}/f/{platform}/{_place(func_name)}"
 
 
-def lease_key(platform: str, func_name: str) -> str:
-    """Where it says that a function is being compiled: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
-    return f"{LAYOUT}/l/{platform}/{_place(func_name)}"
+def lease_of(key: str) -> str:
+    """Where it says that the function with these cards is being compiled: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
+    return key.replace("/f/", "/l/", 1)
 
 
 def pack_key(platform: str, shelf: str, first_name: str) -> str:

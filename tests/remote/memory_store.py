@@ -53,7 +53,7 @@ class MemoryStore:
     `watch` is called after each change.
     """
 
-    compares = True
+    compares = True  # of its protocol
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

@@ -19,6 +19,7 @@ from compcache.remote import maintenance
 from compcache.remote.address import RemoteSettings
 from compcache.remote.card import decode_cards
 from compcache.remote.helper.garbage import MARKS, Collected, GarbageCollector, UncertainError
+from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import Uploads
@@ -127,8 +128,9 @@ def test_what_is_of_no_use_goes_a_day_after_it_was_found(uploads: list[Upload]) 
         key, card = damaged.cards[0]
         await store.replace(key, card[:-1])
         await store.replace(f"{LAYOUT}/p/x/y/ab/pack", b"not a pack")
+        await store.replace(f"{LAYOUT}/l/x/ab/lease", b"of a host that is gone")
         garbage = content(store) - before
-        assert len(garbage) == 5
+        assert len(garbage) == 6
         for hours in (0, 1, 22):
             await asyncio.sleep(3600 * hours)
             found = await collect(store)
@@ -349,7 +351,7 @@ class Writer:
         packs: Packs = NoPacks()  # type: ignore[assignment]
         requests = Requests(self._store)
         self.task = asyncio.ensure_future(
-            Uploads(Reads(self._store, healthy), requests, self.outbox, packs).go_on()
+            Uploads(Reads(self._store, healthy), requests, self.outbox, packs, Leases(requests, lambda: False)).go_on()
         )
 
     def offer(self, upload: Upload) -> None:

@@ -19,6 +19,7 @@ from compcache.remote.answer import MISSING, UNAVAILABLE
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import MAX_CARDS, Card, decode_cards, encode_cards, merge_cards
 from compcache.remote.helper.backends import open_backend
+from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import Uploads
@@ -262,7 +263,9 @@ class NoPacks:
 
 def uploads_of(store: Any, place: Path) -> Uploads:
     packs: Any = NoPacks()
-    return Uploads(Reads(store, Breaker(str(place / "breaker"))), Requests(store), Outbox(str(place / "outbox")), packs)
+    requests = Requests(store)
+    leases = Leases(requests, lambda: False)
+    return Uploads(Reads(store, Breaker(str(place / "breaker"))), requests, Outbox(str(place / "outbox")), packs, leases)
 
 
 def test_a_card_whose_module_could_not_be_asked_for_is_not_replaced(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Collects what is of no use in a store, and nothing else: whatever happens meanwhile, no function that can be fetched is lost.
 
 A *mark* is an object that names what a collection found to be of no use: cards that do not decode or lead nowhere, modules that no card
-leads to, packs that do not decode. Its own time, by the store's clock, tells its age. A collection removes what it finds to be of no
-use, if a mark that is older than the grace names the same object, unchanged since.
+leads to, packs that do not decode, leases. Its own time, by the store's clock, tells its age. A collection removes what it finds to be of
+no use, if a mark that is older than the grace names the same object, unchanged since.
 
 * Listings only propose. What is removed was asked for by its key immediately before: the object itself, and what would make it useful. That
   a question failed is not an answer: it ends the collection.
@@ -134,7 +134,8 @@ class GarbageCollector:
 
         useless = await _chosen(cards.values(), leads_nowhere)
         useless += await _chosen(packs.values(), lambda item: self._is_useless(item.key))
-        return [*useless, *[item for key, item in modules.items() if key not in named]]
+        leases = await self._list(f"{LAYOUT}/l/")  # whoever holds one changes it each second
+        return [*useless, *[item for key, item in modules.items() if key not in named], *leases.values()]
 
     async def _get(self, key: str, largest: int) -> bytes | None:
         """An object; one that is too large is damaged, and no bytes."""
@@ -160,14 +161,13 @@ class GarbageCollector:
     async def _is_useless(self, key: str) -> bool:
         """Whether an object is of no use now, as far as questions for single keys tell."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
-        largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE}[kind]
+        largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
         data = await self._get(key, largest)
         if data is None:
             return False
         try:
-            if kind == "p":
-                decode_pack(data)
-                return False
+            if kind in "lp":
+                return kind == "l" or not decode_pack(data)
             if kind == "f":
                 cards = decode_cards(data).values()
                 return all([not card.module and await self._backend.look(module_key(card.module_id)) is None for card in cards])

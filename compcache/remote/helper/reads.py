@@ -119,7 +119,7 @@ class Reads:
         asking = self._asking.get(key)
         if asking is None:
             asking = self._asking[key] = asyncio.ensure_future(self._ask(key, seconds, patience))
-            asking.add_done_callback(lambda task: self._asking.pop(key) and task.exception())
+            asking.add_done_callback(lambda task: self._ended(key, task))
         data = await asyncio.shield(asking)
         try:
             found = decode_cards(data) if data is not None else {}
@@ -129,6 +129,11 @@ class Reads:
             self.count("rejected")
             return {}
         return {shelf: found[shelf] for shelf in shelves if shelf in found}
+
+    def _ended(self, key: str, task: asyncio.Future[bytes | None]) -> None:
+        del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # those who wait for it have it, if there are any left
 
     async def _ask(self, key: str, seconds: float, patience: float) -> bytes | None:
         """The cards at a key. The breaker counts this as one look-up."""

@@ -17,17 +17,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from compcache.remote.address import RemoteSettings
-from compcache.remote.answer import FOUND, UNAVAILABLE
+from compcache.remote.answer import FOUND, MISSING, UNAVAILABLE
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
+from compcache.remote.helper.leases import LONGEST_WAIT, Leases
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
 from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Reads, Room, is_intact, words
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import CONCURRENT, Uploads
 from compcache.remote.outbox import Outbox
-from compcache.remote.shelves import card_key
+from compcache.remote.shelves import card_key, lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -44,6 +45,9 @@ _MANY = 4  # names in one question
 #: How long the pack of a start-up is waited for, with many names and with few: a store that does not answer must be noticed by look-ups.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
 _IDLE_SECONDS = 60.0
+#: A function whose compilation takes less than so many requests is compiled by each host that lacks it. Whoever will compile waits for as
+#: long as they take, or so many seconds, to hear whether another host does.
+_LEASE_REQUESTS, _LEASE_SECONDS = 6, 0.5
 
 
 class Helper:
@@ -57,7 +61,8 @@ class Helper:
         self._reads = Reads(backend, self._breaker)
         self._outbox = outbox
         self._packs = Packs(self._get_pack, self._put_pack, self._locate, self._note_card)
-        self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs)
+        self._leases = Leases(self._requests, lambda: bool(self._outbox.names()))
+        self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs, self._leases)
         self._last_use = time.monotonic()
         self._connections = 0
 
@@ -103,7 +108,7 @@ class Helper:
                 return
             operation, *arguments = decode(await reader.readexactly(size))
             if operation == "find":
-                arguments.append(lambda seconds: writer.write(encode({STAKE: seconds})))
+                arguments += [lambda seconds: writer.write(encode({STAKE: seconds})), reader.at_eof]
             answer = await getattr(self, f"_do_{operation}")(*arguments)
             writer.write(encode(answer))
             await writer.drain()
@@ -112,7 +117,7 @@ class Helper:
 
     async def _do_find(
         self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool, asked: float, patience: float,
-        tell: Callable[[float], None],
+        stake: float | None, tell: Callable[[float], None], gone: Callable[[], bool],
     ) -> list[list[Any]]:  # fmt: skip
         """For each function: FOUND, the module, its signatures, what of its imports came with it (name, module, signatures), and whether a
         pack had it; MISSING; or UNAVAILABLE and why.
@@ -120,7 +125,8 @@ class Helper:
         `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind, `asked` is the
         monotonic time since when somebody waits. `patience` says for how many seconds: what has not come by then is unavailable, requests
         are made again for longer, and a store in doubt is waited for; 0: the question is one look-up that must not take long. `tell` is
-        told how many seconds compiling took what is there and takes longer to fetch than a card.
+        told how many seconds compiling took what is there and takes longer to fetch than a card. `stake`: the asker compiles what is
+        missing, in about so many seconds (0.0: not known), and keeps its connection until then; one of many hosts does so (`leases.py`).
         """
         if patience and self._breaker.is_doubtful():
             await asyncio.shield(self._reads.probe())
@@ -134,6 +140,9 @@ class Helper:
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for all the others
         room = Room(tell)
+        settles = stake is not None and writes and not patience and self._is_worth_a_lease(stake)
+        if settles:
+            tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, _LEASE_REQUESTS * self._reads.requests.latency)))
 
         async def find(name: str) -> list[Any]:
             packed = await start_up.find(name, wait) if start_up is not None else None
@@ -141,6 +150,9 @@ class Helper:
                 self._reads.count("found_in_packs")
                 return [FOUND, packed.module, packed.card.signatures, [], True]
             outcome, *found = await self._reads.find(name, platform, shelves, room, seconds=seconds, patience=min(patience, PATIENCE))
+            if outcome == MISSING and name == names[0] and settles:
+                await self._settle(name, platform, shelves, stake or 0.0, tell, gone)
+                outcome, *found = await self._reads.find(name, platform, shelves, room, seconds=seconds)
             if outcome != FOUND:
                 return [outcome, *found]
             module, card, shelf = found
@@ -150,6 +162,21 @@ class Helper:
             return [FOUND, module, card.signatures, imports, False]
 
         return await _answers([find(name) for name in names], patience - waited if patience else None)
+
+    def _is_worth_a_lease(self, stake: float) -> bool:
+        return self._requests.compares and not 0 < stake < _LEASE_REQUESTS * self._reads.requests.latency
+
+    async def _settle(
+        self, name: str, platform: str, shelves: list[str], stake: float, tell: Callable[[float], None], gone: Callable[[], bool]
+    ) -> None:
+        """Have the asker compile a function, or wait for the host that does."""
+        seconds = 2 * stake + 1.0 if stake else LONGEST_WAIT
+
+        async def look() -> bool:
+            return bool(await self._reads.cards(name, platform, shelves))
+
+        with suppress(Exception):  # a lease that cannot be had is none
+            await self._leases.settle(lease_of(card_key(platform, name)), seconds, look, gone, lambda: tell(seconds))
 
     async def _do_probe(self) -> bool:
         """Whether the store answers again after it was left alone."""

@@ -10,11 +10,13 @@ from compcache.errors import FormatError
 from compcache.remote.card import decode_cards, encode_cards, merge_cards
 from compcache.remote.helper.garbage import SETTLE_SECONDS
 from compcache.remote.helper.packs import LARGEST_PACK
+from compcache.remote.shelves import lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from compcache.remote.card import Card
+    from compcache.remote.helper.leases import Leases
     from compcache.remote.helper.packs import Packs
     from compcache.remote.helper.reads import Reads
     from compcache.remote.helper.requests import Requests
@@ -36,11 +38,12 @@ _MERGES = 8
 class Uploads:
     """The uploads of one store. That they fail need not mean that look-ups do: readers of a store that takes nothing go on reading."""
 
-    def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs) -> None:
+    def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs, leases: Leases) -> None:
         self._reads = reads
         self._requests = requests
         self._outbox = outbox
         self._packs = packs
+        self._leases = leases
         self.news = asyncio.Event()  # the outbox has something new
         self._turn = asyncio.Lock()
         self._pause = 0.0
@@ -189,6 +192,8 @@ class Uploads:
                     self._packs.remember(platform, shelf, card, card.module or upload.module)
 
     def _is_worth_it(self, upload: Upload) -> bool:
+        if any(self._leases.holds(lease_of(key)) for key, _ in upload.cards):
+            return True  # others wait for it
         size = len(upload.module) + sum(len(card) for _, card in upload.cards[:1])
         requests = self._reads.requests
         return upload.always or upload.seconds > requests.latency + size * requests.rate
