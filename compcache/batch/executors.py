@@ -51,7 +51,7 @@ class Renewable:
     """
 
     def __init__(self, given: Executor | Callable[[], Executor]) -> None:
-        self._open: Callable[[], Executor] | None = None if hasattr(given, "submit") else given  # type: ignore[assignment]
+        self._open: Callable[[], Executor] | None = None if hasattr(given, "submit") else given
         self._executor: Any = given if self._open is None else self._open()
 
     @property

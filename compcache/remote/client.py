@@ -403,10 +403,10 @@ class RemoteStore:
         return maintenance.verify(self.settings)
 
     def collect_garbage(
-        self, *, older_than: float | None = None, grace: float = maintenance.GRACE, dry_run: bool = False
+        self, *, older_than: float | None = None, unused_for: float | None = None, grace: float = maintenance.GRACE, dry_run: bool = False
     ) -> maintenance.RemoteGarbage:
         """See `compcache.remote.maintenance.collect_garbage`."""
-        return maintenance.collect_garbage(self.settings, older_than=older_than, grace=grace, dry_run=dry_run)
+        return maintenance.collect_garbage(self.settings, older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
 
     # -------------------------------------------------------------------- both
 

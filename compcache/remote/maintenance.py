@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
     from compcache.remote.address import RemoteSettings
 
-__all__ = ["GRACE", "RemoteGarbage", "RemoteObject", "RemoteReport", "collect_garbage", "status", "verify"]
+__all__ = ["GRACE", "LONGEST_UNUSED", "RemoteGarbage", "RemoteObject", "RemoteReport", "collect_garbage", "status", "verify"]
 
 #: A collection asks a question for each object. That the helper ends is noticed at once.
 _PATIENCE = 86400.0
 #: The time between the two collections that find something to be of no use, in seconds.
 GRACE = 86400.0
+#: For so long notes of uses are kept, in seconds.
+LONGEST_UNUSED = 90 * 86400.0
 
 
 class RemoteObject(NamedTuple):
@@ -101,7 +103,12 @@ def verify(settings: RemoteSettings) -> RemoteReport:
 
 
 def collect_garbage(
-    settings: RemoteSettings, *, older_than: float | None = None, grace: float = GRACE, dry_run: bool = False
+    settings: RemoteSettings,
+    *,
+    older_than: float | None = None,
+    unused_for: float | None = None,
+    grace: float = GRACE,
+    dry_run: bool = False,
 ) -> RemoteGarbage:
     """Remove what is of no use: cards that do not decode or lead nowhere, modules that no card leads to, packs that do not decode.
 
@@ -111,13 +118,18 @@ def collect_garbage(
     Args:
         settings: the store.
         older_than: also remove cards and packs that were written longer ago than so many seconds, whatever they are.
+        unused_for: also remove cards and packs that were written longer ago than so many seconds, and that no host which may write notes of
+            its uses has been given since; 90 days at most.
         grace: how long ago, in seconds; longer than any upload takes.
         dry_run: remove nothing, and leave nothing for the next collection.
 
     Raises:
         StorageError: the store did not answer a question. Nothing was removed because of that.
+        ValueError: `unused_for` is longer than notes of uses are kept.
     """
-    answer = _answered(settings, "collect", grace, older_than, dry_run)
+    if unused_for is not None and unused_for > LONGEST_UNUSED:
+        raise ValueError(f"unused_for is {unused_for:g} s: notes of uses are kept for {LONGEST_UNUSED:g} s (90 days)")
+    answer = _answered(settings, "collect", grace, older_than, dry_run, unused_for)
     return RemoteGarbage(*[tuple(_objects(rows)) for rows in answer])
 
 

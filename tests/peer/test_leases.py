@@ -42,7 +42,7 @@ print(compiled)
 
 @pytest.mark.parametrize("kind", ["redis", "s3"])
 def test_hosts_that_start_together_with_an_empty_store_compile_little_twice(kind: str, tmp_path: Path) -> None:
-    """Without leases each host compiles each. Above 1 are hosts that did not hear in time that another one compiles: the machine is busy."""
+    """Without leases each host compiles each. Above 1 are hosts that did not hear of another one in time: the machine is busy."""
     server, port, url = SERVERS[kind](tmp_path)
     own = {**os.environ, **variables(port), "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))}
     hosts = []

@@ -23,6 +23,7 @@ from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import Uploads
+from compcache.remote.helper.uses import USES, Uses, decode_uses, use_of
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import LAYOUT, module_key
 
@@ -78,8 +79,8 @@ def in_store(work: Callable[[MemoryStore], Coroutine[Any, Any, Any]]) -> Any:
     return run(start())
 
 
-async def collect(store: MemoryStore, *, grace: float = DAY, older_than: float | None = None, dry_run: bool = False) -> Collected:
-    return await GarbageCollector(store).collect(grace=grace, older_than=older_than, dry_run=dry_run)
+async def collect(store: MemoryStore, *, grace: float = DAY, **more: Any) -> Collected:
+    return await GarbageCollector(store).collect(grace=grace, **{"older_than": None, "dry_run": False, **more})
 
 
 async def put(store: MemoryStore, upload: Upload, *, module: bool = True, cards: bool = True) -> None:
@@ -168,6 +169,42 @@ def test_what_is_old_goes_when_it_is_asked_for_but_no_module_that_a_card_leads_t
         found = await collect(store, older_than=30 * DAY)
         assert keys(found.removed) == keys_of_cards(uploads[2])
         assert is_reachable(store, uploads[0])
+
+    in_store(work)
+
+
+def test_what_no_reader_has_used_goes_when_it_is_asked_for(uploads: list[Upload], tmp_path: Path) -> None:
+    """Notes are left once a day, and not for ever."""
+    used, unused = uploads[2:]
+
+    async def work(store: MemoryStore) -> None:
+        await put(store, used)
+        await put(store, unused)
+        names = [next(iter(decode_cards(card).values())).name for _, card in used.cards]
+        await asyncio.sleep(40 * DAY)
+        hosts = [Uses(Requests(store), str(tmp_path)) for _ in range(2)]
+        for host in hosts:  # two helpers of one host, one after the other
+            host.note(names[0])
+            await host.leave()
+            host.note(names[1])
+            await host.leave()
+        assert len([key for key in store.objects if key.startswith(USES)]) == 1
+        await asyncio.sleep(DAY)
+        assert (await collect(store)).removed == []
+        found = await collect(store, unused_for=30 * DAY)
+        assert keys(found.removed) == sorted([*keys_of_cards(unused), used.cards[1][0]])
+        os.utime(tmp_path / "used", (0, 0))  # a day later
+        later = Uses(Requests(store), str(tmp_path))
+        later.note(names[0])
+        await later.leave()
+        await put(store, used)
+        await asyncio.sleep(31 * DAY)
+        assert keys((await collect(store, unused_for=32 * DAY)).removed) == []
+        notes = [key for key in store.objects if key.startswith(USES)]
+        assert decode_uses(store.objects[notes[-1]][0]) == {use_of(key) for key in keys_of_cards(used)}
+        await asyncio.sleep(60 * DAY)
+        found = await collect(store, unused_for=30 * DAY)
+        assert set(keys(found.removed)) == {*keys_of_cards(used), *notes}
 
     in_store(work)
 

@@ -31,6 +31,8 @@ from compcache.remote.card import MAX_CARDS, decode_cards, decode_pack
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
+from compcache.remote.helper.uses import USES, decode_uses, use_of
+from compcache.remote.maintenance import LONGEST_UNUSED
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
 
 if TYPE_CHECKING:
@@ -75,12 +77,13 @@ class GarbageCollector:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def collect(self, *, grace: float, older_than: float | None, dry_run: bool) -> Collected:
-        """Remove what two generations found to be of no use, and with `older_than` (seconds) cards and packs that are older.
+    async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
+        """Remove what two generations found to be of no use, and cards and packs that are older, or have not been used for longer.
 
         Args:
             grace: how many seconds lie between the generations at least.
             older_than: also remove cards and packs that were written longer ago than so many seconds.
+            unused_for: also remove those that were written longer ago and that no reader has noted to have used since (`uses.py`).
             dry_run: remove nothing, and leave no mark.
         """
         cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in "fpm"]
@@ -94,7 +97,13 @@ class GarbageCollector:
             now = await self._write_mark(useless)
         old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
         doomed = [item for item in useless if old is not None and old.rows.get(item.key) == _state(item)]
-        aged = [item for item in (*cards.values(), *packs.values()) if older_than is not None and 0 < item.modified < now - older_than]
+        known = (*cards.values(), *packs.values())
+        aged = [item for item in known if older_than is not None and 0 < item.modified < now - older_than]
+        if unused_for is not None:
+            notes = await self._list(USES)
+            used = await self._used([note for note in notes.values() if note.modified >= now - unused_for])
+            aged += [item for item in known if 0 < item.modified < now - unused_for and use_of(item.key) not in used]
+            aged += [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
         removed = [
             item
             for item in dict.fromkeys([*doomed, *aged])
@@ -136,6 +145,14 @@ class GarbageCollector:
         useless += await _chosen(packs.values(), lambda item: self._is_useless(item.key))
         leases = await self._list(f"{LAYOUT}/l/")  # whoever holds one changes it each second
         return [*useless, *[item for key, item in modules.items() if key not in named], *leases.values()]
+
+    async def _used(self, notes: list[Listed]) -> set[bytes]:
+        """What readers say that they have used."""
+        used: set[bytes] = set()
+        for at in range(0, len(notes), _AT_ONCE):
+            found = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[at : at + _AT_ONCE]])
+            used.update(*[decode_uses(data or b"") for data in found])
+        return used
 
     async def _get(self, key: str, largest: int) -> bytes | None:
         """An object; one that is too large is damaged, and no bytes."""

@@ -27,6 +27,7 @@ from compcache.remote.helper.packs import LARGEST_PACK, Packs
 from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Reads, Room, is_intact, words
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import CONCURRENT, Uploads
+from compcache.remote.helper.uses import Uses
 from compcache.remote.outbox import Outbox
 from compcache.remote.shelves import card_key, lease_of
 
@@ -45,6 +46,8 @@ _MANY = 4  # names in one question
 #: How long the pack of a start-up is waited for, with many names and with few: a store that does not answer must be noticed by look-ups.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
 _IDLE_SECONDS = 60.0
+#: After so long a helper that is still wanted leaves notes of what was used.
+_NOTES_SECONDS = 3600.0
 #: A function whose compilation takes less than so many requests is compiled by each host that lacks it. Whoever will compile waits for as
 #: long as they take, or so many seconds, to hear whether another host does.
 _LEASE_REQUESTS, _LEASE_SECONDS = 6, 0.5
@@ -63,6 +66,8 @@ class Helper:
         self._packs = Packs(self._get_pack, self._put_pack, self._locate, self._note_card)
         self._leases = Leases(self._requests, lambda: bool(self._outbox.names()))
         self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs, self._leases)
+        self._uses = Uses(self._requests, directory)
+        self._left = time.monotonic()  # when notes of uses were left
         self._last_use = time.monotonic()
         self._connections = 0
 
@@ -75,10 +80,18 @@ class Helper:
         uploader = asyncio.create_task(self._uploads.go_on())
         if self._breaker.is_half_open():
             self._reads.probe()
-        while self._is_wanted():  # noqa: ASYNC110 - time passes
+        while self._is_wanted():
             await asyncio.sleep(1.0)
+            if time.monotonic() - self._left > _NOTES_SECONDS:
+                await self._leave_uses()
         server.close()
+        await self._leave_uses()
         uploader.cancel()
+
+    async def _leave_uses(self) -> None:
+        self._left = time.monotonic()
+        with suppress(Exception):  # who may only read leaves none
+            await asyncio.wait_for(self._uses.leave(), PATIENCE)
 
     def _is_wanted(self) -> bool:
         if not os.path.exists(os.path.join(self._directory, SOCKET)):
@@ -148,6 +161,7 @@ class Helper:
             packed = await start_up.find(name, wait) if start_up is not None else None
             if packed is not None and is_intact(packed.card, packed.module):
                 self._reads.count("found_in_packs")
+                self._uses.note(name)
                 return [FOUND, packed.module, packed.card.signatures, [], True]
             outcome, *found = await self._reads.find(name, platform, shelves, room, seconds=seconds, patience=min(patience, PATIENCE))
             if outcome == MISSING and name == names[0] and settles:
@@ -156,6 +170,7 @@ class Helper:
             if outcome != FOUND:
                 return [outcome, *found]
             module, card, shelf = found
+            self._uses.note(name)
             if start_up is not None and start_up.writes:
                 self._packs.remember(platform, shelf, card, module)
             imports = [[each.name, each.module, each.signatures] for each in card.imports if is_intact(each, each.module)]
@@ -238,10 +253,13 @@ class Helper:
         except Exception as error:  # noqa: BLE001
             return words(error)
 
-    async def _do_collect(self, grace: float, older_than: float | None, dry_run: bool) -> list[list[list[Any]]] | str:
+    async def _do_collect(
+        self, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None
+    ) -> list[list[list[Any]]] | str:
         """What a collection of garbage removed, and what it left for a later one; text where it ended before."""
         try:
-            found = await GarbageCollector(self._requests).collect(grace=grace, older_than=older_than, dry_run=dry_run)
+            collector = GarbageCollector(self._requests)
+            found = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
         except Exception as error:  # noqa: BLE001
             return words(error)
         return [[list(item) for item in items] for items in found]
