@@ -6,8 +6,8 @@ publisher keeps beside it; `imports` are rows ``[name, module_id, size, seconds,
 directly or not, as far as that is small. A card is a pointer and decides nothing: the module that it leads to is verified by its own
 digest (and signature), and must realize the function.
 
-A pack is a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed by zlib, and the check of
-all that.
+A pack is a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed by LZMA, and the check of
+all that. A Python that was built without LZMA compresses by zlib, which all read, and does not read the others.
 
 Limitations: the cards of a function are `MAX_CARDS` bytes at most: the oldest shelves are left out. What a pack holds is `MAX_UNPACKED`.
 """
@@ -15,6 +15,7 @@ Limitations: the cards of a function are `MAX_CARDS` bytes at most: the oldest s
 from __future__ import annotations
 
 import zlib
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
@@ -32,8 +33,8 @@ __all__ = [
 ]  # fmt: skip
 
 _MAGIC = b"CCCARD2\0"
-_PACK_MAGIC = b"CCPACK3\0"
-#: Modules are much alike: more effort saves little.
+_PACK_MAGICS = {"xz": b"CCPACK3X", "zlib": b"CCPACK3Z"}
+#: Modules are much alike, over distances that zlib does not look back; more effort saves little.
 _EFFORT = 1
 #: The size of modules, in bytes, up to which the card holds them: one request instead of two.
 INLINE_LIMIT = 32 << 10
@@ -118,12 +119,26 @@ class Packed(NamedTuple):
     module: bytes
 
 
+def _lzma() -> Any:
+    """The module of the standard library, None where it was built without; imported by the helper process alone."""
+    try:
+        return import_module("lzma")
+    except ImportError as error:
+        reraise_interrupt(error)
+        return None
+
+
 def encode_pack(items: Iterable[Packed]) -> bytes:
     """The bytes of a pack."""
     items = list(items)
     cards = [[*item.card[:4], b"", item.card.signatures] for item in items]
     modules = {item.card.module_id: item.module for item in items}
-    data = _PACK_MAGIC + zlib.compress(msgpack.packb([cards, list(modules.items())], unicode_errors="surrogatepass"), _EFFORT)
+    lzma = _lzma()
+    plain: bytes = msgpack.packb([cards, list(modules.items())], unicode_errors="surrogatepass")
+    if lzma is None:
+        data = _PACK_MAGICS["zlib"] + zlib.compress(plain, _EFFORT)
+    else:
+        data = _PACK_MAGICS["xz"] + lzma.compress(plain, preset=_EFFORT)
     return data + check(data)
 
 
@@ -133,17 +148,23 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     Raises:
         FormatError: the bytes are not a pack, or damaged.
     """
-    if data[: len(_PACK_MAGIC)] != _PACK_MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+    magic, packed = data[:8], data[8:-CHECK_SIZE]
+    if magic not in _PACK_MAGICS.values() or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("it is not a pack of a known version, or damaged")
+    lzma = _lzma()
+    unpacking: Any = zlib.decompressobj()
+    if magic == _PACK_MAGICS["xz"]:
+        if lzma is None:
+            raise FormatError("this Python was built without LZMA, which the pack is compressed by")
+        unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
     try:
-        unpacking = zlib.decompressobj()
-        plain = unpacking.decompress(data[len(_PACK_MAGIC) : -CHECK_SIZE], MAX_UNPACKED)
+        plain = unpacking.decompress(packed, MAX_UNPACKED)
         if not unpacking.eof:
             raise FormatError("the pack holds more than packs do, or is cut")
         cards, rows = msgpack.unpackb(plain, unicode_errors="surrogatepass")
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known = [_card(card, []) for card in cards]
         return {card.name: Packed(card, modules[card.module_id]) for card in known}
-    except (ValueError, TypeError, KeyError, zlib.error) as error:
+    except Exception as error:  # of msgpack, zlib, LZMA, or fields of other types
         reraise_interrupt(error)
         raise FormatError(f"the pack does not decode: {error}") from error
