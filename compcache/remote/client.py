@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from compcache.errors import CompcacheError
+from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
@@ -17,7 +17,7 @@ from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
 from compcache.remote.address import WRITE
 from compcache.remote.adopt import adopt_module
-from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone, read_answer
+from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone, mapped, read_answer
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import IMPORTS_LIMIT, INLINE_LIMIT, Card, encode_cards
 from compcache.remote.connection import ask, wake_helper
@@ -177,7 +177,7 @@ class RemoteStore:
             stake = self.at_stake(wanted) if compiles else None
             question = ask(
                 self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic(), patience, stake,
-                keeps=compiles and self.writes,
+                self._store.temporary, keeps=compiles and self.writes,
             )  # fmt: skip
         except OSError as error:
             reraise_interrupt(error)
@@ -230,7 +230,7 @@ class RemoteStore:
         try:
             if not self._is_in_service(waits=True):
                 return left_alone(url, name, *self._breaker().state())
-            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic(), _PATIENCE, None)
+            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic(), _PATIENCE, None, "")
         except OSError as error:
             reraise_interrupt(error)
             return read_answer(self._store, url, name, None, str(error))
@@ -244,7 +244,7 @@ class RemoteStore:
         distrusted: list[str] = []
         for name, (outcome, data, *rest) in zip(names, answers, strict=True):
             self._store.stats.asked(name, f"{outcome}{f': {data}' if isinstance(data, str) and data else ''}")
-            if outcome != FOUND or not isinstance(data, bytes) or not rest or not isinstance(rest[0], bytes):
+            if outcome != FOUND or not isinstance(data, (bytes, str)) or not rest or not isinstance(rest[0], bytes):
                 self.count("remote_errors" if outcome == UNAVAILABLE else "remote_misses")
                 continue
             adopted = self._adopt(name, data, rest[0])
@@ -272,9 +272,11 @@ class RemoteStore:
             return ()
         return self.fetch(names, plain=True, insists=insists)
 
-    def _adopt(self, name: str, data: bytes, signatures: bytes) -> Adopted | None:
+    def _adopt(self, name: str, data: bytes | str, signatures: bytes) -> Adopted | None:
+        """Take in a module, or the one in a file that the helper has written."""
         try:
-            adopted = adopt_module(self._store, data, wanted=name, signatures=signatures)
+            module = data if isinstance(data, bytes) else self._taken(data)
+            adopted = adopt_module(self._store, module, wanted=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             self.count("remote_rejected")
@@ -282,8 +284,17 @@ class RemoteStore:
             self._store.stats.refused(name, f"remote store: {error}")
             return None
         self.count("remote_hits")
-        self.count("remote_size", len(data))
+        self.count("remote_size", len(module))
         return adopted
+
+    def _taken(self, path: str) -> memoryview:
+        if os.path.dirname(path) != self._store.temporary:
+            raise FormatError(f"the helper process names a file that is not in {self._store.temporary}")
+        try:
+            return mapped(path)
+        finally:
+            with suppress(OSError):
+                os.unlink(path)
 
     def note_stake(self, names: Iterable[str], seconds: float) -> None:
         """Compiling these functions took so many seconds."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_backend"]
 
 _CONNECT = "250ms"
+_PART = 1 << 20
 _LONGEST = "1h"  # `Requests` gives up earlier
 #: A link, a socket, or what `read_file` refuses.
 _NO_OBJECT = (ELOOP, ENOTDIR, ENXIO, None)
@@ -66,6 +67,9 @@ class Backend(Protocol):
 
         `begun` is called when the store has begun to answer, if that is told before the whole answer is there.
         """
+
+    def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        """The same in parts of some MiB at most. Raises `FileNotFoundError` where there is none."""
 
     async def create(self, key: str, data: bytes) -> bool:
         """Store an object unless the key is taken; whether it was stored."""
@@ -129,6 +133,16 @@ class _Directory:
 
     def pause_after(self, error: Exception) -> float | None:
         return 0.0 if isinstance(error, OSError) and error.errno in _PASSING else None
+
+    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(opened.number)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(key)
+        if status.st_size > largest:
+            raise TooLargeError(key)
+        while part := await asyncio.to_thread(os.read, opened.number, _PART):
+            yield part
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -247,6 +261,13 @@ class _ObjectStore:
             return bytes(await found.bytes_async())
         except FileNotFoundError:
             return None
+
+    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        found = await self._obstore.get_async(self._store, key)
+        if found.meta["size"] > largest:
+            raise TooLargeError(key)
+        async for part in found.stream(min_chunk_size=_PART):
+            yield bytes(part)
 
     def pause_after(self, error: Exception) -> float | None:
         if type(error) is not self._obstore.exceptions.GenericError:
@@ -383,6 +404,19 @@ class _Redis:
         if len(found) > largest:
             raise TooLargeError(key)
         return found or None  # nothing that is stored is empty
+
+    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        at = 0
+        while at <= largest:
+            with _allowing(_PART):
+                part: bytes = await self._redis.getrange(self._prefix + key, at, at + _PART - 1)
+            if not part and not at:
+                raise FileNotFoundError(key)
+            if not part:
+                return
+            yield part
+            at += len(part)
+        raise TooLargeError(key)
 
     def pause_after(self, error: Exception) -> float | None:
         return 0.0 if isinstance(error, self._passing) and not isinstance(error, self._refusing) else None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import FormatError
 from compcache.identity import label_of
 from compcache.remote.card import MAX_UNPACKED, Packed, decode_pack, encode_pack
+from compcache.remote.helper.reads import STREAMED
 from compcache.remote.shelves import pack_key
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ __all__ = ["LARGEST_PACK", "Packs", "StartUp"]
 #: The size of the modules of a pack, in bytes, and what is read of one at most.
 MAX_PACK, LARGEST_PACK = 32 << 20, MAX_UNPACKED
 #: The size of a module in it.
-_MAX_MODULE = 4 << 20
+_MAX_MODULE = STREAMED
 #: Fewer functions than these are not worth a request of their own.
 _FEWEST = 4
 #: The bytes of modules that are remembered to make packs of.

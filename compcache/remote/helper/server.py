@@ -46,6 +46,8 @@ _MANY = 4  # names in one question
 #: How long the pack of a start-up is waited for, with many names and with few: a store that does not answer must be noticed by look-ups.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
 _IDLE_SECONDS = 60.0
+#: After so long files with modules are removed that their asker has not opened.
+_TAKEN_SECONDS = 30.0
 #: After so long a helper that is still wanted leaves notes of what was used.
 _NOTES_SECONDS = 3600.0
 #: A function whose compilation takes less than so many requests is compiled by each host that lacks it. Whoever will compile waits for as
@@ -130,7 +132,7 @@ class Helper:
 
     async def _do_find(
         self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool, asked: float, patience: float,
-        stake: float | None, tell: Callable[[float], None], gone: Callable[[], bool],
+        stake: float | None, place: str, tell: Callable[[float], None], gone: Callable[[], bool],
     ) -> list[list[Any]]:  # fmt: skip
         """For each function: FOUND, the module, its signatures, what of its imports came with it (name, module, signatures), and whether a
         pack had it; MISSING; or UNAVAILABLE and why.
@@ -140,6 +142,7 @@ class Helper:
         are made again for longer, and a store in doubt is waited for; 0: the question is one look-up that must not take long. `tell` is
         told how many seconds compiling took what is there and takes longer to fetch than a card. `stake`: the asker compiles what is
         missing, in about so many seconds (0.0: not known), and keeps its connection until then; one of many hosts does so (`leases.py`).
+        `place` is the directory for modules that are not held, "" if there is none; the answer has their paths.
         """
         if patience and self._breaker.is_doubtful():
             await asyncio.shield(self._reads.probe())
@@ -152,7 +155,7 @@ class Helper:
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for all the others
-        room = Room(tell)
+        room = Room(tell, place)
         settles = stake is not None and writes and not patience and self._is_worth_a_lease(stake)
         if settles:
             tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, _LEASE_REQUESTS * self._reads.requests.latency)))
@@ -171,12 +174,15 @@ class Helper:
                 return [outcome, *found]
             module, card, shelf = found
             self._uses.note(name)
-            if start_up is not None and start_up.writes:
+            if start_up is not None and start_up.writes and isinstance(module, bytes):
                 self._packs.remember(platform, shelf, card, module)
             imports = [[each.name, each.module, each.signatures] for each in card.imports if is_intact(each, each.module)]
             return [FOUND, module, card.signatures, imports, False]
 
-        return await _answers([find(name) for name in names], patience - waited if patience else None)
+        try:
+            return await _answers([find(name) for name in names], patience - waited if patience else None)
+        finally:
+            asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove, room.files)
 
     def _is_worth_a_lease(self, stake: float) -> bool:
         return self._requests.compares and not 0 < stake < _LEASE_REQUESTS * self._reads.requests.latency
@@ -296,6 +302,13 @@ async def _answers(questions: list[Coroutine[Any, Any, list[Any]]], seconds: flo
     for task in late:
         task.cancel()
     return [[UNAVAILABLE, "it did not answer in time"] if task in late else task.result() for task in tasks]
+
+
+def _remove(paths: list[str]) -> None:
+    """Files that the asker has opened by now, if it wanted them."""
+    for path in paths:
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def _code_on_disk() -> tuple[int, int]:
