@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONCURRENT", "Uploads"]
 
-CONCURRENT = 16
+CONCURRENT = 32
 #: So often a module may be refused while others are taken.
 _REFUSALS = 3
 #: So many uploads that fail one after the other let all others wait.
