@@ -48,7 +48,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cache",),
     ("frontend",),
     ("__init__",),
-    ("batch", "clang", "numba"),
+    ("batch", "clang", "dask", "numba"),
     ("packaging",),
     ("cli",),
     ("__main__",),

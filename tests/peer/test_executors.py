@@ -104,6 +104,29 @@ def test_a_job_that_takes_too_long_is_given_up(client: Any, tmp_path: Path) -> N
     assert len(report.built) == 8
 
 
+def test_a_worker_has_what_a_graph_calls_before_its_tasks_run(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its functions are in a cache that is not there any more, and in a store that is gone when the tasks run."""
+    import dask
+
+    from compcache.dask import PrefetchPlugin, functions_of
+
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    url = (tmp_path / "store").as_uri()
+    with Cache(tmp_path / "cache", remote=url, remote_mode="write") as cache:
+        target = cache.get_or_compile("f", lambda: ModuleSource("define i64 @f(i64 %x) {\n ret i64 %x\n}\n"))
+        cache.push(["f"])
+        assert cache.flush_uploads(60)
+        graph = dask.delayed(sum)([dask.delayed(target, pure=True)(number) for number in range(4)])
+        plugin = PrefetchPlugin(functions_of(graph), remote=url)
+        shutil.rmtree(tmp_path / "cache")
+        client.register_plugin(plugin)
+        shutil.rmtree(tmp_path / "store")
+        assert (tmp_path / "cache").exists()
+        assert client.compute(graph).result(60) == 6
+    shutil.rmtree(tmp_path / "run")
+
+
 # -------------------------------------------------------------------------------------- any executor
 
 PACKAGES = {
