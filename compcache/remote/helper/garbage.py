@@ -31,6 +31,7 @@ from compcache.remote.card import MAX_CARDS, decode_cards, decode_pack
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
+from compcache.remote.helper.surveys import Survey, read_surveys, write_surveys
 from compcache.remote.helper.uses import USES, decode_uses, use_of
 from compcache.remote.maintenance import LONGEST_UNUSED
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
@@ -76,6 +77,8 @@ class GarbageCollector:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._known: dict[str, Survey] = {}  # of earlier collections
+        self._surveyed: dict[str, Survey] = {}
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
         """Remove what two generations found to be of no use, and cards and packs that are older, or have not been used for longer.
@@ -95,6 +98,7 @@ class GarbageCollector:
             )
         else:
             now = await self._write_mark(useless)
+            await write_surveys(self._backend, self._known, self._surveyed)
         old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
         doomed = [item for item in useless if old is not None and old.rows.get(item.key) == _state(item)]
         known = (*cards.values(), *packs.values())
@@ -128,8 +132,14 @@ class GarbageCollector:
     async def _useless(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
         """What looks useless, as far as the listings tell."""
         named: set[str] = set()
+        known = self._known = await read_surveys(self._backend, [*cards, *packs])
 
         async def leads_nowhere(item: Listed) -> bool:
+            row = known.get(item.key)
+            if row is not None and row.state == _state(item) and (not row.modules or any(key in modules for key in row.modules)):
+                named.update(row.modules)
+                self._surveyed[item.key] = row
+                return False
             data = await self._get(item.key, MAX_CARDS)
             try:
                 cards = decode_cards(data) if data is not None else None
@@ -139,10 +149,18 @@ class GarbageCollector:
                 return False
             keys = [module_key(card.module_id) for card in cards.values() if not card.module]
             named.update(keys)
+            self._surveyed[item.key] = Survey(_state(item), tuple(keys))
             return len(keys) == len(cards) and all([key not in modules and await self._backend.look(key) is None for key in keys])
 
+        async def is_damaged(item: Listed) -> bool:
+            row = known.get(item.key)
+            if (row is None or row.state != _state(item)) and await self._is_useless(item.key):
+                return True
+            self._surveyed[item.key] = Survey(_state(item), ())
+            return False
+
         useless = await _chosen(cards.values(), leads_nowhere)
-        useless += await _chosen(packs.values(), lambda item: self._is_useless(item.key))
+        useless += await _chosen(packs.values(), is_damaged)
         leases = await self._list(f"{LAYOUT}/l/")  # whoever holds one changes it each second
         return [*useless, *[item for key, item in modules.items() if key not in named], *leases.values()]
 
