@@ -295,7 +295,7 @@ class _ObjectStore:
             found = await self._obstore.get_async(self._store, key)
             if found.meta["size"] != len(expected) or bytes(await found.bytes_async()) != expected:
                 return False
-            version = {"e_tag": found.meta["e_tag"], "version": found.meta["version"]}
+            version = {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name] is not None}
             await self._obstore.put_async(self._store, key, data, mode=version, use_multipart=False)
         except (FileNotFoundError, self._obstore.exceptions.PreconditionError):
             return False
