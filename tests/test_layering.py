@@ -50,7 +50,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cache",),
     ("frontend",),
     ("__init__",),
-    ("batch", "clang", "numba"),
+    ("batch", "clang", "dask", "numba"),
     ("packaging",),
     ("cli",),
     ("notebook",),

@@ -7,7 +7,7 @@ import pickle
 import threading
 import time
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.batch.build import Outcome, build_job, failure
@@ -18,13 +18,12 @@ from compcache.interrupts import suppress
 from compcache.publish.atomic_file import make_directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from concurrent.futures import Executor
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from compcache.batch.jobs import PreparedJob
 
-__all__ = ["is_local", "run_in_executor", "settings_of_workers"]
+__all__ = ["Renewable", "run_in_executor", "settings_of_workers"]
 
 _TICK = 0.1
 #: How many jobs an executor has at a time, for each of its workers: enough that none waits, few enough that a scheduler with
@@ -33,8 +32,6 @@ _WINDOW = 4
 _UNKNOWN_WORKERS = 16
 #: How often a job is tried whose worker was lost.
 _ATTEMPTS = 2
-#: How libraries say that a worker was lost, with the job that it had: Dask, Parsl; loky and the standard library break.
-_LOST = frozenset(("KilledWorker", "WorkerLost", "ManagerLost", "TerminatedWorkerError", "CommClosedError"))
 _lock = threading.Lock()
 #: The caches that this process has opened: a process of an executor runs many jobs.
 _caches: dict[tuple[tuple[str, Any], ...], Cache] = {}
@@ -47,19 +44,56 @@ class _Submitted(NamedTuple):
     attempt: int
 
 
+class Renewable:
+    """The caller's executor, or what returns one: that is asked for another one when one is broken.
+
+    What has `submit` and returns futures of `concurrent.futures` is an executor.
+    """
+
+    def __init__(self, given: Executor | Callable[[], Executor]) -> None:
+        self._open: Callable[[], Executor] | None = None if hasattr(given, "submit") else given
+        self._executor: Any = given if self._open is None else self._open()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its workers are on this machine: threads or processes of the standard library."""
+        return type(self._executor).__module__.startswith("concurrent.futures")
+
+    @property
+    def workers(self) -> int:
+        """How many jobs it runs at a time; a guess where it does not tell."""
+        client = getattr(self._executor, "_client", None)
+        if client is not None and hasattr(client, "nthreads"):  # Dask
+            return sum(client.nthreads().values()) or _UNKNOWN_WORKERS
+        known = getattr(self._executor, "_max_workers", None)
+        return known if isinstance(known, int) and known > 0 else _UNKNOWN_WORKERS
+
+    def submit(self, *call: Any) -> Future[Outcome]:
+        """The future of a call; raises what the executor raises."""
+        try:
+            future: Future[Outcome] = self._executor.submit(*call)
+        except BrokenExecutor:
+            if self._open is None:
+                raise
+            self._executor = self._open()
+            future = self._executor.submit(*call)
+        return future
+
+
 def run_in_executor(
-    executor: Executor, settings: dict[str, Any], jobs: Sequence[PreparedJob], timeout: float | None, workers: int | None, temporary: str
+    executor: Renewable, settings: dict[str, Any], jobs: Sequence[PreparedJob], timeout: float | None, workers: int | None, temporary: str
 ) -> Iterator[tuple[PreparedJob, Outcome | None]]:
     """Submit the jobs, some at a time; yields each with None when it is submitted, and with its outcome when it has ended.
 
-    A job whose worker was lost is submitted once more when all others have ended, and alone: who shares a worker with a job that
-    kills it is lost with it. The outcome is "died" if that one was lost as well, or if the executor is
-    broken and takes no more jobs. `temporary` is a directory that jobs may be able to reach, to report there that they started.
+    A job of which the executor returns no outcome was lost. It is submitted once more when all others have ended, and alone: who shares
+    a worker with a job that kills it is lost with it. The outcome is "died" if it is lost again. `temporary` is a directory that jobs
+    may be able to reach, to report there that they started.
     """
-    window = _WINDOW * (workers or _workers_of(executor))
+    window = _WINDOW * (workers or executor.workers)
     waiting = deque(_Submitted(job, 1) for job in jobs)
     lost: deque[_Submitted] = deque()
     running: dict[Future[Outcome], _Submitted] = {}
+    refused: list[tuple[_Submitted, Outcome]] = []
     starts = _Starts(temporary) if timeout is not None else None
     try:
         while waiting or running or lost:
@@ -72,10 +106,11 @@ def run_in_executor(
                 mark = starts.mark(submitted) if starts is not None else ""
                 found = _submit(executor, settings, submitted, mark)
                 if isinstance(found, Outcome):
-                    yield job, found
+                    refused.append((submitted, found))
                 else:
                     running[found] = submitted
-            for submitted, outcome in _ends(running, starts, timeout):
+            ended, refused = [*refused, *_ends(running, starts, timeout)], []
+            for submitted, outcome in ended:
                 job = submitted.job
                 if outcome.kind == "lost" and submitted.attempt < _ATTEMPTS:
                     lost.append(_Submitted(job, submitted.attempt + 1))
@@ -83,36 +118,20 @@ def run_in_executor(
                     yield job, outcome._replace(kind="died") if outcome.kind == "lost" else outcome
     finally:
         for future in running:
-            future.cancel()
+            with suppress(Exception):  # of an engine that is gone
+                future.cancel()
         if starts is not None:
             starts.close()
 
 
-def _submit(executor: Executor, settings: dict[str, Any], submitted: _Submitted, mark: str) -> Future[Outcome] | Outcome:
+def _submit(executor: Renewable, settings: dict[str, Any], submitted: _Submitted, mark: str) -> Future[Outcome] | Outcome:
     """The future of a job; the outcome of one that cannot be submitted."""
     job = submitted.job
-    started = time.perf_counter()
     try:
         return executor.submit(_work, settings, job.payload(), job.functions, mark, submitted.attempt)
-    except BrokenExecutor as error:
-        return _lost(job, error)
-    except TypeError as error:
+    except Exception as error:  # noqa: BLE001 - whatever the engine raises
         reraise_interrupt(error)
-        return failure(error, job.functions, started)
-
-
-def is_local(executor: Executor) -> bool:
-    """Whether the workers of an executor are on this machine: threads or processes of the standard library."""
-    return type(executor).__module__.startswith("concurrent.futures")
-
-
-def _workers_of(executor: Executor) -> int:
-    """How many jobs an executor runs at a time; a guess where it does not tell."""
-    client = getattr(executor, "_client", None)
-    if client is not None and hasattr(client, "nthreads"):  # Dask
-        return sum(client.nthreads().values()) or _UNKNOWN_WORKERS
-    known = getattr(executor, "_max_workers", None)
-    return known if isinstance(known, int) and known > 0 else _UNKNOWN_WORKERS
+        return _lost(job, error)
 
 
 class _Starts:
@@ -164,23 +183,28 @@ def settings_of_workers(settings: dict[str, Any], directory: str) -> dict[str, A
 
 
 def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], mark: str, _attempt: int) -> Outcome:
-    """Run one job, in a process or thread of the executor.
+    """Run one job, in a process or thread of the executor. Raises nothing: what is raised where this runs is the executor's.
 
     `mark` is the file to create at the start. The attempt is an argument because some schedulers take equal calls for one.
     """
-    if mark:
-        with suppress(OSError):
-            files = _files_above(os.path.dirname(mark))
-            files.close(files.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
-    job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
-    with _lock:
-        key = tuple(settings.items())
-        cache = _caches.get(key)
-        if cache is None:
-            cache = _caches[key] = Cache(**settings)
-    outcome = build_job(cache, job, functions)
-    if outcome.kind == "built" and settings["trust"] is False:
-        _share(cache, outcome)
+    started = time.perf_counter()
+    try:
+        if mark:
+            with suppress(OSError):
+                files = _files_above(os.path.dirname(mark))
+                files.close(files.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
+        job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
+        with _lock:
+            key = tuple(settings.items())
+            cache = _caches.get(key)
+            if cache is None:
+                cache = _caches[key] = Cache(**settings)
+        outcome = build_job(cache, job, functions)
+        if outcome.kind == "built" and settings["trust"] is False:
+            _share(cache, outcome)
+    except Exception as error:  # noqa: BLE001 - of this job, or of the place where it runs
+        reraise_interrupt(error)
+        return failure(error, functions, started)
     return outcome
 
 
@@ -208,22 +232,16 @@ def _ends(
 
 
 def _outcome(future: Future[Outcome], job: PreparedJob) -> Outcome:
-    started = time.perf_counter()
+    """What a job returned; `_work` raises nothing, so that any exception says that the executor has lost it."""
     if future.cancelled():
-        return Outcome("error", job.functions, message="the executor cancelled it", error="CancelledError")
+        return Outcome("lost", job.functions, message="the executor cancelled it", error="CancelledError")
     error = future.exception()
-    if error is None:
-        return future.result()
-    if isinstance(error, BrokenExecutor):
-        return _lost(job, error)
-    if any(cls.__name__ in _LOST for cls in type(error).__mro__):
-        message = f"the worker that had the job was lost: {error}"
-        return Outcome("lost", job.functions, message=message, error=type(error).__name__, output=str(error))
-    return failure(error, job.functions, started)
+    return future.result() if error is None else _lost(job, error)
 
 
 def _lost(job: PreparedJob, error: BaseException) -> Outcome:
-    return Outcome("died", job.functions, message=f"the executor broke: {error}", output=str(error))
+    message = f"the executor lost the job: {type(error).__name__}: {error}"
+    return Outcome("lost", job.functions, message=message, error=type(error).__name__, output=str(error))
 
 
 def _expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeout: float) -> Iterator[tuple[_Submitted, Outcome]]:
@@ -233,5 +251,6 @@ def _expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeou
         since = starts.started(submitted)
         if since is not None and now - since > timeout:
             del running[future]
+            future.cancel()  # which ends it where the engine can
             message = f"it did not finish within {timeout:g} s and was given up; the executor is still running it"
             yield submitted, Outcome("timeout", submitted.job.functions, seconds=now - since, message=message)

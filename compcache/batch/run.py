@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from compcache import frontend
 from compcache.batch import worker as worker_module
 from compcache.batch.build import Outcome, settings_of
-from compcache.batch.executors import is_local, run_in_executor, settings_of_workers
+from compcache.batch.executors import Renewable, run_in_executor, settings_of_workers
 from compcache.batch.jobs import prepare_jobs
 from compcache.batch.pool import WorkerPool
 from compcache.batch.progress import progress_display
@@ -36,7 +36,7 @@ def compile_many(
     jobs: Iterable[Any],
     *,
     workers: int | None = None,
-    executor: Executor | None = None,
+    executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
     progress: Callable[[BatchProgress], object] | bool | None = None,
     worker_directory: str | os.PathLike[str] | None = None,
@@ -53,8 +53,9 @@ def compile_many(
         jobs: `ModuleSource` objects, `Job` objects, or tuples (func_name, build) and (func_name, build, args).
         workers: the number of processes; None means one for each CPU that this process may use. With `executor` the number of
             its workers, where it does not tell; it has four jobs for each at a time.
-        executor: submit the jobs to this `concurrent.futures.Executor` instead of starting processes. It cannot
-            end a job: one that exceeds `timeout` is given up and reported, but keeps running. A job whose worker is lost
+        executor: submit the jobs to this executor instead of starting processes: whatever has the `submit` of
+            `concurrent.futures.Executor`, or a function that returns it, which is called again when it is broken. Few can
+            end a job: one that exceeds `timeout` is cancelled, given up and reported, and may keep running. A job that the executor loses
             is submitted once more. Jobs that threads or processes of the standard library lose are run in the batch's own
             processes, those of a cluster never.
         timeout: the seconds that one attempt at a job may take; None for no limit.
@@ -92,7 +93,7 @@ def compile_many(
             if opened.prefetch([name for job in missing for name in job.functions], plain=False):
                 missing = batch.skip_cached(opened, missing)
             if executor is not None and missing:
-                missing = _run_elsewhere(batch, executor, opened, missing, timeout, workers, worker_directory)
+                missing = _run_elsewhere(batch, Renewable(executor), opened, missing, timeout, workers, worker_directory)
             batch.run(pool, missing)
     except KeyboardInterrupt as interrupt:
         raise BatchInterrupted(batch.report(interrupted=True)) from interrupt
@@ -105,7 +106,7 @@ def compile_many(
 
 def _run_elsewhere(
     batch: _Batch,
-    executor: Executor,
+    executor: Renewable,
     cache: Cache,
     jobs: list[PreparedJob],
     timeout: float | None,
@@ -124,9 +125,9 @@ def _run_elsewhere(
         built = batch.built
         lost, unsatisfied = batch.record_all(
             run_in_executor(executor, settings, jobs, timeout, workers, frontend.temporary_directory(cache)),
-            record_lost=not is_local(executor),
+            record_lost=not executor.is_local,
         )
-        if is_local(executor):
+        if executor.is_local:
             return [job for job, _ in (*lost, *unsatisfied)]
         if batch.built == built:
             for job, outcome in unsatisfied:

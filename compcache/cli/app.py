@@ -54,6 +54,7 @@ COMMANDS = {
     "config": ("commands.read.config", "Show every setting and where it comes from."),
     "doctor": ("commands.read.doctor", "Look for what is wrong: directory, settings, keys, store, tools."),
     "stats": ("commands.read.stats", "Show statistics: hits, misses, time saved."),
+    "metrics": ("commands.read.metrics", "Show what was counted as text for Prometheus."),
     "top": ("commands.read.top", "Show the most expensive functions: compile time, space, misses."),
     "report": ("report.command", "Write a page about the cache: content, savings, hits over time."),
     "check": ("commands.write.check", "Check the whole cache, and repair it."),

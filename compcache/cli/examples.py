@@ -21,6 +21,7 @@ EXAMPLES = {
     "config": ("compcache config", "compcache config --json"),
     "doctor": ("compcache doctor", "compcache doctor --json"),
     "stats": ("compcache stats --since 7d", "compcache stats --zero"),
+    "metrics": ("compcache metrics", "compcache metrics --textfile compcache.prom"),
     "top": ("compcache top", "compcache top --by size --limit 5", "compcache top --by misses --jsonl"),
     "report": ("compcache report -o report.html", "compcache report --since 30d --json"),
     "check": ("compcache check", "compcache check --repair", "compcache check --recompile --json"),

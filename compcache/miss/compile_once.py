@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from compcache.content.names import source_of
@@ -15,7 +16,7 @@ from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from compcache.build.source import ModuleSource
@@ -55,14 +56,25 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
                 return load(session, func_name)
             except CompcacheError as error:
                 miss = error
-        inquiry = session.inquire((func_name,))
-        if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
-            try:
-                return _load_fetched(session, func_name, miss)
-            except CompcacheError as error:
-                miss = error
-        identity = None if isinstance(name, str) else name
-        return _build_and_load(session, func_name, _Builder(build, func_name, identity), miss, inquiry)
+        with _asked(session, (func_name,)) as inquiry:
+            if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
+                try:
+                    return _load_fetched(session, func_name, miss)
+                except CompcacheError as error:
+                    miss = error
+            identity = None if isinstance(name, str) else name
+            return _build_and_load(session, func_name, _Builder(build, func_name, identity), miss, inquiry)
+
+
+@contextmanager
+def _asked(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]:
+    """A question to the remote store for what is compiled otherwise; meanwhile other hosts wait for that."""
+    inquiry = session.inquire(names, compiles=True)
+    try:
+        yield inquiry
+    finally:
+        if inquiry is not None:
+            inquiry.close()
 
 
 class _Builder:
@@ -92,14 +104,14 @@ def compile_missing(
     if not functions:
         return False
     session.store.stats.missed(NotCachedError(f"{functions[0]!r} is not in the cache", func_name=functions[0]))
-    inquiry = session.inquire(functions)
-    if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
-        functions = find_missing()
-        if not functions:
-            return False
-    built = _build_exporting(session, functions, lambda: build(functions), inquiry)
-    if built is not None:
-        _store(session, functions[0], built)
+    with _asked(session, functions) as inquiry:
+        if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
+            functions = find_missing()
+            if not functions:
+                return False
+        built = _build_exporting(session, functions, lambda: build(functions), inquiry)
+        if built is not None:
+            _store(session, functions[0], built)
     return built is not None
 
 
@@ -129,16 +141,16 @@ def add_missing(
         found = find_stored(session, functions, source) if look_again else None
         if found is not None:
             return found
-        inquiry = session.inquire(functions)
-        built = None
-        if inquiry is None or not inquiry.arrived(HEDGE_SECONDS) or not all(map(session.has, functions)):
-            built = _build_exporting(session, functions, build, inquiry)
-        if built is None:  # the remote store had it
-            found = find_stored(session, functions)
-            if found is not None:
-                return found
-            built = _build_exporting(session, functions, build)  # and it was pruned since
-        module_id = publish_built(session, [built])[0][0]
+        with _asked(session, functions) as inquiry:
+            built = None
+            if inquiry is None or not inquiry.arrived(HEDGE_SECONDS) or not all(map(session.has, functions)):
+                built = _build_exporting(session, functions, build, inquiry)
+            if built is None:  # the remote store had it
+                found = find_stored(session, functions)
+                if found is not None:
+                    return found
+                built = _build_exporting(session, functions, build)  # and it was pruned since
+            module_id = publish_built(session, [built])[0][0]
         names = tuple([name for name, *_ in built.functions])
         return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
 
@@ -166,6 +178,7 @@ def fetch_soon(session: Session, name: str) -> bool:
     if inquiry.arrived(HEDGE_SECONDS):
         return bool(inquiry.fetched)
     inquiry.give_up()
+    inquiry.close()
     return False
 
 

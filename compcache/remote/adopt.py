@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import IntegrityError, PickleNotAllowedError
 from compcache.formats.footer import intact_footer, is_signed_with, sections_of
@@ -37,7 +37,7 @@ class Adopted(NamedTuple):
     imports: tuple[str, ...]
 
 
-def adopt_module(store: Store, data: bytes, *, wanted: str, signatures: bytes) -> Adopted:
+def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Adopted:
     """Publish the module in `data`, the bytes of a module file.
 
     Args:
@@ -78,13 +78,16 @@ def _keys(store: Store) -> tuple[PublicKey, ...]:
     return (store.publish_key.public(),)
 
 
-def require_acceptable(store: Store, data: bytes, *, wanted: str, signatures: bytes) -> Acceptable:
+def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Acceptable:
     """Verify the bytes of a module file, and that this cache takes it; arguments and errors are those of `adopt_module`."""
     footer = intact_footer(data)
     name = footer.module_id.hex()
     if store.signing_key and not is_signed_with(footer, store.signing_key):
         raise IntegrityError(f"module {name} does not carry the signature of this cache's key", path=name)
-    sections = sections_of(data, footer)
+    whole: Any = data  # of which the image is a part that is not copied
+    image, *others = sections_of(whole, footer)
+    records, graph, bitcode, notes = map(bytes, others)
+    sections = image, records, graph, bitcode, notes
     manifest = WholeManifest(sections[1])
     keys = _keys(store)
     if keys:

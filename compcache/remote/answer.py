@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import CompcacheError
@@ -12,7 +14,7 @@ from compcache.remote.shelves import usable_shelves
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["FOUND", "MISSING", "UNAVAILABLE", "RemoteAnswer", "left_alone", "read_answer"]
+__all__ = ["FOUND", "MISSING", "UNAVAILABLE", "RemoteAnswer", "left_alone", "mapped", "read_answer"]
 
 #: The first field of the helper's answer about a function.
 FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
@@ -35,6 +37,16 @@ class RemoteAnswer(NamedTuple):
     size: int = 0
 
 
+def mapped(path: str) -> memoryview:
+    """The bytes of a file that was written here. Raises `OSError`."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        size = os.fstat(number).st_size
+        return memoryview(mmap.mmap(number, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+    finally:
+        os.close(number)
+
+
 def left_alone(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
     """The store is not asked now."""
     message = f"it is left alone for {seconds:.0f} s more, after {failures} failures in a row"
@@ -51,7 +63,7 @@ def read_answer(store: Store, url: str, name: str, answer: list[Any] | None, pro
     if outcome != FOUND:
         shelves = ", ".join(usable_shelves(store.processor()))
         return RemoteAnswer(url, MISSING, f"it is on no shelf that this host can use: {shelves}", is_asked)
-    data, signatures, _ = rest
+    data, signatures, *_ = rest
     try:
         module = require_acceptable(store, data, wanted=name, signatures=signatures)
     except CompcacheError as error:

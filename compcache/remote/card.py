@@ -1,19 +1,22 @@
-"""The card of a function in a remote store: which module realizes it, and the module itself where that is small; packs of cards.
+"""The cards of a function in a remote store: which module realizes it on each shelf, and the module itself where that is small; packs.
 
-Layout: magic, a msgpack list ``[name, module_id, size, seconds, module, signatures]``, and the check of all that. `module` is empty
-where the module has an object of its own; `signatures` is the file of signatures that its publisher keeps beside it. A card is a
-pointer and decides nothing: the module that it leads to is verified by its own digest (and signature), and must realize the function.
+Layout: magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module, signatures, imports]``, the newest last,
+and the check of all that. `module` is empty where the module has an object of its own; `signatures` is the file of signatures that its
+publisher keeps beside it; `imports` are rows ``[name, module_id, size, seconds, module, signatures]`` of what the module imports,
+directly or not, as far as that is small. A card is a pointer and decides nothing: the module that it leads to is verified by its own
+digest (and signature), and must realize the function.
 
-A pack is a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed by zlib, and the check of
-all that.
+A pack is a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed by LZMA, and the check of
+all that. A Python that was built without LZMA compresses by zlib, which all read, and does not read the others.
 
-Limitations: a card is at most `MAX_CARD` bytes, what a pack holds `MAX_UNPACKED`.
+Limitations: the cards of a function are `MAX_CARDS` bytes at most: the oldest shelves are left out. What a pack holds is `MAX_UNPACKED`.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
@@ -24,20 +27,30 @@ from compcache.files import reraise_interrupt
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["INLINE_LIMIT", "MAX_CARD", "MAX_UNPACKED", "Card", "Packed", "decode_card", "decode_pack", "encode_card", "encode_pack"]
+__all__ = [
+    "IMPORTS_LIMIT", "INLINE_LIMIT", "MAX_CARDS", "MAX_UNPACKED", "Card", "Packed", "decode_cards", "decode_pack", "encode_cards",
+    "encode_pack", "merge_cards",
+]  # fmt: skip
 
-_MAGIC = b"CCCARD1\0"
-_PACK_MAGIC = b"CCPACK2\0"
-#: Modules are much alike: more effort saves little.
+_MAGIC = b"CCCARD2\0"
+_PACK_MAGICS = {"xz": b"CCPACK3X", "zlib": b"CCPACK3Z"}
+#: Modules are much alike, over distances that zlib does not look back; more effort saves little.
 _EFFORT = 1
 #: The size of modules, in bytes, up to which the card holds them: one request instead of two.
 INLINE_LIMIT = 32 << 10
+#: The size of the modules of its imports that a card holds, in bytes, all together.
+IMPORTS_LIMIT = 64 << 10
 MAX_UNPACKED = 64 << 20
-MAX_CARD = INLINE_LIMIT + (128 << 10)  # the longest name, and what frames it
+MAX_CARDS = 1 << 20
+#: Cards that would be larger hold no imports of what is added.
+_LARGE_CARDS = 256 << 10
 
 
 class Card(NamedTuple):
-    """One function: its module, that module's size in bytes, the seconds that compiling it took, the module if it is small."""
+    """One function: its module, that module's size in bytes, the seconds that compiling it took, the module if it is small.
+
+    `imports` are cards of what the module imports, which hold their modules and no imports.
+    """
 
     name: str
     module_id: bytes
@@ -45,39 +58,58 @@ class Card(NamedTuple):
     seconds: float
     module: bytes
     signatures: bytes = b""
+    imports: tuple[Card, ...] = ()
 
 
-def encode_card(card: Card) -> bytes:
-    """The bytes of a card."""
-    data: bytes = _MAGIC + msgpack.packb(list(card), unicode_errors="surrogatepass")
+def encode_cards(cards: dict[str, Card]) -> bytes:
+    """The bytes of the cards of a function, by shelf, the newest last."""
+    rows = [[shelf, *card[1:6], [list(each[:6]) for each in card.imports]] for shelf, card in cards.items()]
+    data: bytes = _MAGIC + msgpack.packb([next(iter(cards.values())).name, rows], unicode_errors="surrogatepass")
     return data + check(data)
 
 
-def decode_card(data: bytes) -> Card:
-    """The card in `data`.
+def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
+    """The bytes of cards to which one is added, in the place of the one of its shelf."""
+    others = {other: each for other, each in known.items() if other != shelf and each.name == card.name}
+    data = encode_cards({**others, shelf: card})
+    if len(data) > _LARGE_CARDS and card.imports:
+        return merge_cards(others, shelf, card._replace(imports=()))
+    while len(data) > MAX_CARDS and others:
+        del others[next(iter(others))]
+        data = encode_cards({**others, shelf: card})
+    return data
+
+
+def decode_cards(data: bytes) -> dict[str, Card]:
+    """The cards in `data` by shelf.
 
     Raises:
-        FormatError: the bytes are not a card, or damaged.
+        FormatError: the bytes are not cards, or damaged.
     """
-    if len(data) > MAX_CARD or data[: len(_MAGIC)] != _MAGIC:
+    if len(data) > MAX_CARDS or data[: len(_MAGIC)] != _MAGIC:
         raise FormatError("it is not a card of a known version")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the card is damaged")
     try:
-        name, module_id, size, seconds, module, signatures = msgpack.unpackb(
-            data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass"
-        )
+        name, rows = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
+        cards = {shelf: _card([name, *fields], imports) for shelf, *fields, imports in rows}
     except (ValueError, TypeError) as error:
         reraise_interrupt(error)
         raise FormatError(f"the card does not decode: {error}") from error
-    card = Card(name, module_id, size, seconds, module, signatures)
+    if not all(isinstance(shelf, str) for shelf in cards):
+        raise FormatError("a field of the card is of another type or size")
+    return cards
+
+
+def _card(fields: list[Any], imports: list[list[Any]]) -> Card:
+    name, module_id, size, seconds, module, signatures = fields
     if (
         not isinstance(name, str) or not isinstance(module_id, bytes) or len(module_id) != DIGEST_SIZE
         or not isinstance(size, int) or size < 0 or not isinstance(seconds, float) or not isinstance(module, bytes)
         or (module and len(module) != size) or not isinstance(signatures, bytes)
     ):  # fmt: skip
         raise FormatError("a field of the card is of another type or size")
-    return card
+    return Card(name, module_id, size, seconds, module, signatures, tuple([_card(each, []) for each in imports]))
 
 
 class Packed(NamedTuple):
@@ -87,12 +119,26 @@ class Packed(NamedTuple):
     module: bytes
 
 
+def _lzma() -> Any:
+    """The module of the standard library, None where it was built without; imported by the helper process alone."""
+    try:
+        return import_module("lzma")
+    except ImportError as error:
+        reraise_interrupt(error)
+        return None
+
+
 def encode_pack(items: Iterable[Packed]) -> bytes:
     """The bytes of a pack."""
     items = list(items)
-    cards = [encode_card(item.card._replace(module=b"")) for item in items]
+    cards = [[*item.card[:4], b"", item.card.signatures] for item in items]
     modules = {item.card.module_id: item.module for item in items}
-    data = _PACK_MAGIC + zlib.compress(msgpack.packb([cards, list(modules.items())]), _EFFORT)
+    lzma = _lzma()
+    plain: bytes = msgpack.packb([cards, list(modules.items())], unicode_errors="surrogatepass")
+    if lzma is None:
+        data = _PACK_MAGICS["zlib"] + zlib.compress(plain, _EFFORT)
+    else:
+        data = _PACK_MAGICS["xz"] + lzma.compress(plain, preset=_EFFORT)
     return data + check(data)
 
 
@@ -102,17 +148,23 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     Raises:
         FormatError: the bytes are not a pack, or damaged.
     """
-    if data[: len(_PACK_MAGIC)] != _PACK_MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+    magic, packed = data[:8], data[8:-CHECK_SIZE]
+    if magic not in _PACK_MAGICS.values() or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("it is not a pack of a known version, or damaged")
+    lzma = _lzma()
+    unpacking: Any = zlib.decompressobj()
+    if magic == _PACK_MAGICS["xz"]:
+        if lzma is None:
+            raise FormatError("this Python was built without LZMA, which the pack is compressed by")
+        unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
     try:
-        unpacking = zlib.decompressobj()
-        plain = unpacking.decompress(data[len(_PACK_MAGIC) : -CHECK_SIZE], MAX_UNPACKED)
+        plain = unpacking.decompress(packed, MAX_UNPACKED)
         if not unpacking.eof:
             raise FormatError("the pack holds more than packs do, or is cut")
-        cards, rows = msgpack.unpackb(plain)
+        cards, rows = msgpack.unpackb(plain, unicode_errors="surrogatepass")
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
-        known = [decode_card(card) for card in cards]
+        known = [_card(card, []) for card in cards]
         return {card.name: Packed(card, modules[card.module_id]) for card in known}
-    except (ValueError, TypeError, KeyError, zlib.error) as error:
+    except Exception as error:  # of msgpack, zlib, LZMA, or fields of other types
         reraise_interrupt(error)
         raise FormatError(f"the pack does not decode: {error}") from error

@@ -6,29 +6,28 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from compcache.errors import CompcacheError
+from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
-from compcache.formats.records import decode_module
+from compcache.formats.manifest_writer import WholeManifest
 from compcache.identity import label_of
 from compcache.interrupts import suppress
-from compcache.publish.index_rebuild import module_index
 from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
 from compcache.remote.address import WRITE
 from compcache.remote.adopt import adopt_module
-from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone, read_answer
+from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone, mapped, read_answer
 from compcache.remote.breaker import Breaker, Patience
-from compcache.remote.card import INLINE_LIMIT, Card, encode_card
+from compcache.remote.card import IMPORTS_LIMIT, INLINE_LIMIT, Card, encode_cards
 from compcache.remote.connection import ask, wake_helper
 from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.outbox import Outbox, Upload
-from compcache.remote.shelves import card_key, module_key, platform_shelf, shelf_of, usable_shelves
+from compcache.remote.shelves import card_key, includes, module_key, platform_shelf, shelf_of, usable_shelves
 from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from compcache.remote.address import RemoteSettings
     from compcache.remote.adopt import Adopted
@@ -95,12 +94,17 @@ class Inquiry:
         else:
             self._remote.patience.answered()
         self.fetched = self._remote.take_in(self._names, self._question.answer, insists=self._insists)
+        if self.fetched:
+            self.close()
 
     def give_up(self) -> None:
         """The functions are compiled."""
         if self.fetched is None:
             self._remote.count("remote_late")
-            self._question.close()
+
+    def close(self) -> None:
+        """The functions are compiled and queued for upload, or they are not going to be."""
+        self._question.close()
 
     def compiled(self, seconds: float) -> None:
         """They were, in so many seconds."""
@@ -152,11 +156,12 @@ class RemoteStore:
 
     # ---------------------------------------------------------------- fetching
 
-    def inquire(self, names: Iterable[str], *, plain: bool = False, insists: bool = False) -> Inquiry | None:
+    def inquire(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False) -> Inquiry | None:
         """Ask for functions; None where there is nothing to ask, or the store is left alone after failures.
 
         Only names that stand for content are asked for, unless `plain` says that the caller named them on purpose. `insists`: the answer
-        is waited for even if the store has not answered lately.
+        is waited for even if the store has not answered lately. `compiles`: the caller compiles what does not come, and calls
+        `Inquiry.close` then; meanwhile other hosts wait for that.
         """
         wanted = tuple(name for name in names if plain or label_of(name) is not None)
         if not wanted:
@@ -169,7 +174,11 @@ class RemoteStore:
                 self.count("remote_skipped")
                 return None
             patience = _patience(wanted) if insists else 0.0
-            question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic(), patience)
+            stake = self.at_stake(wanted) if compiles else None
+            question = ask(
+                self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic(), patience, stake,
+                self._store.temporary, keeps=compiles and self.writes,
+            )  # fmt: skip
         except OSError as error:
             reraise_interrupt(error)
             self.complain(str(error))
@@ -188,6 +197,7 @@ class RemoteStore:
             inquiry.arrived(_patience(batch) + _MARGIN)
             if inquiry.fetched is None:
                 inquiry.give_up()
+                inquiry.close()
                 break
             come += inquiry.fetched
             if insists and inquiry.fetched:
@@ -220,7 +230,7 @@ class RemoteStore:
         try:
             if not self._is_in_service(waits=True):
                 return left_alone(url, name, *self._breaker().state())
-            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic(), _PATIENCE)
+            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic(), _PATIENCE, None, "")
         except OSError as error:
             reraise_interrupt(error)
             return read_answer(self._store, url, name, None, str(error))
@@ -234,13 +244,13 @@ class RemoteStore:
         distrusted: list[str] = []
         for name, (outcome, data, *rest) in zip(names, answers, strict=True):
             self._store.stats.asked(name, f"{outcome}{f': {data}' if isinstance(data, str) and data else ''}")
-            if outcome != FOUND or not isinstance(data, bytes) or not rest or not isinstance(rest[0], bytes):
+            if outcome != FOUND or not isinstance(data, (bytes, str)) or not rest or not isinstance(rest[0], bytes):
                 self.count("remote_errors" if outcome == UNAVAILABLE else "remote_misses")
                 continue
             adopted = self._adopt(name, data, rest[0])
             if adopted is not None:
                 come.append(name)
-                imports.update(dict.fromkeys(adopted.imports))
+                imports.update(dict.fromkeys([*adopted.imports, *self._adopt_imports(rest)]))
             elif rest[-1] is True:  # a pack had it
                 distrusted.append(name)
         come += self._ask_cards(distrusted, insists=insists)
@@ -249,15 +259,24 @@ class RemoteStore:
             self.fetch(absent, plain=True, insists=insists)
         return tuple(come)
 
+    def _adopt_imports(self, rest: list[object]) -> Iterator[str]:
+        """Take in what came with a function, unless it is here; what that imports in turn."""
+        for name, data, signatures in rest[1] if len(rest) > 1 and isinstance(rest[1], list) else ():
+            adopted = self._adopt(name, data, signatures) if next(self._store.find(name), None) is None else None
+            if adopted is not None:
+                yield from adopted.imports
+
     def _ask_cards(self, names: list[str], *, insists: bool) -> tuple[str, ...]:
         """Look functions up by their cards, after what a pack had of them was rejected."""
         if not names or not ask(self.settings, "distrust", self._token()).wait(_PATIENCE):
             return ()
         return self.fetch(names, plain=True, insists=insists)
 
-    def _adopt(self, name: str, data: bytes, signatures: bytes) -> Adopted | None:
+    def _adopt(self, name: str, data: bytes | str, signatures: bytes) -> Adopted | None:
+        """Take in a module, or the one in a file that the helper has written."""
         try:
-            adopted = adopt_module(self._store, data, wanted=name, signatures=signatures)
+            module = data if isinstance(data, bytes) else self._taken(data)
+            adopted = adopt_module(self._store, module, wanted=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             self.count("remote_rejected")
@@ -265,8 +284,17 @@ class RemoteStore:
             self._store.stats.refused(name, f"remote store: {error}")
             return None
         self.count("remote_hits")
-        self.count("remote_size", len(data))
+        self.count("remote_size", len(module))
         return adopted
+
+    def _taken(self, path: str) -> memoryview:
+        if os.path.dirname(path) != self._store.temporary:
+            raise FormatError(f"the helper process names a file that is not in {self._store.temporary}")
+        try:
+            return mapped(path)
+        finally:
+            with suppress(OSError):
+                os.unlink(path)
 
     def note_stake(self, names: Iterable[str], seconds: float) -> None:
         """Compiling these functions took so many seconds."""
@@ -317,32 +345,63 @@ class RemoteStore:
         return int(question.answer)
 
     def _upload_of(self, module_id: bytes, *, always: bool) -> Upload | None:
-        with self._store.open_module(module_id) as module:
-            data = module.read(0, module.size)
-            header = decode_module(module.read_record(0))
-            indexed = module_index(module)
-            footer = module.footer()
-            seconds = float(decode_notes(module.read(footer.content, footer.notes)).get("seconds", 0.0))
-        names = [(name, needs) for name, _, needs in indexed if always or label_of(name) is not None]
+        card, data, manifest = self._card_of("", module_id)
+        header = manifest.header
+        names = [(name, needs) for name, _, needs in manifest.indexed() if always or label_of(name) is not None]
         if not names:
             return None
-        signatures = self._store.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True) or b""
         platform = platform_shelf(header.triple, header.abi)
         inline = data if len(data) <= INLINE_LIMIT else b""
+        imports: dict[str, tuple[Card, ...]] = {}
         cards = []
         for name, needs in names:
-            card = Card(name, module_id, len(data), seconds, inline, signatures)
-            cards.append((card_key(platform, shelf_of(needs), name), encode_card(card)))
+            shelf = shelf_of(needs)
+            if shelf not in imports:
+                imports[shelf] = tuple(self._imports(manifest, shelf))
+            mine = card._replace(name=name, module=inline, imports=imports[shelf])
+            cards.append((card_key(platform, name), encode_cards({shelf: mine})))
         replaces = not self._rejected.isdisjoint(name for name, _ in names)
         # What a pack is worth is not the time that it took to write.
         return Upload(
             module_key(module_id),
             b"" if inline else data,
             cards,
-            seconds,
+            card.seconds,
             always or is_pack(header.image_kind),
             replaces or is_pack(header.image_kind),
         )
+
+    def _card_of(self, name: str, module_id: bytes) -> tuple[Card, bytes, WholeManifest]:
+        """The card of a stored module, without the module; the module; what it holds."""
+        with self._store.open_module(module_id) as module:
+            data = module.read(0, module.size)
+            manifest = WholeManifest(module.read(module.image, module.records))
+            footer = module.footer()
+            seconds = float(decode_notes(module.read(footer.content, footer.notes)).get("seconds", 0.0))
+        signatures = self._store.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True) or b""
+        return Card(name, module_id, len(data), seconds, b"", signatures), data, manifest
+
+    def _imports(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
+        """Cards of what a module of this shelf imports, directly or not: what is small, and runs wherever the module does."""
+        left, waiting = IMPORTS_LIMIT, list(manifest.imports())
+        seen = set(waiting)
+        while waiting:
+            name = waiting.pop(0)
+            for module_id, _ in self._store.find(name):
+                with suppress(CompcacheError, OSError):
+                    card, data, found = self._card_of(name, module_id)
+                    needs = {each: requirement for each, _, requirement in found.indexed()}.get(name)
+                    platform, same = [platform_shelf(each.header.triple, each.header.abi) for each in (found, manifest)]
+                    if needs is None or len(data) > left or platform != same:
+                        continue
+                    if not includes(shelf, shelf_of(needs), manifest.header.triple):
+                        continue
+                    left -= len(data)
+                    more = [each for each in found.imports() if each not in seen]
+                    seen.update(more)
+                    waiting += more
+                    yield card._replace(module=data)
+                    break
 
     # ------------------------------------------------------------- maintenance
 
@@ -355,10 +414,10 @@ class RemoteStore:
         return maintenance.verify(self.settings)
 
     def collect_garbage(
-        self, *, older_than: float | None = None, grace: float = maintenance.GRACE, dry_run: bool = False
+        self, *, older_than: float | None = None, unused_for: float | None = None, grace: float = maintenance.GRACE, dry_run: bool = False
     ) -> maintenance.RemoteGarbage:
         """See `compcache.remote.maintenance.collect_garbage`."""
-        return maintenance.collect_garbage(self.settings, older_than=older_than, grace=grace, dry_run=dry_run)
+        return maintenance.collect_garbage(self.settings, older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
 
     # -------------------------------------------------------------------- both
 

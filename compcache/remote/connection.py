@@ -28,7 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: The version of the questions and answers. Helpers of several versions may run side by side; breaker and outbox are common to them.
-_PROTOCOL = 4
+_PROTOCOL = 5
 SOCKET, LOCK, REFUSED = f"socket-{_PROTOCOL}", f"helper-{_PROTOCOL}.lock", f"refused-{_PROTOCOL}"
 LENGTH = Struct("<I")
 MAX_MESSAGE = 1 << 30
@@ -66,10 +66,11 @@ def owner_of(connection: socket.socket) -> int:
 class Question:
     """A question that was sent, or will be when the helper listens; `answer` is there once `wait` says so.
 
-    `sent` is the monotonic time when it was, 0.0 before.
+    `sent` is the monotonic time when it was, 0.0 before. One that `keeps` its connection does so until it is closed.
     """
 
-    def __init__(self, directory: str, settings: RemoteSettings, message: object) -> None:
+    def __init__(self, directory: str, settings: RemoteSettings, message: object, *, keeps: bool = False) -> None:
+        self._keeps = keeps
         self._directory = directory
         self._settings = settings
         self._unsent = encode(message)
@@ -173,7 +174,8 @@ class Question:
                 continue
             self.answer = message
             self.is_answered = True
-            self.close()
+            if not self._keeps:
+                self.close()
 
 
 def _forget_connections() -> None:
@@ -183,9 +185,9 @@ def _forget_connections() -> None:
         question._received.clear()
 
 
-def ask(settings: RemoteSettings, *message: Any) -> Question:
+def ask(settings: RemoteSettings, *message: Any, keeps: bool = False) -> Question:
     """Ask the helper of a store. Raises `OSError` where no private directory can be had for its socket."""
-    question = Question(state_directory(settings.url, os.environ), settings, list(message))
+    question = Question(state_directory(settings.url, os.environ), settings, list(message), keeps=keeps)
     question.wait(0.0)
     return question
 

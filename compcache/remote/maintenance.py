@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.remote.card import decode_card, decode_pack
+from compcache.remote.card import decode_cards, decode_pack
 from compcache.remote.connection import ask
 from compcache.remote.shelves import LAYOUT, module_key
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
     from compcache.remote.address import RemoteSettings
 
-__all__ = ["GRACE", "RemoteGarbage", "RemoteObject", "RemoteReport", "collect_garbage", "status", "verify"]
+__all__ = ["GRACE", "LONGEST_UNUSED", "RemoteGarbage", "RemoteObject", "RemoteReport", "collect_garbage", "status", "verify"]
 
 #: A collection asks a question for each object. That the helper ends is noticed at once.
 _PATIENCE = 86400.0
 #: The time between the two collections that find something to be of no use, in seconds.
 GRACE = 86400.0
+#: For so long notes of uses are kept, in seconds.
+LONGEST_UNUSED = 90 * 86400.0
 
 
 class RemoteObject(NamedTuple):
@@ -80,15 +82,16 @@ def verify(settings: RemoteSettings) -> RemoteReport:
         if data is None:
             continue  # removed since
         try:
-            card = decode_card(data)
+            found = decode_cards(data)
         except FormatError as error:
             problems[item.key] = str(error)
             continue
-        functions[card.name] = None
-        own = module_key(card.module_id)
-        if not card.module and own not in modules and not _answered(settings, "has_object", own):
-            problems[item.key] = f"the module of function {card.name!r} is missing"
-        unused.pop(own, None)
+        for shelf, card in found.items():
+            functions[card.name] = None
+            own = module_key(card.module_id)
+            if not card.module and own not in modules and not _answered(settings, "has_object", own):
+                problems[item.key] = f"the module of function {card.name!r} on shelf {shelf} is missing"
+            unused.pop(own, None)
     for item in packs:
         data = _answered(settings, "get", item.key)
         try:
@@ -100,7 +103,12 @@ def verify(settings: RemoteSettings) -> RemoteReport:
 
 
 def collect_garbage(
-    settings: RemoteSettings, *, older_than: float | None = None, grace: float = GRACE, dry_run: bool = False
+    settings: RemoteSettings,
+    *,
+    older_than: float | None = None,
+    unused_for: float | None = None,
+    grace: float = GRACE,
+    dry_run: bool = False,
 ) -> RemoteGarbage:
     """Remove what is of no use: cards that do not decode or lead nowhere, modules that no card leads to, packs that do not decode.
 
@@ -110,13 +118,18 @@ def collect_garbage(
     Args:
         settings: the store.
         older_than: also remove cards and packs that were written longer ago than so many seconds, whatever they are.
+        unused_for: also remove cards and packs that were written longer ago than so many seconds, and that no host which may write notes of
+            its uses has been given since; 90 days at most.
         grace: how long ago, in seconds; longer than any upload takes.
         dry_run: remove nothing, and leave nothing for the next collection.
 
     Raises:
         StorageError: the store did not answer a question. Nothing was removed because of that.
+        ValueError: `unused_for` is longer than notes of uses are kept.
     """
-    answer = _answered(settings, "collect", grace, older_than, dry_run)
+    if unused_for is not None and unused_for > LONGEST_UNUSED:
+        raise ValueError(f"unused_for is {unused_for:g} s: notes of uses are kept for {LONGEST_UNUSED:g} s (90 days)")
+    answer = _answered(settings, "collect", grace, older_than, dry_run, unused_for)
     return RemoteGarbage(*[tuple(_objects(rows)) for rows in answer])
 
 

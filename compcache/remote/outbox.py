@@ -22,9 +22,9 @@ __all__ = ["LIMIT", "Outbox", "Upload"]
 #: The bytes that wait at most.
 LIMIT = 256 << 20
 _SETTLED = 3600.0  # seconds in which any file is written
-_MAGIC = b"CCUPLD2\0"
+_MAGIC = b"CCUPLD3\0"
 #: Names the version of the format: what waits for a helper of another version is left to it, or dropped in its turn.
-_ENDING = ".upload2"
+_ENDING = ".upload3"
 _STORED = "-stored"
 
 

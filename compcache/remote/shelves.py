@@ -1,6 +1,6 @@
 """Shelves: modules in a remote store are kept apart by platform and by the CPU level that their code requires.
 
-A host asks every shelf that it can use, at once, and takes the best find; no listing of the store is needed.
+The cards of all shelves of a function are one object: a host asks for that, and takes the best that it can use.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from compcache.targets.processor_words import processor_with, words_of
 if TYPE_CHECKING:
     from compcache.formats.host import Processor
 
-__all__ = ["card_key", "module_key", "pack_key", "platform_shelf", "shelf_key", "shelf_of", "usable_shelves"]
+__all__ = ["card_key", "includes", "lease_of", "module_key", "pack_key", "platform_shelf", "shelf_of", "usable_shelves"]
 
 #: The layout of the store; a change of it, or of the format of cards, begins a new one beside the old one.
-LAYOUT = "ccr2"
+LAYOUT = "ccr3"
 _SAME = "cpu-"  # and the identity of a processor
 _TABLE_VERSION = 22  # of LLVM's tables: levels must mean the same on every host of a fleet
 
@@ -45,28 +45,34 @@ def usable_shelves(processor: Processor) -> tuple[str, ...]:
     return (_SAME + processor.identity, *reversed(levels))
 
 
-def card_key(platform: str, shelf: str, func_name: str) -> str:
-    """Where the card of a function is: ``ccr2/f/<platform>/<shelf>/<kk>/<key of the name>``."""
-    return f"{LAYOUT}/f/{_place(platform, shelf, func_name)}"
+def includes(shelf: str, other: str, platform: str | None = None) -> bool:
+    """Whether all that can run the code of one shelf can run that of another one."""
+    levels = [level for level, *_ in _levels(platform or platform_name())]
+    return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
+
+
+def card_key(platform: str, func_name: str) -> str:
+    """Where the cards of a function are: ``ccr3/f/<platform>/<kk>/<key of the name>``."""
+    return f"{LAYOUT}/f/{platform}/{_place(func_name)}"
+
+
+def lease_of(key: str) -> str:
+    """Where it says that the function with these cards is being compiled: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
+    return key.replace("/f/", "/l/", 1)
 
 
 def pack_key(platform: str, shelf: str, first_name: str) -> str:
-    """Where the pack of a start-up is: ``ccr2/p/<platform>/<shelf>/<kk>/<key of the name that it asks for first>``."""
-    return f"{LAYOUT}/p/{_place(platform, shelf, first_name)}"
+    """Where the pack of a start-up is: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the name that it asks for first>``."""
+    return f"{LAYOUT}/p/{platform}/{shelf}/{_place(first_name)}"
 
 
-def _place(platform: str, shelf: str, func_name: str) -> str:
+def _place(func_name: str) -> str:
     key = name_key(func_name).hex()
-    return f"{platform}/{shelf}/{key[:2]}/{key}"
-
-
-def shelf_key(platform: str, shelf: str) -> str:
-    """Where it says that a shelf is in use: ``ccr2/s/<platform>/<shelf>``."""
-    return f"{LAYOUT}/s/{platform}/{shelf}"
+    return f"{key[:2]}/{key}"
 
 
 def module_key(module_id: bytes) -> str:
-    """Where a module is that no card holds: ``ccr2/m/<aa>/<module_id>.ccm``."""
+    """Where a module is that no card holds: ``ccr3/m/<aa>/<module_id>.ccm``."""
     name = module_id.hex()
     return f"{LAYOUT}/m/{name[:2]}/{name}.ccm"
 

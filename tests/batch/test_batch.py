@@ -522,6 +522,56 @@ def test_jobs_that_a_broken_executor_lost_are_built_all_the_same(cache: Cache, j
     assert (report.failed[0].signal, report.failed[0].output) == ("SIGKILL", "last words of killed")
 
 
+class Losing(Immediately):
+    """Loses each job that it gets for the first time, each in another way, as engines do whose workers are killed."""
+
+    def __init__(self) -> None:
+        self.seen: set[bytes] = set()
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if args[1] in self.seen:
+            return super().submit(function, *args, **kwargs)
+        self.seen.add(args[1])
+        if len(self.seen) % 3 == 0:
+            raise RuntimeError("it takes no jobs now")
+        future: Future[Any] = Future()
+        if len(self.seen) % 3 == 1:
+            future.set_exception(ValueError("what this engine says of a worker that was lost"))
+        else:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+        return future
+
+
+def test_what_an_executor_loses_is_submitted_once_more(cache: Cache, jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_processes(monkeypatch)
+    work = [*[Job(f"f{n}", jobs.constant, (f"f{n}", n)) for n in range(6)], Job("wrong", jobs.wrong, ("wrong",))]
+    report = compile_many(cache, work, executor=Losing())
+    assert (len(report.built), names(report.failed)) == (6, ["wrong"])
+    assert (report.failed[0].kind, report.failed[0].error) == ("error", "ZeroDivisionError")
+    assert {job.attempts for job in report.built} == {2}
+
+
+def test_an_executor_that_breaks_is_made_anew(cache: Cache, jobs: ModuleType) -> None:
+    """By the function that was given instead of it; jobs that were lost alone are retried, and one that kills its worker fails."""
+    made: list[ProcessPoolExecutor] = []
+
+    class OfACluster(ProcessPoolExecutor):
+        pass
+
+    def make() -> Executor:
+        made.append(OfACluster(1, get_context("spawn")))
+        return made[-1]
+
+    work = [*[Job(f"f{n}", jobs.constant, (f"f{n}", n)) for n in range(4)], Job("killed", jobs.dies, ("killed", "SIGKILL"))]
+    report = compile_many(cache, work, executor=make, workers=1)
+    for executor in made:
+        executor.shutdown()
+    assert sorted(names(report.built) + names(report.cached)) == ["f0", "f1", "f2", "f3"]
+    assert [(job.name, job.kind) for job in report.failed] == [("killed", "died")]
+    assert len(made) >= 2
+
+
 def test_an_executor_s_job_that_takes_too_long_is_given_up(cache: Cache, jobs: ModuleType) -> None:
     with ThreadPoolExecutor(1) as executor:
         report = compile_many(

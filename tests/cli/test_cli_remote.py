@@ -57,6 +57,33 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     assert (status["url"], status["waiting_uploads"], status["uploads"]) == (url, 0, 1)
 
 
+def test_metrics_are_text_for_prometheus(url: str, tmp_path: Path) -> None:
+    """Each has a type and a value, those of the store its address without a password; nobody is asked for them."""
+    with Cache(tmp_path / "a") as cache:
+        cache.add_module(ModuleSource(constant("f", 4)))
+    assert compcache("--dir", tmp_path / "a", "remote", "push", "f", "--remote", url).status == 0
+    assert compcache("--dir", tmp_path / "b", "remote", "pull", "f", "g", "--remote", url).status == 1
+    shutil.rmtree(tmp_path / "store")
+    file = tmp_path / "compcache.prom"
+    assert compcache("--dir", tmp_path / "b", "metrics", "--textfile", file, COMPCACHE_REMOTE=url).out == ""
+    text = file.read_text()
+    assert text == compcache("--dir", tmp_path / "b", "metrics", COMPCACHE_REMOTE=url).out
+    lines = text.splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert len(lines) == 3 * len(values)
+    assert values["compcache_modules"] == "1"
+    of_store = {name: float(values[f'compcache_remote_{name}{{store="{url}"}}']) for name in ("hits_total", "misses_total", "waiting_uploads")}
+    assert of_store == {"hits_total": 1, "misses_total": 1, "waiting_uploads": 0}
+    secret = compcache("--dir", tmp_path / "b", "metrics", COMPCACHE_REMOTE="https://user:secret@host/x").out
+    assert 'store="https://host/x"' in secret
+    assert "secret" not in secret
+
+
+def test_what_nobody_used_is_removed_on_demand(url: str) -> None:
+    assert compcache("remote", "gc", "--unused-for", "30d", "--remote", url).out == "removed 0 objects, 0 B\n"
+    assert compcache("remote", "gc", "--unused-for", "200d", "--remote", url).status == 2
+
+
 def test_explain_and_stats_tell_of_the_store(url: str, tmp_path: Path) -> None:
     with Cache(tmp_path / "a") as cache:
         cache.add_module(ModuleSource(constant("f", 4)))

@@ -317,8 +317,8 @@ def test_it_travels_through_a_remote_store(registered: bool, store: Path, tmp_pa
         module_id = add_blob(first, "f", made_on="d59")
         assert first.push(["f"]) == 1
         assert first.flush_uploads(60)
-    (card,) = [path for path in (store / "ccr2" / "f").rglob("*") if path.is_file()]
-    assert card.relative_to(store / "ccr2" / "f").parts[:2] == (f"{PLATFORM}-abi{host.ABI_VERSION}", "cpu-d59")
+    (card,) = [path for path in (store / "ccr3" / "f").rglob("*") if path.is_file()]
+    assert card.relative_to(store / "ccr3" / "f").parts[:2] == (f"{PLATFORM}-abi{host.ABI_VERSION}", "cpu-d59")
     with Cache(tmp_path / "b", remote=store.as_uri()) as here:
         assert here.has_many(["f"]) == (False,)
         assert here.prefetch(["f"]) == ()  # this host has no use for it

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-os.environ["PYTHONPATH"] = HERE  # workers find this file by its name
+# Workers find this file by its name, and the package that is tested.
+os.environ["PYTHONPATH"] = os.pathsep.join([HERE, os.path.dirname(os.path.dirname(HERE)), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def build(name: str, value: int) -> ModuleSource:
@@ -60,12 +62,38 @@ def dask() -> Iterator[Executor]:
 
 
 @contextmanager
-def loky() -> Iterator[Executor]:
+def loky() -> Iterator[Any]:
+    """By the function that makes another one when one is broken."""
     from loky import get_reusable_executor
 
-    executor = get_reusable_executor(max_workers=2)
-    yield executor
-    executor.shutdown(wait=False, kill_workers=True)
+    yield partial(get_reusable_executor, max_workers=2)
+    get_reusable_executor(max_workers=2).shutdown(wait=False, kill_workers=True)
+
+
+@contextmanager
+def executorlib() -> Iterator[Executor]:
+    from executorlib import SingleNodeExecutor
+
+    with SingleNodeExecutor(max_workers=2) as executor:
+        yield executor
+
+
+class OfRay:
+    """An executor of the few lines that `docs/batch.md` shows."""
+
+    def submit(self, function: Any, /, *arguments: Any) -> Any:
+        import ray
+
+        return ray.remote(max_retries=0)(function).remote(*arguments).future()
+
+
+@contextmanager
+def of_ray() -> Iterator[Any]:
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}})
+    yield OfRay()
+    ray.shutdown()
 
 
 @contextmanager
@@ -91,7 +119,7 @@ def parsl() -> Iterator[Executor]:
         yield executor
 
 
-EXECUTORS = {"dask": dask, "loky": loky, "mpi": mpi, "parsl": parsl}
+EXECUTORS: dict[str, Any] = {"dask": dask, "executorlib": executorlib, "loky": loky, "mpi": mpi, "parsl": parsl, "ray": of_ray}
 
 
 def main(kind: str, case: str, directory: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -16,6 +17,8 @@ import pytest
 from helpers import constant
 
 from compcache import Cache, Identity, NotCachedError
+from compcache.remote.address import RemoteSettings
+from compcache.remote.helper.backends import TooLargeError, open_backend
 
 from .remote_servers import BEHAVIOURS, SERVERS, Proxy, free_port, stop, variables
 
@@ -76,6 +79,34 @@ def test_small_and_large_modules_go_there_and_back(server: tuple[int, str], tmp_
         assert second.get_target(small)() == 7
         assert second.get_target(big.func_name)(1) == 0x9E3779B97F4A7C15 % 2**63
         assert second.stats().counters["remote_hits"] == 2
+
+
+def test_objects_are_exchanged_and_come_in_parts(
+    server: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those who exchange an object at the same moment one succeeds, where the store compares."""
+    for name, value in variables(server[0]).items():
+        monkeypatch.setenv(name, value)
+    del tmp_path
+
+    async def work() -> None:
+        backend = open_backend(RemoteSettings(server[1].format(port=server[0]), "write"))
+        assert not await backend.exchange("a/key", b"new", b"old")
+        assert await backend.create("a/key", b"old")
+        assert not await backend.exchange("a/key", b"new", b"other")
+        done = await asyncio.gather(*[backend.exchange("a/key", b"new%d" % number, b"old") for number in range(8)])
+        assert sum(done) == 1 or not backend.compares
+        if backend.compares:
+            assert await backend.get("a/key", 10) == b"new%d" % done.index(True)
+        data = os.urandom(3 << 20)
+        await backend.replace("a/large", data)
+        assert b"".join([part async for part in backend.parts("a/large", len(data))]) == data
+        with pytest.raises(TooLargeError):
+            [part async for part in backend.parts("a/large", len(data) - 1)]
+        with pytest.raises(FileNotFoundError):
+            [part async for part in backend.parts("a/absent", 10)]
+
+    asyncio.run(work())
 
 
 def test_many_functions_come_with_one_question(server: tuple[int, str], tmp_path: Path) -> None:

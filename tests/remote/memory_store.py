@@ -53,6 +53,8 @@ class MemoryStore:
     `watch` is called after each change.
     """
 
+    compares = True  # of its protocol
+
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self.objects: dict[str, tuple[bytes, float]] = {}
@@ -114,6 +116,14 @@ class MemoryStore:
             raise TooLargeError(key)
         return data
 
+    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        data = await self.get(key, largest)
+        if data is None:
+            raise FileNotFoundError(key)
+        for at in range(0, len(data), 1000):
+            yield data[at : at + 1000]
+            await self._request()
+
     async def create(self, key: str, data: bytes) -> bool:
         created = []
 
@@ -124,6 +134,17 @@ class MemoryStore:
 
         await self._request(change)
         return bool(created)
+
+    async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
+        exchanged = []
+
+        def change() -> None:
+            if self.objects.get(key, (None,))[0] == expected:
+                self._put(key, data)
+                exchanged.append(key)
+
+        await self._request(change)
+        return bool(exchanged)
 
     async def replace(self, key: str, data: bytes) -> None:
         await self._request(lambda: self._put(key, data))

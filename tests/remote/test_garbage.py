@@ -7,6 +7,7 @@ import functools
 import os
 import random
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,14 @@ from compcache import Cache, Function, ModuleSource, StorageError
 from compcache.errors import FormatError
 from compcache.remote import maintenance
 from compcache.remote.address import RemoteSettings
-from compcache.remote.card import decode_card
+from compcache.remote.card import decode_cards
 from compcache.remote.helper.garbage import MARKS, Collected, GarbageCollector, UncertainError
+from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
+from compcache.remote.helper.surveys import decode_survey, encode_survey
 from compcache.remote.helper.uploads import Uploads
-from compcache.remote.helper.used_shelves import UsedShelves
+from compcache.remote.helper.uses import USES, Uses, decode_uses, use_of
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import LAYOUT, module_key
 
@@ -34,6 +37,12 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 SECONDS = float(os.environ.get("COMPCACHE_TEST_SECONDS", "60"))
+
+
+@pytest.fixture(autouse=True)
+def _surveys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for a few cards."""
+    monkeypatch.setattr("compcache.remote.helper.surveys._FEWEST", 1)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +87,8 @@ def in_store(work: Callable[[MemoryStore], Coroutine[Any, Any, Any]]) -> Any:
     return run(start())
 
 
-async def collect(store: MemoryStore, *, grace: float = DAY, older_than: float | None = None, dry_run: bool = False) -> Collected:
-    return await GarbageCollector(store).collect(grace=grace, older_than=older_than, dry_run=dry_run)
+async def collect(store: MemoryStore, *, grace: float = DAY, **more: Any) -> Collected:
+    return await GarbageCollector(store).collect(grace=grace, **{"older_than": None, "dry_run": False, **more})
 
 
 async def put(store: MemoryStore, upload: Upload, *, module: bool = True, cards: bool = True) -> None:
@@ -94,7 +103,7 @@ def keys(items: Any) -> list[str]:
 
 
 def content(store: MemoryStore) -> set[str]:
-    return {key for key in store.objects if not key.startswith((MARKS, f"{LAYOUT}/s/"))}
+    return {key for key in store.objects if not key.startswith((MARKS, f"{LAYOUT}/i/"))}
 
 
 def is_reachable(store: MemoryStore, upload: Upload) -> bool:
@@ -106,7 +115,7 @@ def is_reachable(store: MemoryStore, upload: Upload) -> bool:
 def module_of(card: bytes) -> str | None:
     """Where the module of a card is, None for one that holds it, nowhere for one that is damaged."""
     try:
-        found = decode_card(card)
+        (found,) = decode_cards(card).values()
     except FormatError:
         return ""
     return None if found.module else module_key(found.module_id)
@@ -128,8 +137,9 @@ def test_what_is_of_no_use_goes_a_day_after_it_was_found(uploads: list[Upload]) 
         key, card = damaged.cards[0]
         await store.replace(key, card[:-1])
         await store.replace(f"{LAYOUT}/p/x/y/ab/pack", b"not a pack")
+        await store.replace(f"{LAYOUT}/l/x/ab/lease", b"of a host that is gone")
         garbage = content(store) - before
-        assert len(garbage) == 5
+        assert len(garbage) == 6
         for hours in (0, 1, 22):
             await asyncio.sleep(3600 * hours)
             found = await collect(store)
@@ -167,6 +177,93 @@ def test_what_is_old_goes_when_it_is_asked_for_but_no_module_that_a_card_leads_t
         found = await collect(store, older_than=30 * DAY)
         assert keys(found.removed) == keys_of_cards(uploads[2])
         assert is_reachable(store, uploads[0])
+
+    in_store(work)
+
+
+def test_a_collection_reads_what_has_changed_since_the_last_one(uploads: list[Upload]) -> None:
+    async def work(store: MemoryStore) -> None:
+        for upload in uploads:
+            await put(store, upload)
+        before, read = content(store), Counter[str]()
+        get = store.get
+
+        async def count(key: str, largest: int, _: object = None) -> bytes | None:
+            read[key.split("/")[1]] += 1
+            return await get(key, largest)
+
+        store.get = count  # type: ignore[method-assign]
+        cards = sum(len(upload.cards) for upload in uploads)
+        await collect(store, grace=0.0)
+        assert read["f"] == cards
+        await asyncio.sleep(10)
+        read.clear()
+        assert (await collect(store, grace=0.0)).removed == []
+        assert read["f"] == 0
+        await put(store, uploads[2])  # anew, the same
+        assert (await collect(store, grace=0.0)).removed == []
+        assert read["f"] == len(uploads[2].cards)
+        assert content(store) == before
+
+    in_store(work)
+
+
+@pytest.mark.parametrize("harm", ["lies", "is damaged", "is of another version"])
+def test_a_survey_decides_nothing(uploads: list[Upload], harm: str) -> None:
+    """One that names other modules, or none, costs no module that a card leads to, and keeps no garbage for ever."""
+
+    async def work(store: MemoryStore) -> None:
+        for upload in uploads:
+            await put(store, upload)
+        before = content(store)
+        await collect(store, grace=0.0)
+        surveys = [key for key in store.objects if f"{LAYOUT}/i/" in key]
+        assert surveys
+        for key in surveys:
+            data, when = store.objects[key]
+            rows = {place: row._replace(modules=(uploads[0].key,) * len(row.modules)) for place, row in decode_survey(data).items()}
+            harmed = {"lies": encode_survey(rows), "is damaged": data[:-1], "is of another version": b"CCSURVY9" + data[8:]}
+            store.objects[key] = harmed[harm], when
+        for _ in range(3):
+            await asyncio.sleep(10)
+            assert (await collect(store, grace=0.0)).removed == []
+        assert content(store) == before
+
+    in_store(work)
+
+
+def test_what_no_reader_has_used_goes_when_it_is_asked_for(uploads: list[Upload], tmp_path: Path) -> None:
+    """Notes are left once a day, and not for ever."""
+    used, unused = uploads[2:]
+
+    async def work(store: MemoryStore) -> None:
+        await put(store, used)
+        await put(store, unused)
+        names = [next(iter(decode_cards(card).values())).name for _, card in used.cards]
+        await asyncio.sleep(40 * DAY)
+        hosts = [Uses(Requests(store), str(tmp_path)) for _ in range(2)]
+        for host in hosts:  # two helpers of one host, one after the other
+            host.note(names[0])
+            await host.leave()
+            host.note(names[1])
+            await host.leave()
+        assert len([key for key in store.objects if key.startswith(USES)]) == 1
+        await asyncio.sleep(DAY)
+        assert (await collect(store)).removed == []
+        found = await collect(store, unused_for=30 * DAY)
+        assert keys(found.removed) == sorted([*keys_of_cards(unused), used.cards[1][0]])
+        os.utime(tmp_path / "used", (0, 0))  # a day later
+        later = Uses(Requests(store), str(tmp_path))
+        later.note(names[0])
+        await later.leave()
+        await put(store, used)
+        await asyncio.sleep(31 * DAY)
+        assert keys((await collect(store, unused_for=32 * DAY)).removed) == []
+        notes = [key for key in store.objects if key.startswith(USES)]
+        assert decode_uses(store.objects[notes[-1]][0]) == {use_of(key) for key in keys_of_cards(used)}
+        await asyncio.sleep(60 * DAY)
+        found = await collect(store, unused_for=30 * DAY)
+        assert set(keys(found.removed)) == {*keys_of_cards(used), *notes}
 
     in_store(work)
 
@@ -350,7 +447,7 @@ class Writer:
         packs: Packs = NoPacks()  # type: ignore[assignment]
         requests = Requests(self._store)
         self.task = asyncio.ensure_future(
-            Uploads(Reads(self._store, healthy), requests, self.outbox, packs, UsedShelves(requests)).go_on()
+            Uploads(Reads(self._store, healthy), requests, self.outbox, packs, Leases(requests, lambda: False)).go_on()
         )
 
     def offer(self, upload: Upload) -> None:
@@ -404,11 +501,13 @@ async def live(seed: int, uploads: list[Upload], place: Path) -> int:
             await asyncio.sleep(chance.uniform(1.0, 60.0))
             upload = chance.choice(uploads)
             expected = [writer for writer in writers if upload in writer.finished()]
-            key, card = chance.choice(upload.cards)
+            key, _ = chance.choice(upload.cards)
             reads = Reads(store, healthy)
             try:
                 found = await reads.get(key, 1 << 20, 20.0)
-                held = await reads.held(found, decode_card(card).name) if found is not None else None
+                held = await reads.held(next(iter(decode_cards(found).values()))) if found is not None else None
+            except FormatError:  # what earlier ones have left
+                held = None
             except (StoreError, TimeoutError):
                 continue
             if any(upload in writer.finished() for writer in expected):  # no cards were dropped meanwhile

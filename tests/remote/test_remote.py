@@ -23,12 +23,13 @@ from compcache.errors import FormatError
 from compcache.formats.host import requirement
 from compcache.globals import Pickled
 from compcache.remote.address import read_settings
+from compcache.remote.answer import FOUND
 from compcache.remote.breaker import Breaker, Patience
-from compcache.remote.card import Card, decode_card, decode_pack, encode_card, encode_pack
+from compcache.remote.card import Card, decode_cards, decode_pack, encode_cards, encode_pack
 from compcache.remote.connection import SOCKET, Question, encode
 from compcache.remote.helper.reads import Reads, words
 from compcache.remote.outbox import Outbox, Upload
-from compcache.remote.shelves import module_key, shelf_of
+from compcache.remote.shelves import card_key, includes, module_key, shelf_of
 from compcache.signing.keys import new_key
 from compcache.signing.signatures import signers
 from compcache.targets.processor_words import requirement_of
@@ -67,7 +68,17 @@ def open_cache(store: Path, tmp_path: Path) -> Iterator[Callable[..., Cache]]:
 
 
 def objects(store: Path, kind: str) -> list[Path]:
-    return sorted(path for path in (store / "ccr2" / kind).rglob("*") if path.is_file())
+    return sorted(path for path in (store / "ccr3" / kind).rglob("*") if path.is_file())
+
+
+def card_of(path: Path) -> Card:
+    (card,) = decode_cards(path.read_bytes()).values()
+    return card
+
+
+def put_card(path: Path, card: Card) -> None:
+    (shelf,) = decode_cards(path.read_bytes())
+    path.write_bytes(encode_cards({shelf: card}))
 
 
 def upload(cache: Cache, *names: Identity | str) -> None:
@@ -327,7 +338,7 @@ def test_a_card_that_is_not_right_is_a_miss_and_is_replaced(open_cache: Callable
     first.get_or_compile(name, lambda: constant("f", 1))
     first.get_or_compile(other, lambda: constant("g", 2))
     upload(first, name, other)
-    (path,) = [p for p in objects(store, "f") if decode_card(p.read_bytes()).name == name.func_name]
+    (path,) = [p for p in objects(store, "f") if card_of(p).name == name.func_name]
     data = path.read_bytes()
     stranger = next(p for p in objects(store, "f") if p != path).read_bytes()
     path.write_bytes(
@@ -337,7 +348,7 @@ def test_a_card_that_is_not_right_is_a_miss_and_is_replaced(open_cache: Callable
     assert second.get_or_compile(name, lambda: constant("f", 1))() == 1
     assert second.stats().counters["compilations"] == 1
     upload(second, name)
-    assert decode_card(path.read_bytes()).name == name.func_name
+    assert card_of(path).name == name.func_name
     assert open_cache("c", "read").get_or_compile(name, never)() == 1
 
 
@@ -347,7 +358,7 @@ def test_a_card_without_its_module_is_a_miss(open_cache: Callable[..., Cache], s
     first.get_or_compile(name, lambda: constant("f", 1))
     upload(first, name)
     (path,) = objects(store, "f")
-    path.write_bytes(encode_card(decode_card(path.read_bytes())._replace(module=b"")))
+    put_card(path, card_of(path)._replace(module=b""))
     assert open_cache("b", "read").get_or_compile(name, lambda: constant("f", 1))() == 1
 
 
@@ -369,8 +380,7 @@ def test_no_more_is_read_than_a_card_says(tmp_path: Path) -> None:
     def asked(size: int) -> list[tuple[str, int]]:
         backend = Counting({module_key(module_id): b"x"})
         reads = Reads(backend, Breaker(str(tmp_path / "breaker")))  # type: ignore[arg-type]
-        card = encode_card(Card("f", module_id, size, 0.5, b""))
-        assert asyncio.run(reads.held(card, "f")) is None
+        assert asyncio.run(reads.held(Card("f", module_id, size, 0.5, b""))) is None
         return backend.asked
 
     assert asked(5000) == [(module_key(module_id), 5000)]
@@ -380,11 +390,17 @@ def test_no_more_is_read_than_a_card_says(tmp_path: Path) -> None:
 def test_a_card_of_another_function_leads_nowhere(tmp_path: Path, cache: Cache) -> None:
     module_id = cache.add_module(ModuleSource(constant("f", 1)))
     data = module_file(cache.path, module_id).read_bytes()
-    reads = Reads(Counting({}), Breaker(str(tmp_path / "breaker")))  # type: ignore[arg-type]
     card = Card("f", bytes.fromhex(module_id), len(data), 0.5, data)
-    assert asyncio.run(reads.held(encode_card(card), "f")) is not None
-    for wrong, name in ((card, "g"), (card._replace(module=data[:-1], size=len(data) - 1), "f"), (card._replace(module_id=bytes(16)), "f")):
-        assert asyncio.run(reads.held(encode_card(wrong), name)) is None
+
+    def finds(name: str, card: Card) -> bool:
+        store = Counting({card_key("platform", name): encode_cards({"v2": card})})
+        reads = Reads(store, Breaker(str(tmp_path / "breaker")))  # type: ignore[arg-type]
+        return bool(asyncio.run(reads.find(name, "platform", ["v2"]))[0] == FOUND)
+
+    assert finds("f", card)
+    assert not finds("g", card)
+    assert not finds("f", card._replace(module=data[:-1], size=len(data) - 1))
+    assert not finds("f", card._replace(module_id=bytes(16)))
 
 
 def test_a_module_of_another_key_is_refused(open_cache: Callable[..., Cache]) -> None:
@@ -407,9 +423,9 @@ def test_a_module_without_the_function_that_was_asked_for_is_refused(open_cache:
     first.get_or_compile(name, lambda: constant("f", 1))
     first.get_or_compile(other, lambda: constant("g", 2))
     upload(first, name, other)
-    cards = {decode_card(path.read_bytes()).name: path for path in objects(store, "f")}
-    path, stranger = cards[name.func_name], decode_card(cards[other.func_name].read_bytes())
-    path.write_bytes(encode_card(stranger._replace(name=name.func_name)))
+    cards = {card_of(path).name: path for path in objects(store, "f")}
+    path, stranger = cards[name.func_name], card_of(cards[other.func_name])
+    put_card(path, stranger._replace(name=name.func_name))
     for pack in objects(store, "p"):
         pack.unlink()
     reader = open_cache("b", "read")
@@ -707,15 +723,15 @@ def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) 
 def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
     outbox = Outbox(str(tmp_path / "outbox"), limit=3000)
     for number in range(5):
-        outbox.put(Upload(f"ccr2/m/{number}", bytes(900), [("key", b"card")], 0.5, always=False))
-    assert [outbox.read(name).key for name in outbox.names()] == ["ccr2/m/2", "ccr2/m/3", "ccr2/m/4"]
+        outbox.put(Upload(f"ccr3/m/{number}", bytes(900), [("key", b"card")], 0.5, always=False))
+    assert [outbox.read(name).key for name in outbox.names()] == ["ccr3/m/2", "ccr3/m/3", "ccr3/m/4"]
     assert outbox.size() <= 3000
 
 
 @pytest.mark.parametrize("at", [0, 20, -1])
 def test_a_damaged_upload_is_refused(tmp_path: Path, at: int) -> None:
     outbox = Outbox(str(tmp_path / "outbox"))
-    outbox.put(Upload("ccr2/m/1", bytes(900), [("key", b"card")], 0.5, always=False))
+    outbox.put(Upload("ccr3/m/1", bytes(900), [("key", b"card")], 0.5, always=False))
     (path,) = (tmp_path / "outbox").iterdir()
     flip_byte(path, at)
     with pytest.raises(FormatError):
@@ -736,25 +752,35 @@ def test_shelves_are_levels_and_then_single_cpus() -> None:
     assert shelf("aarch64-linux-elf", "neon") == "generic"
 
 
+def test_a_shelf_includes_those_below_it() -> None:
+    platform = "x86_64-linux-elf"
+    assert includes("x86-64-v3", "x86-64-v2", platform)
+    assert includes("cpu-a", "cpu-a", platform)
+    assert not includes("x86-64-v2", "x86-64-v3", platform)
+    assert not includes("x86-64-v3", "cpu-a", platform)
+    assert not includes("cpu-a", "x86-64-v2", platform)
+
+
 def test_a_card_is_what_it_was() -> None:
     card = Card("a-name", bytes(range(16)), 3, 0.25, b"abc")
-    assert decode_card(encode_card(card)) == card
+    other = card._replace(imports=(Card("imported", bytes(16), 2, 0.5, b"ab", b"signed"),))
+    assert decode_cards(encode_cards({"v2": card, "v3": other})) == {"v2": card, "v3": other}
 
 
 def test_a_damaged_card_is_refused() -> None:
-    data = encode_card(Card("a-name", bytes(range(16)), 3, 0.25, b"abc"))
+    data = encode_cards({"v2": Card("a-name", bytes(range(16)), 3, 0.25, b"abc")})
     for at in range(len(data)):
         with pytest.raises(FormatError):
-            decode_card(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            decode_cards(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
 # ------------------------------------------------------------------------------------------------- packs
 
 
-def without_cards(store: Path) -> None:
-    """Leave nothing in the store but packs."""
-    for kind in "fm":
-        shutil.rmtree(store / "ccr2" / kind, ignore_errors=True)
+def without_cards(store: Path, first: Identity) -> None:
+    """Leave nothing in the store but packs, and the card by which they are found."""
+    for path in objects(store, "m") + [path for path in objects(store, "f") if card_of(path).name != first.func_name]:
+        path.unlink()
 
 
 def test_what_was_pushed_together_is_fetched_with_one_pack(open_cache: Callable[..., Cache], store: Path) -> None:
@@ -765,7 +791,7 @@ def test_what_was_pushed_together_is_fetched_with_one_pack(open_cache: Callable[
     upload(first, *names)
     packs = [decode_pack(path.read_bytes()) for path in objects(store, "p")]  # of what was pushed, and of what was asked for
     assert set(packs[0]) == set(packs[-1]) == {name.func_name for name in names}
-    without_cards(store)
+    without_cards(store, min(names, key=lambda name: name.func_name))
     second = open_cache("b", "read")
     assert set(second.prefetch(reversed(names))) == {name.func_name for name in names}
     assert [second.get_target(name)() for name in names] == list(range(6))
@@ -779,11 +805,28 @@ def test_packs_are_learned_from_what_a_start_up_asks_for(open_cache: Callable[..
         assert first.get_or_compile(name, partial(constant, "f", number))() == number
     assert first.flush_uploads(60)
     (pack,) = objects(store, "p")
-    without_cards(store)
+    without_cards(store, names[0])
     second = open_cache("b", "read")
     assert second.get_or_compile(names[0], partial(constant, "f", 0))() == 0  # it does not wait for all the others
     assert [second.get_or_compile(name, never)() for name in names[1:]] == list(range(1, 6))
     assert pack.exists()
+
+
+def test_a_pack_is_found_whose_first_function_was_not_worth_a_card(open_cache: Callable[..., Cache], store: Path) -> None:
+    names = [Identity("f", number=number) for number in range(6)]
+    first = open_cache("a")
+    for number, name in enumerate(names):
+        first.get_or_compile(name, partial(constant, "f", number))
+    upload(first)
+    packs = objects(store, "p")
+    for path in objects(store, "f"):
+        path.unlink()
+    for path in packs:
+        path.unlink()
+    first.remote.pack([name.func_name for name in names])  # type: ignore[union-attr]
+    assert first.flush_uploads(60)
+    assert len(objects(store, "p")) == 1
+    assert [card_of(path).name for path in objects(store, "f")] == [min(name.func_name for name in names)]
 
 
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "with other sizes", "with other modules"])

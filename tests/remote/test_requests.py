@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import constant
-from memory_store import VirtualLoop
+from memory_store import MemoryStore, VirtualLoop
 from web_store import WebStore
 
 from compcache import Cache, Identity
 from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import MISSING, UNAVAILABLE
 from compcache.remote.breaker import Breaker
-from compcache.remote.card import Card, encode_card
+from compcache.remote.card import MAX_CARDS, Card, decode_cards, encode_cards, merge_cards
 from compcache.remote.helper.backends import open_backend
-from compcache.remote.helper.packs import Packs
+from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import Uploads
-from compcache.remote.helper.used_shelves import UsedShelves
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, module_key
 
@@ -218,51 +218,125 @@ class Shelves:
 
 
 MODULE_ID = bytes(range(16))
-KEYS = {shelf: card_key("platform", shelf, "f") for shelf in ("best", "other")}
+KEY = card_key("platform", "f")
+SHELVES = ["best", "other"]
+CARD = Card("f", MODULE_ID, 5000, 0.5, b"")
+CARDS = encode_cards({"other": CARD})
 
 
 def outcome(store: Any, place: Path) -> str:
     reads = Reads(store, Breaker(str(place / "breaker")))
-    answer: str = run(reads.find("f", "platform", list(KEYS)))[0]
+    answer: str = run(reads.find("f", "platform", SHELVES))[0]
     return answer
 
 
-def test_an_error_beside_an_empty_shelf_is_no_miss(tmp_path: Path) -> None:
+def test_an_error_is_no_miss(tmp_path: Path) -> None:
     assert outcome(Shelves({}), tmp_path) == MISSING
-    for key in KEYS.values():
-        assert outcome(Shelves({}, key), tmp_path / key[-4:]) == UNAVAILABLE
+    assert outcome(Shelves({}, KEY), tmp_path) == UNAVAILABLE
 
 
 def test_a_module_that_could_not_be_asked_for_is_no_miss(tmp_path: Path) -> None:
-    card = encode_card(Card("f", MODULE_ID, 5000, 0.5, b""))
-    assert outcome(Shelves({KEYS["other"]: card}), tmp_path) == MISSING
-    assert outcome(Shelves({KEYS["other"]: card}, module_key(MODULE_ID)), tmp_path) == UNAVAILABLE
+    assert outcome(Shelves({KEY: CARDS}), tmp_path) == MISSING
+    assert outcome(Shelves({KEY: CARDS}, module_key(MODULE_ID)), tmp_path) == UNAVAILABLE
 
 
 def test_what_could_not_be_asked_for_is_not_known_to_be_absent(tmp_path: Path) -> None:
-    def has(store: Any) -> bool | None:
-        return run(Reads(store, Breaker(str(tmp_path / "breaker"))).has("f", "platform", list(KEYS)))  # type: ignore[no-any-return]
+    def has(store: Any, *shelves: str) -> bool | None:
+        reads = Reads(store, Breaker(str(tmp_path / "breaker")))
+        return run(reads.has("f", "platform", list(shelves or SHELVES)))  # type: ignore[no-any-return]
 
     assert has(Shelves({})) is False
-    assert has(Shelves({KEYS["other"]: b"card"}, KEYS["best"])) is True
-    assert has(Shelves({}, KEYS["best"])) is None
+    assert has(Shelves({KEY: CARDS})) is True
+    assert has(Shelves({KEY: CARDS}), "best") is False
+    assert has(Shelves({}, KEY)) is None
+
+
+class NoPacks:
+    """Remembers nothing."""
+
+    def remember(self, *_: object) -> None:
+        """Nothing."""
+
+    async def store_packs(self, *, now: bool) -> None:
+        """Nothing."""
+
+
+def uploads_of(store: Any, place: Path) -> Uploads:
+    packs: Any = NoPacks()
+    requests = Requests(store)
+    leases = Leases(requests, lambda: False)
+    return Uploads(Reads(store, Breaker(str(place / "breaker"))), requests, Outbox(str(place / "outbox")), packs, leases)
 
 
 def test_a_card_whose_module_could_not_be_asked_for_is_not_replaced(tmp_path: Path) -> None:
-    card = encode_card(Card("f", MODULE_ID, 5000, 0.5, b""))
-    store: Any = Shelves({KEYS["best"]: card}, module_key(MODULE_ID))
+    store: Any = Shelves({KEY: CARDS}, module_key(MODULE_ID))
     outbox = Outbox(str(tmp_path / "outbox"))
-    outbox.put(Upload("m", b"", [(KEYS["best"], encode_card(Card("f", bytes(16), 3, 0.5, b"abc")))], 1.0, always=True))
+    mine = encode_cards({"other": Card("f", bytes(16), 3, 0.5, b"abc")})
+    outbox.put(Upload("m", b"", [(KEY, mine)], 1.0, always=True))
 
     async def work() -> None:
-        reads = Reads(store, Breaker(str(tmp_path / "breaker")))
-        shelves = UsedShelves(Requests(store))
-        uploads = Uploads(reads, Requests(store), outbox, Packs(store.get, store.replace, shelves), shelves)
-        await uploads.flush(5.0)
+        await uploads_of(store, tmp_path).flush(5.0)
 
     run(work())
-    assert store.objects[KEYS["best"]] == card
+    assert store.objects[KEY] == CARDS
     assert len(outbox.names()) == 1
+
+
+def test_hosts_that_add_cards_at_once_lose_none(tmp_path: Path) -> None:
+    """Twelve shelves of one function, over a store that compares."""
+    shelves = [f"cpu-{number}" for number in range(12)]
+
+    async def work() -> dict[str, Card]:
+        store = MemoryStore(random.Random(3))
+        store.slow = True
+        writers = [uploads_of(store, tmp_path / shelf) for shelf in shelves]
+        mine = Card("f", MODULE_ID, 3, 0.5, b"abc")
+        await asyncio.gather(*[writer.put_card(KEY, shelf, mine) for writer, shelf in zip(writers, shelves, strict=True)])
+        return decode_cards(store.objects[KEY][0])
+
+    assert sorted(run(work())) == sorted(shelves)
+
+
+def test_a_card_of_a_shelf_that_is_there_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = MemoryStore(random.Random(3))
+        uploads = uploads_of(store, tmp_path)
+        uploads._reads.held = held  # type: ignore[method-assign, assignment]
+        first, second = [Card("f", bytes([number]) * 16, 3, 0.5, b"abc") for number in range(2)]
+        await uploads.put_card(KEY, "best", first)
+        await uploads.put_card(KEY, "best", second)
+        assert decode_cards(store.objects[KEY][0]) == {"best": first}
+        await uploads.put_card(KEY, "best", second, replaces=True)
+        assert decode_cards(store.objects[KEY][0]) == {"best": second}
+
+    async def held(card: Card) -> bytes:
+        return card.module
+
+    run(work())
+
+
+def test_cards_are_bounded_and_the_oldest_shelf_goes_first() -> None:
+    cards: dict[str, Card] = {}
+    own = Card("g", MODULE_ID, 60 << 10, 0.5, bytes(60 << 10))
+    for number in range(40):
+        card = Card("f", MODULE_ID, 32 << 10, 0.5, bytes(32 << 10), imports=(own,))
+        data = merge_cards(cards, f"cpu-{number}", card)
+        assert len(data) <= MAX_CARDS
+        cards = decode_cards(data)
+    assert list(cards)[-1] == "cpu-39"
+    assert 8 < len(cards) < 40
+    assert sum(bool(card.imports) for card in cards.values()) < 4
+
+
+def test_who_asks_for_the_same_at_the_same_time_shares_a_request(tmp_path: Path) -> None:
+    store = Scripted(0.5, 0.5, 0.5, tells=True)
+    reads = Reads(store, Breaker(str(tmp_path / "breaker")))  # type: ignore[arg-type]
+
+    async def work() -> None:
+        await asyncio.gather(*[reads.cards("f", "platform", SHELVES) for _ in range(16)])
+
+    run(work())
+    assert len(store.asked) == 1
 
 
 # ---------------------------------------------------------------------------------------------------- over HTTP

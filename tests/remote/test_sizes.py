@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import lzma
 import resource
 import socketserver
 import threading
@@ -18,7 +19,7 @@ from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.remote.address import RemoteSettings
 from compcache.remote.breaker import Breaker
-from compcache.remote.card import MAX_UNPACKED, Card, Packed, decode_pack, encode_card, encode_pack
+from compcache.remote.card import MAX_UNPACKED, Card, Packed, decode_pack, encode_cards, encode_pack
 from compcache.remote.helper.backends import open_backend
 from compcache.remote.helper.reads import LARGEST_MODULE, Reads, Room
 
@@ -34,7 +35,7 @@ class Claiming:
 
     async def get(self, key: str, largest: int, _: object = None) -> bytes:
         if "/f/" in key:
-            return encode_card(Card("f", b"m" * 16, LARGEST_MODULE // 3, 1.0, b""))
+            return encode_cards({"shelf": Card("f", b"m" * 16, LARGEST_MODULE // 3, 1.0, b"")})
         self.asked.append(largest)
         return b"not that large"
 
@@ -59,11 +60,26 @@ def test_packs_are_compressed() -> None:
     assert decode_pack(data) == {item.card.name: item for item in items}
 
 
+def test_a_python_without_lzma_reads_and_writes_packs_of_zlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which all others read; packs of others are none to it."""
+    items = [Packed(Card("f", b"m" * 16, 4000, 0.5, b""), bytes(4000))]
+    others = encode_pack(items)
+    monkeypatch.setattr("compcache.remote.card._lzma", lambda: None)
+    own = encode_pack(items)
+    assert list(decode_pack(own)) == ["f"]
+    with pytest.raises(FormatError, match="without LZMA"):
+        decode_pack(others)
+    monkeypatch.undo()
+    assert list(decode_pack(own)) == ["f"]
+
+
+@pytest.mark.parametrize("kind", ["X", "Z"])
 @pytest.mark.parametrize("harm", ["holds too much", "is cut", "is not compressed"])
-def test_a_pack_that_decompresses_to_more_than_packs_hold_is_refused(harm: str) -> None:
+def test_a_pack_that_decompresses_to_more_than_packs_hold_is_refused(harm: str, kind: str) -> None:
     """Nor is more of it held than that: a few hundred KiB say that they are 128 MiB."""
-    magic = encode_pack([])[:8]
-    plain = zlib.compress(bytes(2 * MAX_UNPACKED if harm == "holds too much" else 1000), 1)
+    magic = encode_pack([])[:7] + kind.encode()
+    content = bytes(2 * MAX_UNPACKED if harm == "holds too much" else 1000)
+    plain = lzma.compress(content, preset=1) if kind == "X" else zlib.compress(content, 1)
     data = magic + {"is cut": plain[:-5], "is not compressed": b"plain"}.get(harm, plain)
     data += check(data)
     tracemalloc.start()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_backend"]
 
 _CONNECT = "250ms"
+_PART = 1 << 20
 _LONGEST = "1h"  # `Requests` gives up earlier
 #: A link, a socket, or what `read_file` refuses.
 _NO_OBJECT = (ELOOP, ENOTDIR, ENXIO, None)
@@ -55,7 +56,11 @@ class Listed(NamedTuple):
 
 
 class Backend(Protocol):
-    """A store of immutable objects. Errors other than a missing object are raised as the client raises them."""
+    """A store of objects. Errors other than a missing object are raised as the client raises them."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether of several that `create` or `exchange` an object at the same moment one alone is told that it has."""
 
     async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None, /) -> bytes | None:
         """The object, None where there is none. Raises `TooLargeError` where it has more bytes than `largest`, without reading it.
@@ -63,11 +68,20 @@ class Backend(Protocol):
         `begun` is called when the store has begun to answer, if that is told before the whole answer is there.
         """
 
+    def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        """The same in parts of some MiB at most. Raises `FileNotFoundError` where there is none."""
+
     async def create(self, key: str, data: bytes) -> bool:
         """Store an object unless the key is taken; whether it was stored."""
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store an object in place of the one that is there."""
+
+    async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
+        """Store an object in place of one whose bytes are `expected`; whether it was stored.
+
+        Where the store cannot compare (`compares` is False), one that is stored by somebody else at the same moment is lost.
+        """
 
     async def look(self, key: str) -> Listed | None:
         """The size and the time of an object as they are now, None where there is none; nothing of it is read."""
@@ -108,6 +122,8 @@ class _Directory:
     below the directory, and what is not a file is not an object.
     """
 
+    compares = False  # a file is put in place of whatever is there
+
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
         self._files = Tree(Files(), self._root, path_opener())
@@ -117,6 +133,16 @@ class _Directory:
 
     def pause_after(self, error: Exception) -> float | None:
         return 0.0 if isinstance(error, OSError) and error.errno in _PASSING else None
+
+    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(opened.number)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(key)
+        if status.st_size > largest:
+            raise TooLargeError(key)
+        while part := await asyncio.to_thread(os.read, opened.number, _PART):
+            yield part
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -140,6 +166,9 @@ class _Directory:
 
     async def replace(self, key: str, data: bytes) -> None:
         await asyncio.to_thread(self._write, key, data, self._files.rename)
+
+    async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
+        return await _exchanged(self, key, data, expected)
 
     def _write(self, key: str, data: bytes, publish: Callable[[str, str], None]) -> bool:
         path = self._path(key)
@@ -220,7 +249,7 @@ class _ObjectStore:
             settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0},
             **_found_by_boto3(settings),
         )  # fmt: skip
-        self._creates = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
+        self.compares = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
 
     async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None) -> bytes | None:
         try:
@@ -233,6 +262,13 @@ class _ObjectStore:
         except FileNotFoundError:
             return None
 
+    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        found = await self._obstore.get_async(self._store, key)
+        if found.meta["size"] > largest:
+            raise TooLargeError(key)
+        async for part in found.stream(min_chunk_size=_PART):
+            yield bytes(part)
+
     def pause_after(self, error: Exception) -> float | None:
         if type(error) is not self._obstore.exceptions.GenericError:
             return None
@@ -241,7 +277,7 @@ class _ObjectStore:
         return 0.0 if passes else None
 
     async def create(self, key: str, data: bytes) -> bool:
-        if not self._creates:
+        if not self.compares:
             if await self.look(key) is not None:
                 return False
             await self.replace(key, data)
@@ -249,6 +285,19 @@ class _ObjectStore:
         try:
             await self._obstore.put_async(self._store, key, data, mode="create")
         except self._obstore.exceptions.AlreadyExistsError:
+            return False
+        return True
+
+    async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
+        if not self.compares:
+            return await _exchanged(self, key, data, expected)
+        try:
+            found = await self._obstore.get_async(self._store, key)
+            if found.meta["size"] != len(expected) or bytes(await found.bytes_async()) != expected:
+                return False
+            version = {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name] is not None}
+            await self._obstore.put_async(self._store, key, data, mode=version, use_multipart=False)
+        except (FileNotFoundError, self._obstore.exceptions.PreconditionError):
             return False
         return True
 
@@ -272,6 +321,15 @@ class _ObjectStore:
         async for batch in self._obstore.list(self._store, prefix):
             for item in batch:
                 yield Listed(item["path"], item["size"], item["last_modified"].timestamp())
+
+
+async def _exchanged(backend: Backend, key: str, data: bytes, expected: bytes) -> bool:
+    """`Backend.exchange` where the store cannot compare."""
+    with suppress(TooLargeError):
+        if await backend.get(key, len(expected)) == expected:
+            await backend.replace(key, data)
+            return True
+    return False
 
 
 #: What `obstore` finds by itself, and renews.
@@ -314,6 +372,8 @@ class _Redis:
     clock, is in a sorted set beside them; one that is not there was written when that is noticed.
     """
 
+    compares = True
+
     def __init__(self, settings: RemoteSettings) -> None:
         try:
             client: Any = import_module("redis.asyncio").Redis
@@ -345,6 +405,19 @@ class _Redis:
             raise TooLargeError(key)
         return found or None  # nothing that is stored is empty
 
+    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        at = 0
+        while at <= largest:
+            with _allowing(_PART):
+                part: bytes = await self._redis.getrange(self._prefix + key, at, at + _PART - 1)
+            if not part and not at:
+                raise FileNotFoundError(key)
+            if not part:
+                return
+            yield part
+            at += len(part)
+        raise TooLargeError(key)
+
     def pause_after(self, error: Exception) -> float | None:
         return 0.0 if isinstance(error, self._passing) and not isinstance(error, self._refusing) else None
 
@@ -357,6 +430,12 @@ class _Redis:
     async def replace(self, key: str, data: bytes) -> None:
         await self._redis.set(self._prefix + key, data)
         await self._note_time(key)
+
+    async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
+        is_exchanged = bool(await self._redis.eval(_EXCHANGE, 1, self._prefix + key, expected, data))
+        if is_exchanged:
+            await self._note_time(key)
+        return is_exchanged
 
     async def _note_time(self, key: str, *, nx: bool = False) -> None:
         seconds, microseconds = await self._redis.time()
@@ -395,6 +474,7 @@ _LARGEST_ANSWER = 512 << 10
 _LINE = 512
 _MOST_NAMES = 1 << 23
 _TIMES = f"{LAYOUT}-times"
+_EXCHANGE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) return 1 end return 0"
 _allowed: ContextVar[int] = ContextVar("allowed", default=_LARGEST_ANSWER)
 
 

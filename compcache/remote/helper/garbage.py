@@ -1,15 +1,15 @@
 """Collects what is of no use in a store, and nothing else: whatever happens meanwhile, no function that can be fetched is lost.
 
 A *mark* is an object that names what a collection found to be of no use: cards that do not decode or lead nowhere, modules that no card
-leads to, packs that do not decode. Its own time, by the store's clock, tells its age. A collection removes what it finds to be of no
-use, if a mark that is older than the grace names the same object, unchanged since.
+leads to, packs that do not decode, leases. Its own time, by the store's clock, tells its age. A collection removes what it finds to be of
+no use, if a mark that is older than the grace names the same object, unchanged since.
 
 * Listings only propose. What is removed was asked for by its key immediately before: the object itself, and what would make it useful. That
   a question failed is not an answer: it ends the collection.
 * Between that question and the removal lie `DECISION_SECONDS` at most. Who uploads looks again `SETTLE_SECONDS` later whether all is
   there that was stored, and stores it anew otherwise (`uploads.py`): so an upload that crosses a collection is complete in the end.
 
-A mark: magic, a msgpack list of rows ``[key, size, time]``, and the check of all that. Marks: ``ccr2/g/<random name>``.
+A mark: magic, a msgpack list of rows ``[key, size, time]``, and the check of all that. Marks: ``ccr3/g/<random name>``.
 
 Limitations: a store that answers and denies what it has is believed. A request that was given up may be carried out a minute later.
 """
@@ -27,11 +27,14 @@ from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer, sections_of
 from compcache.formats.manifest_writer import WholeManifest
-from compcache.remote.card import MAX_CARD, decode_card, decode_pack
+from compcache.remote.card import MAX_CARDS, decode_cards, decode_pack
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
-from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf, shelf_of
+from compcache.remote.helper.surveys import Survey, read_surveys, write_surveys
+from compcache.remote.helper.uses import USES, decode_uses, use_of
+from compcache.remote.maintenance import LONGEST_UNUSED
+from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -74,13 +77,16 @@ class GarbageCollector:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._known: dict[str, Survey] = {}  # of earlier collections
+        self._surveyed: dict[str, Survey] = {}
 
-    async def collect(self, *, grace: float, older_than: float | None, dry_run: bool) -> Collected:
-        """Remove what two generations found to be of no use, and with `older_than` (seconds) cards and packs that are older.
+    async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
+        """Remove what two generations found to be of no use, and cards and packs that are older, or have not been used for longer.
 
         Args:
             grace: how many seconds lie between the generations at least.
             older_than: also remove cards and packs that were written longer ago than so many seconds.
+            unused_for: also remove those that were written longer ago and that no reader has noted to have used since (`uses.py`).
             dry_run: remove nothing, and leave no mark.
         """
         cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in "fpm"]
@@ -92,9 +98,16 @@ class GarbageCollector:
             )
         else:
             now = await self._write_mark(useless)
+            await write_surveys(self._backend, self._known, self._surveyed)
         old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
         doomed = [item for item in useless if old is not None and old.rows.get(item.key) == _state(item)]
-        aged = [item for item in (*cards.values(), *packs.values()) if older_than is not None and 0 < item.modified < now - older_than]
+        known = (*cards.values(), *packs.values())
+        aged = [item for item in known if older_than is not None and 0 < item.modified < now - older_than]
+        if unused_for is not None:
+            notes = await self._list(USES)
+            used = await self._used([note for note in notes.values() if note.modified >= now - unused_for])
+            aged += [item for item in known if 0 < item.modified < now - unused_for and use_of(item.key) not in used]
+            aged += [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
         removed = [
             item
             for item in dict.fromkeys([*doomed, *aged])
@@ -119,22 +132,45 @@ class GarbageCollector:
     async def _useless(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
         """What looks useless, as far as the listings tell."""
         named: set[str] = set()
+        known = self._known = await read_surveys(self._backend, [*cards, *packs])
 
         async def leads_nowhere(item: Listed) -> bool:
-            data = await self._get(item.key, MAX_CARD)
+            row = known.get(item.key)
+            if row is not None and row.state == _state(item) and (not row.modules or any(key in modules for key in row.modules)):
+                named.update(row.modules)
+                self._surveyed[item.key] = row
+                return False
+            data = await self._get(item.key, MAX_CARDS)
             try:
-                card = decode_card(data) if data is not None else None
+                cards = decode_cards(data) if data is not None else None
             except FormatError:
                 return True
-            if card is None or card.module:
+            if cards is None:
                 return False
-            key = module_key(card.module_id)
-            named.add(key)
-            return key not in modules and await self._backend.look(key) is None
+            keys = [module_key(card.module_id) for card in cards.values() if not card.module]
+            named.update(keys)
+            self._surveyed[item.key] = Survey(_state(item), tuple(keys))
+            return len(keys) == len(cards) and all([key not in modules and await self._backend.look(key) is None for key in keys])
+
+        async def is_damaged(item: Listed) -> bool:
+            row = known.get(item.key)
+            if (row is None or row.state != _state(item)) and await self._is_useless(item.key):
+                return True
+            self._surveyed[item.key] = Survey(_state(item), ())
+            return False
 
         useless = await _chosen(cards.values(), leads_nowhere)
-        useless += await _chosen(packs.values(), lambda item: self._is_useless(item.key))
-        return [*useless, *[item for key, item in modules.items() if key not in named]]
+        useless += await _chosen(packs.values(), is_damaged)
+        leases = await self._list(f"{LAYOUT}/l/")  # whoever holds one changes it each second
+        return [*useless, *[item for key, item in modules.items() if key not in named], *leases.values()]
+
+    async def _used(self, notes: list[Listed]) -> set[bytes]:
+        """What readers say that they have used."""
+        used: set[bytes] = set()
+        for at in range(0, len(notes), _AT_ONCE):
+            found = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[at : at + _AT_ONCE]])
+            used.update(*[decode_uses(data or b"") for data in found])
+        return used
 
     async def _get(self, key: str, largest: int) -> bytes | None:
         """An object; one that is too large is damaged, and no bytes."""
@@ -160,17 +196,16 @@ class GarbageCollector:
     async def _is_useless(self, key: str) -> bool:
         """Whether an object is of no use now, as far as questions for single keys tell."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
-        largest = {"f": MAX_CARD, "p": LARGEST_PACK, "m": LARGEST_MODULE}[kind]
+        largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
         data = await self._get(key, largest)
         if data is None:
             return False
         try:
-            if kind == "p":
-                decode_pack(data)
-                return False
+            if kind in "lp":
+                return kind == "l" or not decode_pack(data)
             if kind == "f":
-                card = decode_card(data)
-                return not card.module and await self._backend.look(module_key(card.module_id)) is None
+                cards = decode_cards(data).values()
+                return all([not card.module and await self._backend.look(module_key(card.module_id)) is None for card in cards])
             places = list(_cards_of(data))
         except FormatError:
             return True
@@ -179,9 +214,9 @@ class GarbageCollector:
         return not any([await self._leads_to(place, key) for place in places])
 
     async def _leads_to(self, place: str, key: str) -> bool:
-        data = await self._get(place, MAX_CARD)
+        data = await self._get(place, MAX_CARDS)
         try:
-            return data is not None and module_key(decode_card(data).module_id) == key
+            return data is not None and any(module_key(card.module_id) == key for card in decode_cards(data).values())
         except FormatError:
             return False
 
@@ -243,5 +278,5 @@ def _cards_of(data: bytes) -> Iterator[str]:
     """
     manifest: Any = WholeManifest(sections_of(data, intact_footer(data))[1])
     platform = platform_shelf(manifest.header.triple, manifest.header.abi)
-    for name, _, needs in manifest.indexed():
-        yield card_key(platform, shelf_of(needs), name)
+    for name, *_ in manifest.indexed():
+        yield card_key(platform, name)

@@ -1,7 +1,8 @@
 """Packs: the functions that the start-up of a program asks for, in one object, so that one request warms a worker.
 
-A pack is stored under the name that its start-up asks for first: ``ccr2/p/<platform>/<shelf>/<kk>/<key of the name>``. That name
-stands for content, so a program that has changed has another pack. Packs are learned: processes that may write leave one behind
+A pack is stored under the name that its start-up asks for first: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the name>``. The shelf is that
+of the card of this name, which is asked for first. The name stands for content, so a program that has changed has another pack. Packs are
+learned: processes that may write leave one behind
 when they have asked for a while. A pack decides nothing, as a card does not: each module in it is verified by its digest (and
 signature), and what it lacks is looked up by cards.
 
@@ -19,20 +20,20 @@ from typing import TYPE_CHECKING
 from compcache.errors import FormatError
 from compcache.identity import label_of
 from compcache.remote.card import MAX_UNPACKED, Packed, decode_pack, encode_pack
+from compcache.remote.helper.reads import STREAMED
 from compcache.remote.shelves import pack_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from compcache.remote.card import Card
-    from compcache.remote.helper.used_shelves import UsedShelves
 
 __all__ = ["LARGEST_PACK", "Packs", "StartUp"]
 
 #: The size of the modules of a pack, in bytes, and what is read of one at most.
 MAX_PACK, LARGEST_PACK = 32 << 20, MAX_UNPACKED
 #: The size of a module in it.
-_MAX_MODULE = 4 << 20
+_MAX_MODULE = STREAMED
 #: Fewer functions than these are not worth a request of their own.
 _FEWEST = 4
 #: The bytes of modules that are remembered to make packs of.
@@ -78,14 +79,17 @@ class Packs:
     Args:
         fetch: gets an object; None where it is not to be had.
         store: stores an object in place of the one that is there.
-        shelves: tell which shelves may have a pack.
+        locate: tells on which of some shelves the best card of a function is, "" where there is none; also where the pack of it is.
+        note: adds a card to those of its function, unless it is there.
     """
 
     def __init__(
-        self, fetch: Callable[[str], Awaitable[bytes | None]], store: Callable[[str, bytes], Awaitable[None]], shelves: UsedShelves
-    ) -> None:
+        self, fetch: Callable[[str], Awaitable[bytes | None]], store: Callable[[str, bytes], Awaitable[None]],
+        locate: Callable[[str, str, list[str]], Awaitable[str]], note: Callable[[str, str, Card], Awaitable[None]],
+    ) -> None:  # fmt: skip
         self._fetch = fetch
-        self._shelves = shelves
+        self._locate = locate
+        self._note = note
         self._store = store
         self._start_ups: dict[bytes, StartUp] = {}
         self._remembered: OrderedDict[tuple[str, str, str], Packed] = OrderedDict()
@@ -126,9 +130,10 @@ class Packs:
         """Keep a function for packs that it may belong to."""
         if label_of(card.name) is None or len(module) > _MAX_MODULE:
             return
+        card = card._replace(module=b"", imports=())
         key = platform, card.name, shelf
         self._bytes += len(module) - len(self._remembered[key].module if key in self._remembered else b"")
-        self._remembered[key] = Packed(card._replace(module=b""), module)
+        self._remembered[key] = Packed(card, module)
         while self._bytes > _REMEMBERED:
             _, dropped = self._remembered.popitem(last=False)
             self._bytes -= len(dropped.module)
@@ -148,38 +153,36 @@ class Packs:
 
     async def _store_pack(self, start_up: StartUp) -> None:
         items: dict[str, Packed] = {}
-        best = len(start_up.shelves)
         room = MAX_PACK
         for name in start_up.names:
             found = self._known(start_up, name)
             if found is not None and room >= len(found[1].module):
-                best = min(best, found[0])
                 items[name] = found[1]
                 room -= len(found[1].module)
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
-        key = pack_key(start_up.platform, start_up.shelves[best], start_up.first)
-        await self._shelves.note(start_up.platform, start_up.shelves[best])
-        await self._store(key, encode_pack(items.values()))
-        start_up.stored = len(items)
+        first = self._known(start_up, start_up.first)
+        if first is not None:  # also one that was not worth a card is found by it
+            await self._note(start_up.platform, first[0], first[1].card._replace(module=first[1].module))
+        shelf = first[0] if first is not None else await self._locate(start_up.first, start_up.platform, start_up.shelves)
+        if shelf:
+            await self._store(pack_key(start_up.platform, shelf, start_up.first), encode_pack(items.values()))
+            start_up.stored = len(items)
 
-    def _known(self, start_up: StartUp, name: str) -> tuple[int, Packed] | None:
-        """The best realization that is known, and the number of its shelf."""
-        for number, shelf in enumerate(start_up.shelves):
+    def _known(self, start_up: StartUp, name: str) -> tuple[str, Packed] | None:
+        """The best realization that is known, and its shelf."""
+        for shelf in start_up.shelves:
             found = self._remembered.get((start_up.platform, name, shelf))
             if found is None and shelf == start_up.shelf:
                 found = start_up.pack.get(name)
             if found is not None:
-                return number, found
+                return shelf, found
         return None
 
     async def _load(self, start_up: StartUp) -> None:
-        shelves = self._shelves.among(start_up.platform, start_up.shelves)
-        keys = [pack_key(start_up.platform, shelf, start_up.first) for shelf in shelves]
-        found = await asyncio.gather(*[self._fetch(key) for key in keys])
-        for shelf, data in zip(shelves, found, strict=True):
-            if data is not None:
-                with suppress(FormatError):
-                    start_up.pack = decode_pack(data)
-                    start_up.shelf, start_up.stored = shelf, len(start_up.pack)
-                    return
+        shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves)
+        data = await self._fetch(pack_key(start_up.platform, shelf, start_up.first)) if shelf else None
+        if data is not None:
+            with suppress(FormatError):
+                start_up.pack = decode_pack(data)
+                start_up.shelf, start_up.stored = shelf, len(start_up.pack)

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer
-from compcache.remote.answer import FOUND, MISSING, UNAVAILABLE
+from compcache.remote.answer import FOUND, MISSING, UNAVAILABLE, mapped
 from compcache.remote.breaker import PROBE_SECONDS
-from compcache.remote.card import decode_card
+from compcache.remote.card import MAX_CARDS, decode_cards
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.requests import Requests
 from compcache.remote.shelves import LAYOUT, card_key, module_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from compcache.remote.breaker import Breaker
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
 
-__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "Reads", "Room", "is_intact", "words"]
+_T = TypeVar("_T", int | None, bytes | None)
+
+__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "STREAMED", "Reads", "Room", "is_intact", "words"]
 
 LOOKUP_SECONDS = 1.0
 #: How long requests are made again of a look-up that is waited for as long as it takes.
 PATIENCE = 3.0
 _SECONDS_PER_BYTE = 1.0 / (1 << 20)
 _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
-#: What is larger is not a card, or not a module, whatever it says: nothing of it is read.
-_LARGEST_CARD, LARGEST_MODULE = 1 << 20, 1 << 29
+#: What is larger is not a module, whatever it says: nothing of it is read.
+LARGEST_MODULE = 1 << 29
+#: Modules of more bytes than these are written to a file while they are fetched.
+STREAMED = 1 << 20
 #: What stands before the host in a URL: messages are logged, and shown to others.
 _PASSWORD = re.compile(r"//[^\s\"]*@")
 #: What stands behind a question mark: tokens of shared access, signatures.
@@ -46,12 +51,22 @@ class _LeftAloneError(Exception):
 class Room:
     """How many bytes of modules the answer to one question may have: what a store says of sizes is reserved before it is read.
 
-    `tell` is called with the seconds that compiling a module took before it is fetched.
+    `tell` is called with the seconds that compiling a module took before it is fetched. `place` is the directory for large ones, which
+    are not held; "" where there is none.
     """
 
-    def __init__(self, tell: Callable[[float], None] = lambda _: None) -> None:
+    def __init__(self, tell: Callable[[float], None] = lambda _: None, place: str = "") -> None:
         self._left = LARGEST_MODULE
         self._tell = tell
+        self._place = place
+        self.files: list[str] = []
+
+    def file(self, card: Card) -> str:
+        """The path of a new file for the module of this card; "" where it is to be held."""
+        if not self._place or card.size <= STREAMED:
+            return ""
+        self.files.append(f"{self._place}/fetched-{os.urandom(12).hex()}")
+        return self.files[-1]
 
     def reserve(self, card: Card) -> bool:
         """Whether there is room for the module of this card."""
@@ -73,6 +88,7 @@ class Reads:
         self._backend = backend
         self._unanswered = f"{LAYOUT}/f/probe", PROBE_SECONDS  # what a probe asks for, and its time
         self._probing: asyncio.Task[None] | None = None
+        self._asking: dict[str, asyncio.Future[bytes | None]] = {}  # by key
 
     # ---------------------------------------------------------------- look-ups
 
@@ -84,54 +100,78 @@ class Reads:
 
         A request has `seconds` for each try, and `patience` for all of them where that is more.
         """
-        cards, error = await self._cards(name, platform, shelves, seconds, patience)
-        for shelf, data in cards.items():
+        error: Exception | None = None
+        try:
+            cards = await self.cards(name, platform, shelves, seconds, patience)
+        except Exception as failure:  # noqa: BLE001 - whatever the client raises
+            return [UNAVAILABLE, words(failure)]
+        for shelf, card in cards.items():
             try:
-                held = await self.held(data, name, room, patience)
+                module = await self.held(card, room, patience)
             except Exception as failure:  # noqa: BLE001 - whatever the client raises
                 error = failure
                 continue
-            if held is not None:
-                card, module = held
+            if module is not None:
                 return [FOUND, module, card, shelf]
         return [MISSING, ""] if error is None else [UNAVAILABLE, words(error)]
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
         """Whether there is a card of a function on one of the shelves; None where that could not be asked."""
-        cards, error = await self._cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE)
-        return None if error is not None and not cards else bool(cards)
+        try:
+            return bool(await self.cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE))
+        except Exception:  # noqa: BLE001 - whatever the client raises
+            return None
 
-    async def _cards(
-        self, name: str, platform: str, shelves: list[str], seconds: float, patience: float
-    ) -> tuple[dict[str, bytes], BaseException | None]:
-        """The cards by shelf, the best first, and what a request failed with, if one did: nothing is known of its shelf then.
+    async def cards(
+        self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0
+    ) -> dict[str, Card]:
+        """The cards of a function on these shelves, by shelf, the best first. One request, for all who ask at the same time.
 
-        The breaker counts the look-up once.
+        Raises:
+            Exception: what the client raises: whether there are any is not known.
         """
-        keys = [card_key(platform, shelf, name) for shelf in shelves]
-        answers = await asyncio.gather(*[self.get(key, _LARGEST_CARD, seconds, patience) for key in keys], return_exceptions=True)
-        failed = {key: answer for key, answer in zip(keys, answers, strict=True) if isinstance(answer, BaseException)}
-        key, error = next(iter(failed.items()), ("", None))
-        if error is None:
-            self.breaker.succeeded()
-        else:
-            self._failed(key, PROBE_SECONDS, error)
-        return {shelf: answer for shelf, answer in zip(shelves, answers, strict=True) if isinstance(answer, bytes)}, error
+        key = card_key(platform, name)
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.ensure_future(self._ask(key, seconds, patience))
+            asking.add_done_callback(lambda task: self._ended(key, task))
+        data = await asyncio.shield(asking)
+        try:
+            found = decode_cards(data) if data is not None else {}
+            if any(card.name != name for card in found.values()):
+                raise FormatError("the card is that of another function")
+        except FormatError:
+            self.count("rejected")
+            return {}
+        return {shelf: found[shelf] for shelf in shelves if shelf in found}
 
-    async def held(self, data: bytes, name: str, room: Room | None = None, patience: float = 0.0) -> tuple[Card, bytes] | None:
-        """The card, and the intact module that it leads to; None where it leads nowhere.
+    def _ended(self, key: str, task: asyncio.Future[bytes | None]) -> None:
+        del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # those who wait for it have it, if there are any left
+
+    async def _ask(self, key: str, seconds: float, patience: float) -> bytes | None:
+        """The cards at a key. The breaker counts this as one look-up."""
+        try:
+            data = await self.get(key, MAX_CARDS, seconds, patience)
+        except Exception as error:
+            self._failed(key, PROBE_SECONDS, error)
+            raise
+        self.breaker.succeeded()
+        return data
+
+    async def held(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | str | None:
+        """The intact module that a card leads to, or the path of its file; None where it leads nowhere.
 
         Raises:
             TooLargeError: there is no room for the module.
             Exception: what the client raises: whether the module is there is not known.
         """
         try:
-            card = decode_card(data)
-            if card.name != name:
-                raise FormatError("the card is that of another function")
             if room is not None and not room.reserve(card):
                 raise TooLargeError("the answer has no room for one more module of that size: ask for fewer functions at a time")
-            module = card.module or await self._module(card, patience)
+            path = room.file(card) if room is not None else ""
+            module: bytes | str | None = card.module or await self._module(card, patience, path)
             if module is None:
                 self.count("cards_without_module")
                 return None
@@ -139,23 +179,34 @@ class Reads:
         except FormatError:
             self.count("rejected")
             return None
-        return card, module
+        return module
 
-    async def _module(self, card: Card, patience: float) -> bytes | None:
-        """The module of a card that does not hold it."""
+    async def _module(self, card: Card, patience: float, path: str) -> bytes | str | None:
+        """The module of a card that does not hold it, at this path if it is one."""
         if card.size > LARGEST_MODULE:
             raise FormatError("the card names a module of a size that no module has")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         try:
-            return await self.get(key, card.size, seconds, patience)
+            return await (self._save(key, card.size, path, seconds, patience) if path else self.get(key, card.size, seconds, patience))
         except Exception as error:
             self._failed(key, seconds, error)
             raise
 
+    async def _save(self, key: str, largest: int, path: str, seconds: float, patience: float) -> str | None:
+        """The same as `get`, into a file."""
+        most = max(seconds, patience)
+        saving = self.requests.save(key, largest, path, seconds=seconds, patience=most, require=self._require_service)
+        return path if await self._counted(saving) else None
+
     async def get(self, key: str, largest: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
         """An object, None where there is none, or one that is too large. Raises what the client raises."""
+        most = max(seconds, patience)
+        return await self._counted(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
+
+    async def _counted(self, request: Awaitable[_T]) -> _T | None:
+        """The answer to a request, bytes or their number, counted."""
         try:
-            data = await self.requests.get(key, largest, seconds=seconds, patience=max(seconds, patience), require=self._require_service)
+            data = await request
         except TooLargeError:
             self.count("rejected")
             return None
@@ -165,7 +216,7 @@ class Reads:
             self.note_error(error)
             raise
         self.count("requests")
-        self.count("fetched_size", len(data or b""))
+        self.count("fetched_size", data if isinstance(data, int) else len(data or b""))
         return data
 
     def _require_service(self) -> None:
@@ -215,7 +266,7 @@ class Reads:
         self.counts[counter] = self.counts.get(counter, 0) + amount
 
 
-def is_intact(card: Card, module: bytes) -> bool:
+def is_intact(card: Card, module: bytes | str) -> bool:
     """Whether the module is the one that its card names."""
     try:
         _require_module(card, module)
@@ -224,7 +275,8 @@ def is_intact(card: Card, module: bytes) -> bool:
     return True
 
 
-def _require_module(card: Card, data: bytes) -> None:
+def _require_module(card: Card, module: bytes | str) -> None:
+    data = memoryview(module) if isinstance(module, bytes) else mapped(module)
     if len(data) != card.size:
         raise FormatError("the module has another size than its card says")
     intact_footer(data, card.module_id)

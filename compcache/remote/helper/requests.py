@@ -11,9 +11,13 @@ hardly more requests than one that does not.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
+
+from compcache.remote.helper.backends import TooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -58,6 +62,11 @@ class Requests:
         self.rate = 0.0
         self.repeated = 0
 
+    @property
+    def compares(self) -> bool:
+        """See `Backend.compares`."""
+        return self._backend.compares
+
     # ---------------------------------------------------------------- requests
 
     async def get(
@@ -75,9 +84,32 @@ class Requests:
 
         return await self._send(get, seconds, patience, size=largest, copies=_COPIES)
 
+    def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+        """See `Backend.parts`. Made once."""
+        return self._backend.parts(key, largest)
+
+    async def save(self, key: str, largest: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
+        """Write an object into a new file, part by part; its size, None where there is none."""
+
+        async def save(_: Callable[[], None]) -> int | None:
+            require()
+            size = 0
+            with suppress(FileNotFoundError), _written(path) as file:
+                async for part in self._backend.parts(key, largest):
+                    size += file.write(part)
+                    if size > largest:
+                        raise TooLargeError(key)
+            return size or None
+
+        return await self._send(save, seconds, patience, size=largest)
+
     async def create(self, key: str, data: bytes) -> bool:
         """See `Backend.create`; False also where a try that got no answer has stored the object."""
         return await self._send(lambda _: self._backend.create(key, data), *_limits(data), size=len(data))
+
+    async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
+        """See `Backend.exchange`; False also where a try that got no answer has stored the object."""
+        return await self._send(lambda _: self._backend.exchange(key, data, expected), *_limits(data), size=len(data))
 
     async def replace(self, key: str, data: bytes) -> None:
         """See `Backend.replace`."""
@@ -165,6 +197,13 @@ def _limits(data: bytes) -> tuple[float, float]:
     """For how long a try stores an object, and until when another one is made."""
     seconds = _SECONDS_PER_BYTE * len(data)
     return _SECONDS + seconds, _PATIENCE + seconds
+
+
+def _written(path: str) -> BinaryIO:
+    """A file of this user's to write into, in place of what an earlier try has left; its directory is made where it is missing."""
+    with suppress(FileExistsError):
+        os.mkdir(os.path.dirname(path), 0o700)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 
 def _now() -> float:

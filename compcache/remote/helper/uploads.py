@@ -7,39 +7,43 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
-from compcache.remote.card import decode_card
+from compcache.remote.card import decode_cards, encode_cards, merge_cards
 from compcache.remote.helper.garbage import SETTLE_SECONDS
+from compcache.remote.helper.packs import LARGEST_PACK
+from compcache.remote.shelves import lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from compcache.remote.card import Card
+    from compcache.remote.helper.leases import Leases
     from compcache.remote.helper.packs import Packs
     from compcache.remote.helper.reads import Reads
     from compcache.remote.helper.requests import Requests
-    from compcache.remote.helper.used_shelves import UsedShelves
     from compcache.remote.outbox import Outbox, Upload
 
 __all__ = ["CONCURRENT", "Uploads"]
 
-CONCURRENT = 16
+CONCURRENT = 32
 #: So often a module may be refused while others are taken.
 _REFUSALS = 3
 #: So many uploads that fail one after the other let all others wait.
 _IN_VAIN = 3
 _FIRST_REST, _LONGEST_REST = 30.0, 600.0
 _LOOK_AGAIN = 5.0
-_LARGEST_CARD = 1 << 20
+#: So often cards are merged that others change at the same time.
+_MERGES = 8
 
 
 class Uploads:
     """The uploads of one store. That they fail need not mean that look-ups do: readers of a store that takes nothing go on reading."""
 
-    def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs, shelves: UsedShelves) -> None:
+    def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs, leases: Leases) -> None:
         self._reads = reads
         self._requests = requests
         self._outbox = outbox
         self._packs = packs
-        self._shelves = shelves
+        self._leases = leases
         self.news = asyncio.Event()  # the outbox has something new
         self._turn = asyncio.Lock()
         self._pause = 0.0
@@ -154,23 +158,42 @@ class Uploads:
                 continue
             with suppress(OSError, FormatError):
                 upload = self._outbox.read(name)
-                keys = [*([upload.key] if upload.module else []), *[key for key, _ in upload.cards]]
-                if any([await self._requests.look(key) is None for key in keys]):
+                if not await self._is_there(upload):
                     self._outbox.put_back(name)
                     self._reads.count("uploads_repeated")
                     self.news.set()
                     continue
             self._outbox.remove(name)
 
+    async def _is_there(self, upload: Upload) -> bool:
+        """Whether the store has all of an upload: its module, and a card of each function on its shelf."""
+        if upload.module and await self._requests.look(upload.key) is None:
+            return False
+        for key, data in upload.cards:
+            _, known = await self._read_cards(key)
+            if not known.keys() >= decode_cards(data).keys():
+                return False
+        return True
+
+    async def _read_cards(self, key: str) -> tuple[bytes | None, dict[str, Card]]:
+        """The cards of a function that the store has, as bytes and by shelf; None where it has none."""
+        data = await self._requests.get(key, LARGEST_PACK)
+        try:
+            return data, decode_cards(data or b"")
+        except FormatError:
+            return data, {}
+
     def _remember(self, upload: Upload) -> None:
         """Keep what is uploaded for packs, and what is not worth a request of its own."""
         for key, data in upload.cards:
-            _, _, platform, shelf, *_ = key.split("/")
+            platform = key.split("/")[2]
             with suppress(FormatError):
-                card = decode_card(data)
-                self._packs.remember(platform, shelf, card, card.module or upload.module)
+                for shelf, card in decode_cards(data).items():
+                    self._packs.remember(platform, shelf, card, card.module or upload.module)
 
     def _is_worth_it(self, upload: Upload) -> bool:
+        if any(self._leases.holds(lease_of(key)) for key, _ in upload.cards):
+            return True  # others wait for it
         size = len(upload.module) + sum(len(card) for _, card in upload.cards[:1])
         requests = self._reads.requests
         return upload.always or upload.seconds > requests.latency + size * requests.rate
@@ -180,10 +203,9 @@ class Uploads:
         try:
             if upload.module:
                 await self._requests.create(upload.key, upload.module)
-            for key, card in upload.cards:
-                _, _, platform, shelf, *_ = key.split("/")
-                await self._shelves.note(platform, shelf)
-                await self._put_card(key, card, replaces=upload.replaces)
+            for key, data in upload.cards:
+                for shelf, card in decode_cards(data).items():
+                    await self.put_card(key, shelf, card, replaces=upload.replaces)
         except Exception as error:  # noqa: BLE001 - whatever the client raises
             self._reads.note_error(error)
             return False
@@ -191,13 +213,21 @@ class Uploads:
         self._reads.count("uploaded_size", len(upload.module) + sum(len(card) for _, card in upload.cards))
         return True
 
-    async def _put_card(self, key: str, card: bytes, *, replaces: bool) -> None:
-        """Store a card; one that is there is replaced where it leads nowhere, or with `replaces`."""
-        if await self._requests.create(key, card):
-            return
-        present = None if replaces else await self._requests.get(key, _LARGEST_CARD)
-        if present is None or await self._reads.held(present, decode_card(card).name) is None:
-            await self._requests.replace(key, card)
+    async def put_card(self, key: str, shelf: str, card: Card, *, replaces: bool = False) -> None:
+        """Add a card to those of its function; one of the same shelf is replaced where it leads nowhere, or with `replaces`."""
+        for _ in range(_MERGES):
+            if await self._requests.create(key, encode_cards({shelf: card})):
+                return
+            data, known = await self._read_cards(key)
+            if data is None:
+                continue  # it was removed since
+            present = known.get(shelf)
+            if present is not None and present.name == card.name and not replaces and await self._reads.held(present) is not None:
+                return
+            merged = merge_cards(known, shelf, card)
+            if merged == data or await self._requests.exchange(key, merged, data):
+                return
+        raise TimeoutError
 
 
 def _now() -> float:

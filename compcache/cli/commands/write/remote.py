@@ -12,6 +12,7 @@ from compcache.cli.names import resolve_all
 from compcache.cli.output import plural, print_fields, print_text, printable, size_text
 from compcache.cli.params import DURATION
 from compcache.cli.session import Session, pass_session
+from compcache.remote.maintenance import LONGEST_UNUSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +115,7 @@ def verify(session: Session, url: str | None, as_json: bool) -> int:
 
 @command.command("gc", epilog="Example: compcache remote gc --older-than 30d --dry-run")
 @click.option("--older-than", type=DURATION, help="Also remove cards and packs written longer ago than this, like 30d.")
+@click.option("--unused-for", type=DURATION, help="Also remove cards and packs that no host was given since, like 30d; 90d at most.")
 @click.option(
     "--grace",
     type=DURATION,
@@ -125,14 +127,18 @@ def verify(session: Session, url: str | None, as_json: bool) -> int:
 @_url_option
 @json_option
 @pass_session
-def gc(session: Session, older_than: float | None, grace: float, dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Remove cards that are damaged or lead nowhere, modules without a card, and with --older-than old cards.
+def gc(
+    session: Session, older_than: float | None, unused_for: float | None, grace: float, dry_run: bool, url: str | None, as_json: bool
+) -> None:
+    """Remove cards that are damaged or lead nowhere, modules without a card, and on demand cards that are old or unused.
 
     What is of no use is noted in the store, and removed by a later run that finds the same. A question that the store does not
     answer ends the command, with status 1.
     """
     with session.remote(url, "write") as cache:
-        found = _of(cache.remote).collect_garbage(older_than=older_than, grace=grace, dry_run=dry_run)
+        if unused_for is not None and unused_for > LONGEST_UNUSED:
+            raise click.UsageError("--unused-for is 90d at most: notes of uses are kept for so long")
+        found = _of(cache.remote).collect_garbage(older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
     if as_json:
         rows = {name: [item._asdict() for item in items] for name, items in found._asdict().items()}
         print_json({"dry_run": dry_run, **rows})

@@ -1,0 +1,89 @@
+"""``compcache metrics``: what was counted, in the text format of Prometheus (version 0.0.4 of the exposition format)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.output import print_text
+from compcache.cli.session import Session, pass_session
+from compcache.files import Files
+from compcache.publish.atomic_file import publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.remote.client import RemoteStore
+    from compcache.usage.summaries import CacheStats
+
+__all__ = ["command"]
+
+#: A metric: its name, its type, what it is, its value, and the address of the store that it is about, if it is about one.
+_Metric = tuple[str, str, str, float, str]
+
+
+@click.command("metrics")
+@click.option("--textfile", type=click.Path(dir_okay=False), help="Write this file, which appears complete or not at all.")
+@pass_session
+def command(session: Session, textfile: str | None) -> None:
+    """Show what was counted as text for Prometheus: hits, misses, seconds, sizes, and what the remote store did.
+
+    The directory of --textfile is that of the textfile collector of Prometheus's node exporter. No store is asked anything.
+    """
+    with session.read() as cache:
+        metrics = [*_of_cache(cache.stats()), *_of_store(cache.stats(), cache.remote)]
+    text = "".join(_lines(metrics))
+    if textfile is None:
+        print_text(text.rstrip("\n"))
+        return
+    path = os.path.abspath(textfile)
+    publish(Files(), os.path.dirname(path), path, [text.encode()], sync=False)
+    os.chmod(path, 0o644)  # the collector is another user
+
+
+def _of_cache(stats: CacheStats) -> Iterator[_Metric]:
+    yield "hits_total", "counter", "Functions that the directory had.", stats.hits, ""
+    yield "misses_total", "counter", "Functions that it did not have.", stats.misses, ""
+    yield "compilations_total", "counter", "Modules that were compiled.", stats.compilations, ""
+    yield "compile_seconds_total", "counter", "How long that took.", stats.compile_seconds, ""
+    yield "saved_seconds_total", "counter", "Compilation time that hits have saved.", stats.saved_seconds, ""
+    yield "modules", "gauge", "Modules in the directory.", stats.modules, ""
+    yield "size_bytes", "gauge", "Their size.", stats.size, ""
+
+
+def _of_store(stats: CacheStats, remote: RemoteStore | None) -> Iterator[_Metric]:
+    if remote is None:
+        return
+    from compcache.remote.breaker import Breaker
+
+    store, counts, outbox = remote.settings.shown, stats.remote, remote.outbox()
+    failures, seconds = Breaker(os.path.join(remote.directory(), "breaker")).state()
+    yield "remote_hits_total", "counter", "Modules that came from the store.", counts.hits, store
+    yield "remote_fetched_bytes_total", "counter", "Their size.", counts.size, store
+    yield "remote_misses_total", "counter", "Functions that it did not have.", counts.misses, store
+    yield "remote_late_total", "counter", "Answers that came after the compilation.", counts.late, store
+    yield "remote_skipped_total", "counter", "Questions that were not asked after failures.", counts.skipped, store
+    yield "remote_rejected_total", "counter", "Modules that were not taken.", counts.rejected, store
+    yield "remote_errors_total", "counter", "Look-ups that failed.", counts.errors, store
+    yield "remote_answers_total", "counter", "Questions that were answered.", counts.answers, store
+    yield "remote_answer_seconds_total", "counter", "How long that took.", counts.seconds, store
+    yield "remote_offered_total", "counter", "Modules that were queued for upload.", counts.offered, store
+    yield "remote_dropped_total", "counter", "Modules that the queue had no room for.", counts.dropped, store
+    yield "remote_failures", "gauge", "Failures of the store in a row.", failures, store
+    yield "remote_left_alone_seconds", "gauge", "For how long it is left alone.", seconds, store
+    yield "remote_waiting_uploads", "gauge", "Uploads that wait.", len(outbox.names()), store
+    yield "remote_waiting_bytes", "gauge", "Their size.", outbox.size(), store
+
+
+def _lines(metrics: list[_Metric]) -> Iterator[str]:
+    for name, kind, what, value, store in metrics:
+        yield f"# HELP compcache_{name} {what}\n# TYPE compcache_{name} {kind}\n"
+        yield f"compcache_{name}{_labels(store)} {value:.17g}\n"
+
+
+def _labels(store: str) -> str:
+    """The label of a store, with what the format wants escaped."""
+    escaped = store.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{{store="{escaped}"}}' if store else ""

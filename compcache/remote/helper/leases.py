@@ -1,0 +1,118 @@
+"""Leases: of many hosts that lack a function one compiles it, the others wait for its upload.
+
+A lease is an object: magic, the name of its holder and a count. Who creates it holds it, and exchanges it for one with another count
+each `_RENEWED` seconds, as long as the process that compiles keeps its connection. Who finds one waits until it is gone, and then finds the
+function, or until its bytes have not changed for `_EXPIRES` seconds by the finder's own clock: then the finder takes it over, by an
+exchange that one of several alone succeeds in.
+
+A lease is no authority. Whoever does not want to wait any longer compiles; what is stored is verified as ever; a lease that is lost or
+removed costs one more compilation. Its object is removed after the upload; one that a host has left behind is garbage a day later.
+
+Limitations: stores that cannot compare (`Backend.compares`) have no leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from compcache.remote.helper.requests import Requests
+
+__all__ = ["LONGEST_WAIT", "Leases"]
+
+_MAGIC = b"CCLEASE1"
+_LARGEST = 64
+_RENEWED, _EXPIRES = 1.0, 3.0
+#: For how long somebody else's compilation is waited for, where it is not known how long that takes.
+LONGEST_WAIT = 5.0
+_FIRST_LOOK, _LAST_LOOK = 0.05, 0.5
+#: How long a lease is kept for uploads that are under way when the compilation is over.
+_UPLOAD_SECONDS = 10.0
+
+
+class Leases:
+    """The leases that one helper process holds or waits for.
+
+    Args:
+        requests: ask the store.
+        uploads: whether an upload waits or is under way.
+    """
+
+    def __init__(self, requests: Requests, uploads: Callable[[], bool]) -> None:
+        self._requests = requests
+        self._uploads = uploads
+        self._holder = os.urandom(12)
+        self._count = 0
+        self._held: dict[str, asyncio.Future[None]] = {}
+
+    def holds(self, key: str) -> bool:
+        """Whether this process holds a lease."""
+        return key in self._held
+
+    async def settle(
+        self, key: str, seconds: float, look: Callable[[], Awaitable[bool]], gone: Callable[[], bool], waits: Callable[[], None]
+    ) -> None:
+        """Get a lease, or wait until `look` finds what it is for, for so many seconds at most, unless the asker is `gone`.
+
+        A lease that is got is held until the asker is gone, and the uploads are done. `waits` is called if somebody else has it.
+
+        Raises:
+            Exception: what the client raises.
+        """
+        if not self._requests.compares or key in self._held:
+            return
+        end, pause = _now() + seconds, _FIRST_LOOK
+        theirs, since = b"", _now()
+        while _now() < end and not gone():
+            mine = self._next()
+            is_mine = not theirs and await self._requests.create(key, mine)
+            found = None if is_mine else await self._requests.get(key, _LARGEST)
+            if theirs and found == theirs and _now() - since >= _EXPIRES:
+                is_mine = await self._requests.exchange(key, mine, theirs)
+                since = _now()
+            if is_mine:
+                self._held[key] = asyncio.ensure_future(self._hold(key, mine, gone))
+                self._held[key].add_done_callback(lambda task: self._ended(key, task))
+            if (is_mine or (found is None and theirs)) and await look():
+                return
+            if is_mine:
+                return
+            if found is not None and not theirs:
+                waits()
+            if found != theirs:
+                theirs, since = found or b"", _now()
+            await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - _now())))  # noqa: S311 - unlike that of others
+            pause = min(2 * pause, _LAST_LOOK)
+
+    def _ended(self, key: str, task: asyncio.Future[None]) -> None:
+        del self._held[key]
+        if not task.cancelled():
+            task.exception()  # a lease that could not be renewed is lost
+
+    def _next(self) -> bytes:
+        self._count += 1
+        return _MAGIC + self._holder + self._count.to_bytes(8, "little")
+
+    async def _hold(self, key: str, mine: bytes, gone: Callable[[], bool]) -> None:
+        renewed, end = _now(), float("inf")
+        while not gone() or (self._uploads() and _now() < end):
+            if gone() and end == float("inf"):
+                end = _now() + _UPLOAD_SECONDS
+            if _now() - renewed >= _RENEWED:
+                following, renewed = self._next(), _now()
+                if not await self._requests.exchange(key, following, mine):
+                    return  # somebody has taken it over, or it was removed
+                mine = following
+            await asyncio.sleep(_FIRST_LOOK)
+        if await self._requests.get(key, _LARGEST) == mine:
+            await self._requests.delete(key)
+
+
+def _now() -> float:
+    """The time of the loop, which no clock changes."""
+    return asyncio.get_running_loop().time()

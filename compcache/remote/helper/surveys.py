@@ -1,0 +1,116 @@
+"""What a collection of garbage has read of cards, for the next one: it reads those that have changed since.
+
+A survey: magic, a msgpack list of rows ``[key, size, time, [key of a module, ...]]`` compressed by zlib, and the check of all that. A row
+says which modules the cards at a key lead to, other than those that they hold; packs have rows without modules. Cards and packs whose own
+key begins with the same byte are in one survey: ``ccr3/i/<kk>``.
+
+A survey decides nothing: what looks useless by it is asked for by its key before it is removed (`garbage.py`). One that is lost, damaged
+or of another version costs the requests that it spares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgpack
+
+from compcache.digest import CHECK_SIZE, check
+from compcache.errors import FormatError
+from compcache.remote.shelves import LAYOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from compcache.remote.helper.backends import Backend
+
+__all__ = ["Survey", "decode_survey", "encode_survey", "read_surveys", "write_surveys"]
+
+_MAGIC = b"CCSURVY1"
+_LARGEST = 64 << 20
+_AT_ONCE = 32
+#: For fewer cards than these reading them anew costs little.
+_FEWEST = 1000
+
+
+class Survey(NamedTuple):
+    """What was read of the cards at a key: their state then, and the keys of the modules that they lead to."""
+
+    state: tuple[int, int]
+    modules: tuple[str, ...]
+
+
+def encode_survey(rows: dict[str, Survey]) -> bytes:
+    """The bytes of a survey."""
+    plain: bytes = msgpack.packb([[key, *row.state, row.modules] for key, row in sorted(rows.items())])
+    data = _MAGIC + zlib.compress(plain, 1)
+    return data + check(data)
+
+
+def decode_survey(data: bytes) -> dict[str, Survey]:
+    """The rows of a survey.
+
+    Raises:
+        FormatError: the bytes are not one, or damaged.
+    """
+    if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+        raise FormatError("it is not a survey of a known version, or damaged")
+    try:
+        plain = zlib.decompressobj().decompress(data[len(_MAGIC) : -CHECK_SIZE], _LARGEST)
+        return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in msgpack.unpackb(plain)}
+    except Exception as error:  # of msgpack, zlib, or fields of other types
+        raise FormatError(f"the survey does not decode: {error}") from error
+
+
+async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
+    """What is known of these cards, by key; nothing where they are few.
+
+    Raises:
+        Exception: what the client raises.
+    """
+    found: dict[str, Survey] = {}
+
+    async def read(place: str) -> None:
+        data = await backend.get(place, _LARGEST)
+        if data is not None:
+            try:
+                found.update(decode_survey(data))
+            except FormatError:
+                return
+
+    await _for_each(read, _by_place(cards))
+    return found
+
+
+async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[str, Survey]) -> None:
+    """Store what is known now where that differs from what was `known`.
+
+    Raises:
+        Exception: what the client raises.
+    """
+
+    async def write(place: str) -> None:
+        mine = {key: rows[key] for key in places[place]}
+        if mine != {key: known[key] for key in mine if key in known} or len(mine) != before.get(place, 0):
+            await backend.replace(place, encode_survey(mine))
+
+    places = _by_place(rows)
+    before = {place: len(keys) for place, keys in _by_place(known).items()}
+    await _for_each(write, places)
+
+
+def _by_place(cards: Iterable[str]) -> dict[str, list[str]]:
+    """The keys of cards by the place of their survey; none where they are few."""
+    keys = list(cards)
+    places: dict[str, list[str]] = {}
+    for key in keys if len(keys) >= _FEWEST else ():
+        places.setdefault(f"{LAYOUT}/i/{key.rpartition('/')[2][:2]}", []).append(key)
+    return places
+
+
+async def _for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]) -> None:
+    left = list(places)
+    while left:
+        some, left = left[:_AT_ONCE], left[_AT_ONCE:]
+        await asyncio.gather(*map(work, some))

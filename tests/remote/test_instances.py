@@ -1,0 +1,134 @@
+"""Credentials of machines: what the metadata service of an instance gives out, or the service that changes web identities for keys."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import ssl
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from compcache import Cache, Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("obstore")
+
+EXPIRES = "2100-01-01T00:00:00Z"
+KEYS = (
+    '{"Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": "AKIDROLE", "SecretAccessKey": "s", "Token": "role-token", '
+    f'"LastUpdated": "2020-01-01T00:00:00Z", "Expiration": "{EXPIRES}"}}'
+)
+STS = f"""<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>
+<AccessKeyId>AKIDWEB</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>web-token</SessionToken><Expiration>{EXPIRES}</Expiration>
+</Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"""
+
+
+class Services(ThreadingHTTPServer):
+    """A bucket without objects, the metadata service of an instance, and the service for tokens, on one port."""
+
+    daemon_threads = True
+
+    def __init__(self, certificate: tuple[str, str] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.server_address[1]}"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.tokens: set[str] = set()  # what requests to the bucket were signed with
+        self.identities: list[str] = []
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Services
+
+    def _answer(self, status: int, text: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_PUT(self) -> None:  # a token for the metadata service
+        self._answer(200, "metadata-token")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        self.server.identities.append(self.path + body)
+        self._answer(200, STS)
+
+    def do_GET(self) -> None:
+        if self.path.rstrip("/").endswith("security-credentials"):
+            self._answer(200, "role")
+        elif "security-credentials/role" in self.path:
+            self._answer(200, KEYS)
+        elif "AssumeRoleWithWebIdentity" in self.path:
+            self.do_POST()
+        else:
+            self.server.tokens.add(self.headers.get("x-amz-security-token", ""))
+            self._answer(404)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))  # no profile of whoever runs this
+    with Services() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("AWS_REGION", "eu-west-1")
+        yield server
+        server.shutdown()
+    shutil.rmtree(tmp_path / "run")
+
+
+def ask(tmp_path: Path) -> None:
+    with Cache(tmp_path / "a", remote="s3://bucket/prefix") as cache:
+        assert cache.has_many([Identity("f", code=1)]) == (False,)
+
+
+def test_an_instance_signs_with_what_its_metadata_gives(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", services.url)
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", services.url)  # as boto3 calls it
+    ask(tmp_path)
+    assert services.tokens == {"role-token"}
+
+
+def test_a_web_identity_is_changed_for_keys(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("of-the-cluster")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/builder")
+    with Services(certified(tmp_path)) as tokens:  # the client speaks to this service by TLS alone
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", tokens.url)
+        ask(tmp_path)
+        assert "of-the-cluster" in tokens.identities[0]
+        tokens.shutdown()
+    assert services.tokens == {"web-token"}
+
+
+def certified(place: Path) -> tuple[str, str]:
+    """A certificate of 127.0.0.1 and its key, by an authority in ``ca.pem``."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    (place / "names").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    for command in (
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+        "req -newkey rsa:2048 -nodes -keyout own.key -out own.csr -subj /CN=127.0.0.1",
+        "x509 -req -in own.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out own.pem -days 2 -extfile names",
+    ):
+        subprocess.run(["openssl", *command.split()], cwd=place, check=True, capture_output=True)
+    return str(place / "own.pem"), str(place / "own.key")
