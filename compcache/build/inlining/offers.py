@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from compcache.build.ir_text import lines_from, parse_head, passes_vectors, quote, references, split_at, unquote
 from compcache.digest import is_content_name
+from compcache.files import reraise_interrupt
 from compcache.formats.bodies import Body
 from compcache.images import platform_symbols
 
@@ -35,7 +36,7 @@ IS_MODE = re.compile(
 
 _TOKEN = re.compile(r'[@%$!#]?"[^"]*"|@[-$._A-Za-z0-9]+')
 _STRING = re.compile(r'"[^"]*"')
-_TYPE = re.compile(r"(?:void|i\d+|half|bfloat|float|double|fp128|x86_fp80|ptr|[{\[<%].*)\Z")
+_TYPE = re.compile(r"(?:void|i\d+|half|bfloat|float|double|fp128|\w+_fp80|ptr|[{\[<%].*)\Z")
 _GROUP = re.compile(r" #(\d+)")
 _ATTRIBUTES = re.compile(r"attributes #(\d+) = \{ ?(.*?) ?\}")
 _ATTACHED = re.compile(r", !([-\w.]+) (!\d+)")
@@ -50,7 +51,7 @@ _OPCODES = re.compile(
     "load|store|getelementptr|[sz]ext|(?:fp)?trunc|fpext|fpto[us]i|[us]itofp|ptrtoint|inttoptr|bitcast|[if]cmp|phi|select|freeze|call"
 )
 _FORBIDDEN = re.compile(
-    r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|x86_amx|token|metadata !\w*\()"
+    r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|\w+_amx|token|metadata !\w*\()"
 )
 #: What functions, and calls, may say of themselves: nothing of it depends on where the code stands, or LLVM compares it when it inlines.
 _HARMLESS = re.compile(
@@ -187,7 +188,8 @@ class _Module:
         for symbol, name in self._wanted.items():
             try:
                 body = _Reader(self, symbol, name).read()
-            except (_NotOffered, ValueError, KeyError):
+            except (_NotOffered, ValueError, KeyError) as error:
+                reraise_interrupt(error)
                 continue
             found.append(body)
         return tuple(found)
