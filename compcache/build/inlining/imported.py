@@ -84,13 +84,18 @@ def bring_in(
         provided: gives what is offered of functions with these names.
         is_beside: whether sources that are added together with this one define a symbol.
     """
-    symbols = {name: symbol for symbol, name in reversed(resolution.imports.items()) if is_content_name(name)}
+    symbols = {name: symbol for symbol, name in reversed(list(resolution.imports.items())) if is_content_name(name)}
     declared = {value.name for value in values.functions if value.is_declaration} if symbols else ()
     wanted = [name for name, symbol in symbols.items() if symbol in declared]
     if not wanted or IS_MODE.search(text) or any(isinstance(library, Archive) for library in resolution.libraries):
         return resolution, NOTHING_INLINED
     symbols |= {export.name: export.symbol for export in exports if not export.link_only and is_content_name(export.name)}
     return _Bringing(module, context, text, values, resolution, symbols, is_beside).bring(wanted, provided)
+
+
+def _types_in(text: str) -> dict[str, str]:
+    """What the names of types in a printed module stand for."""
+    return {match[1]: match[2] for line in lines_from(text, "%") if (match := _TYPE_LINE.fullmatch(line))}
 
 
 class _Bringing:
@@ -109,7 +114,7 @@ class _Bringing:
         self._heads = {value.name: value.text.partition(" ")[2] for value in values.functions}
         self._own = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}
         self._known = {value.name for value in (*values.functions, *values.variables)}
-        self._types = dict(match.groups() for line in lines_from(text, "%") if (match := _TYPE_LINE.fullmatch(line)))
+        self._types = _types_in(text)
         self._room = _MOST_IN_ALL
         self._found: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # by symbol, with what it refers to
 
@@ -165,8 +170,7 @@ class _Bringing:
         if symbol not in self._heads:
             return True  # a body names it, which is bound to the same content
         head = "".join(lines_from(code, "define available_externally ")).removeprefix("define available_externally ")
-        types = dict(match.groups() for line in lines_from(code, "%") if (match := _TYPE_LINE.fullmatch(line)))
-        return type_of(head.removesuffix("{"), types) == type_of(self._heads[symbol], self._types)
+        return type_of(head.removesuffix("{"), _types_in(code)) == type_of(self._heads[symbol], self._types)
 
     def _inlined(self) -> Inlined:
         makers: dict[Maker, None] = {}

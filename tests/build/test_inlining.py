@@ -377,7 +377,7 @@ def test_damaged_bodies_are_none(cache: Cache, monkeypatch: pytest.MonkeyPatch) 
 def test_bodies_that_this_llvm_does_not_read_are_none(cache: Cache, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     from compcache.miss import offers
 
-    real = offers.read_bodies
+    real = read_bodies
     monkeypatch.setattr(offers, "read_bodies", lambda *given: {name: body._replace(code=code) for name, body in real(*given).items()})
     kernel = kernel_of(cache, ADD)
     assert kernel(40) == 42
