@@ -30,21 +30,27 @@ __all__ = ["FunctionCache"]
 class FunctionCache(CacheObject):
     """The cache of one function: compile results by signature."""
 
-    def __init__(self, backend: Backend, owner: Any, function: Any, *, warns: bool = True) -> None:
-        super().__init__(backend, owner, function, warns=warns)
-        self._kept: set[Any] = set()
+    def __init__(self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None) -> None:
+        super().__init__(backend, owner, function, is_asked_for=is_asked_for, other=other)
+        self._kept: dict[Any, bool] = {}
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored compile result for a signature, or None."""
         if not self._enabled:
             return None
-        sig = _parsed(sig)
+        if self._is_anothers:
+            return self._load_other(sig, target_context)
+        asked, sig = sig, _parsed(sig)
         if getattr(self._owner, "_compiler", None) is None:
             target_context.refresh()  # a ufunc compiles its wrapper now, on a hit too
         identity = self._identify(sig, target_context)
-        if not isinstance(identity, Identity) or identity.key in self._flushed:
+        if not isinstance(identity, Identity):
+            return self._count(self._load_other(asked, target_context))
+        if identity.key in self._flushed:
             return None
         cres = self._load(identity, sig, target_context)
+        if cres is None and self._is_left(identity, sig):
+            return self._count(self._load_other(asked, target_context))
         self._backend.count(hit=cres is not None)
         if cres is not None:
             self._log("loaded from", func_name_of(identity, sig))
@@ -69,29 +75,36 @@ class FunctionCache(CacheObject):
 
     def _keep(self, sig: Any, cres: Any) -> None:
         """Store a compile result before the process uses it, so that it can use what is stored."""
-        self.save_overload(sig, cres)
-        self._kept.add(_sig_key(sig))
+        self._kept[_sig_key(sig)] = self._enabled and self._save(sig, cres)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compile result for a signature if it can be cached."""
+        """Store the compile result for a signature if it can be cached, else leave it to the cache that would have had it."""
         if not self._enabled:
             return
-        if _sig_key(_parsed(sig)) in self._kept:
-            self._kept.discard(_sig_key(_parsed(sig)))
-            return
+        is_stored = False
+        if not self._is_anothers:
+            parsed = _parsed(sig)
+            kept = self._kept.pop(_sig_key(parsed), None)
+            is_stored = self._save(parsed, data) if kept is None else kept
+        if not is_stored:
+            self._other.save_overload(sig, data)
+
+    def _save(self, sig: Any, data: Any) -> bool:
+        """Store a compile result; False where that is left to the other cache."""
         from compcache.numba.entries import save
 
-        sig = _parsed(sig)
         found = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
         reason = save.why_numba_would_not(data)
         if reason:
             self._refuse(sig, reason)
-        elif isinstance(found, str):
+            return True
+        if isinstance(found, str):
             self._note(sig, found)
-        else:
-            self._store(sig, data, found)
+            return False
+        return self._store(sig, data, found)
 
-    def _store(self, sig: Any, data: Any, identity: Identity) -> None:
+    def _store(self, sig: Any, data: Any, identity: Identity) -> bool:
+        """The same for an overload with an identity."""
         from compcache.numba.entries import save
 
         changed = history.has_old_code(identity.parts[1:])
@@ -99,7 +112,7 @@ class FunctionCache(CacheObject):
             changed = self._name()
         if changed:
             self._note(sig, f"a value that {changed} reads has changed since {changed} was compiled")
-            return
+            return True  # another process would find what this one has compiled of other values
         self._note_compiled(sig, identity)
         name = func_name_of(identity, sig)
         try:
@@ -110,9 +123,18 @@ class FunctionCache(CacheObject):
                 self._note(sig, str(error))
         except save.NotCacheable as error:
             self._note(sig, str(error))
+            self._leave(identity, sig)
+            return False
         except Exception as error:  # noqa: BLE001 - the function works, so failing to store it must not fail the call
             reraise_interrupt(error)
             self._backend.note_failure(self._name(), error)
+        return True
+
+    def _count(self, found: Any) -> Any:
+        """Count a look-up that the other cache has answered: what it does not have is compiled."""
+        if found is None:
+            self._backend.count(hit=False)
+        return found
 
     def _note_compiled(self, sig: Any, identity: Identity) -> None:
         note_compiled(self._owner, _args_of(sig), Compiled(identity.key, identity.lines))

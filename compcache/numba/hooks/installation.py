@@ -114,7 +114,7 @@ class Hooks:
         current = getattr(owner, attribute)
         if isinstance(current, caching.FunctionCache):
             self._adopted.append((owner, attribute, current))
-            setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function)))
+            setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), other=current))
 
     def _gufunc_wrapper(self, original: Any) -> Any:
         backend = self._backend

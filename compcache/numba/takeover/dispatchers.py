@@ -66,7 +66,7 @@ def _make(state: State) -> Any:
     if hasattr(real, "_compile_for_args"):
         from compcache.numba.dispatch.function_cache import FunctionCache
 
-        real._cache = FunctionCache(backend, real, state.function, warns=state.asks_for_caching)
+        real._cache = FunctionCache(backend, real, state.function, is_asked_for=state.asks_for_caching)
         _load_what_ran(state, real, backend)
         made = Made(state, real, backend)
         all_made.append(made)
