@@ -17,6 +17,7 @@ from compcache.files import reraise_interrupt
 from compcache.numba.compilation import libraries
 from compcache.numba.entries.names import func_name_of, label_of
 from compcache.numba.identity.key import Identity
+from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +47,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._function = function
         self._enabled = True
         self._is_asked_for = is_asked_for
-        self._identities: dict[Any, Identity | str] = {}
+        self._identities: dict[Any, Identity | Unidentifiable] = {}
         self._flushed: set[str] = set()
         if other is not None:
             self._other = other
@@ -103,12 +104,17 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._flushed |= {found.key for found in self._identities.values() if isinstance(found, Identity)}
         self._other.flush()
 
+    def _may_leave(self, why: BaseException | None) -> bool:
+        """Whether the other cache has what this one refuses."""
+        return self._is_asked_for and not isinstance(why, Unrepeatable)
+
     def _load_other(self, sig: Any, target_context: Any) -> Any:
         """What the other cache has. Callers that are linked with it are as little known as it is."""
         found = self._other.load_overload(sig, target_context)
         if found is not None:
             library = getattr(found, "library", found)
-            libraries.set_dependencies(library, libraries.Recorded(problem=f"it calls {self._name()}, which another cache has served"))
+            problem = Unidentifiable(f"it calls {self._name()}, which another cache has served")
+            libraries.set_dependencies(library, libraries.Recorded(problem=problem))
         return found
 
     def _leave(self, identity: Identity, sig: Any) -> None:
@@ -117,7 +123,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
             with contextlib.suppress(StorageError):
                 frontend.put_entry(self._cache, func_name_of(identity, sig), b"", kind=_LEFT)
 
-    def _is_left(self, identity: Identity, sig: Any) -> bool:
+    def _was_left(self, identity: Identity, sig: Any) -> bool:
         return self._is_asked_for and frontend.get_entry(self._cache, func_name_of(identity, sig), _LEFT) is not None
 
     def _name(self) -> str:

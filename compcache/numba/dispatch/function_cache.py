@@ -45,11 +45,11 @@ class FunctionCache(CacheObject):
             target_context.refresh()  # a ufunc compiles its wrapper now, on a hit too
         identity = self._identify(sig, target_context)
         if not isinstance(identity, Identity):
-            return self._count(self._load_other(asked, target_context))
+            return self._count(self._load_other(asked, target_context) if self._may_leave(identity) else None)
         if identity.key in self._flushed:
             return None
         cres = self._load(identity, sig, target_context)
-        if cres is None and self._is_left(identity, sig):
+        if cres is None and self._was_left(identity, sig):
             return self._count(self._load_other(asked, target_context))
         self._backend.count(hit=cres is not None)
         if cres is not None:
@@ -98,9 +98,9 @@ class FunctionCache(CacheObject):
         if reason:
             self._refuse(sig, reason)
             return True
-        if isinstance(found, str):
-            self._note(sig, found)
-            return False
+        if isinstance(found, Unidentifiable):
+            self._note(sig, str(found))
+            return not self._may_leave(found)
         return self._store(sig, data, found)
 
     def _store(self, sig: Any, data: Any, identity: Identity) -> bool:
@@ -119,16 +119,21 @@ class FunctionCache(CacheObject):
             save.save_result(self._cache, identity, name, data, self._backend.targets)
             self._accept(identity, sig, name)
         except save.NotYetCacheable as error:
-            if not scopes.defer(lambda: self._store(sig, data, identity)):
+            if not scopes.defer(partial(self._store_later, sig, data, identity)):
                 self._note(sig, str(error))
         except save.NotCacheable as error:
             self._note(sig, str(error))
-            self._leave(identity, sig)
-            return False
+            if self._may_leave(error.__cause__):
+                self._leave(identity, sig)
+                return False
         except Exception as error:  # noqa: BLE001 - the function works, so failing to store it must not fail the call
             reraise_interrupt(error)
             self._backend.note_failure(self._name(), error)
         return True
+
+    def _store_later(self, sig: Any, data: Any, identity: Identity) -> None:
+        if not self._store(sig, data, identity):
+            self._other.save_overload(sig, data)
 
     def _count(self, found: Any) -> Any:
         """Count a look-up that the other cache has answered: what it does not have is compiled."""
@@ -139,16 +144,16 @@ class FunctionCache(CacheObject):
     def _note_compiled(self, sig: Any, identity: Identity) -> None:
         note_compiled(self._owner, _args_of(sig), Compiled(identity.key, identity.lines))
 
-    def _identify(self, sig: Any, target_context: Any) -> Identity | str:
+    def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
         """The identity of the function now, or the reason why it has none."""
-        found: Identity | str
+        found: Identity | Unidentifiable
         try:
             found = identify(
                 self._function, sig=sig, flags=flags_text(self._flags()), extra=self._extra(),
                 codegen=target_context.codegen(),
             )  # fmt: skip
         except Unidentifiable as error:
-            found = str(error)
+            found = error.again()
         self._identities[_sig_key(sig)] = found
         return found
 

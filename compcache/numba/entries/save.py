@@ -127,7 +127,7 @@ def _bitcode_of(cres: Any) -> bytes:
 def _checked(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """The fields of the description that are checked when the entry is loaded."""
     if recorded.problem:
-        raise NotCacheable(recorded.problem)
+        raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
     return chosen_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
 

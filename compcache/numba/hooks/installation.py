@@ -16,6 +16,7 @@ from numba.np.ufunc import ufuncbuilder, wrappers
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
+from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections
@@ -122,9 +123,10 @@ class Hooks:
         def __init__(  # noqa: N807 - it takes that method's place
             self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
         ) -> None:
-            if cache and not isinstance(cache, Backend):
-                cache = backend
-            original(self, py_func, cres, sin, sout, cache, is_parfors)
+            is_ours = isinstance(cache, Backend)
+            original(self, py_func, cres, sin, sout, cache if is_ours else False, is_parfors)
+            if cache and not is_ours:
+                self.cache = GufuncCache(backend, self, py_func)
 
         return __init__
 
