@@ -34,6 +34,8 @@ __all__ = [
     "allows_pickle",
     "check_sources",
     "compact_index",
+    "count_compilation",
+    "count_miss",
     "find",
     "find_stored",
     "forget_uncached",
@@ -57,8 +59,10 @@ __all__ = [
 ]
 
 
-def find(cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = "") -> TypedCallTarget | None:
-    """The call target of a function, or None where it cannot be loaded; a miss is not counted.
+def find(
+    cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = "", is_new: bool = False
+) -> TypedCallTarget | None:
+    """The call target of a function, or None where it cannot be loaded; a miss is not counted (`count_miss`).
 
     The remote store is asked for what is missing, for as long as a compile would wait for it.
 
@@ -69,6 +73,7 @@ def find(cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = 
             (`ModuleSource.entries`), before anything of it is loaded. One without such an entry is passed over, and so is one for which
             it returns false, or raises a `CompcacheError` that says why.
         kind: the kind of that entry; see `put_entry`.
+        is_new: this process has stored it just now, so that finding it is no hit.
 
     Raises:
         PickleNotAllowedError: the kind is one of data that is unpickled, and the cache was not opened for that.
@@ -78,6 +83,8 @@ def find(cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = 
         _require_allowed(cache, kind)
         judge = _Judge(cache, func_name, kind, accept)
     try:
+        if is_new and not cache._loader.builds:
+            return cache._loader.load(func_name, None, judge)
         return cache._load(func_name, accept=judge)
     except CompcacheError as error:
         if cache._closed:
@@ -121,7 +128,26 @@ class _Judge:
         raise GlobalValidationError(reason, reason=reason)
 
 
-def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
+def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
+    """Count a function that was not found; `refused`: it cannot be cached, so that nobody will find it."""
+    from compcache.errors import NotCachedError
+    from compcache.formats.journal import MISSES_ID
+
+    cache._require_open()
+    if refused:
+        cache._store.stats.count("misses.refused", 1, func_name, MISSES_ID)
+    else:
+        message = f"{func_name} is not cached in {cache.path}"
+        cache._store.stats.missed(NotCachedError(message, func_name=func_name, cache_dir=cache.path))
+
+
+def count_compilation(cache: Cache, func_name: str, seconds: float) -> None:
+    """Count a function that was compiled in so many seconds of processor time, and is not stored."""
+    cache._require_open()
+    cache._store.stats.compiled(seconds, (func_name,))
+
+
+def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
     """Compile a module for each of its targets and publish it, as `Cache.add_module` does.
 
     Args:
@@ -129,6 +155,7 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False)
         source: the code.
         alone: nothing is imported that the source does not name, whatever the cache holds; and others of its name may be there,
             which whoever loads it tells apart (`find` with `accept`).
+        seconds: how much processor time it took to make the source: who finds the function saves that, too.
 
     Returns:
         The module_ids of all targets, that of the one for this host first.
@@ -139,7 +166,7 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False)
     cache._require_open()
     from compcache.miss.build import add
 
-    return add(cache._session(), source, alone=alone)
+    return add(cache._session(), source, alone=alone, seconds=seconds)
 
 
 def add_missing(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from numba.core import compiler, sigutils, typing
 from numba.core.targetconfig import ConfigStack
 
+from compcache import frontend
 from compcache.files import reraise_interrupt
 from compcache.numba.compilation import history, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
-from compcache.numba.entries.names import func_name_of
+from compcache.numba.entries.names import func_name_of, label_of
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
@@ -45,19 +46,20 @@ class FunctionCache(CacheObject):
             target_context.refresh()  # a ufunc compiles its wrapper now, on a hit too
         identity = self._identify(sig, target_context)
         if not isinstance(identity, Identity):
-            return self._count(self._load_other(asked, target_context) if self._may_leave(identity) else None)
+            return self._count(sig, self._load_other(asked, target_context) if self._may_leave(identity) else None)
         if identity.key in self._flushed:
             return None
         cres = self._load(identity, sig, target_context)
         if cres is None and self._was_left(identity, sig):
-            return self._count(self._load_other(asked, target_context))
-        self._backend.count(hit=cres is not None)
+            return self._count(sig, self._load_other(asked, target_context))
         if cres is not None:
+            self._backend.count(hit=True)
             self._log("loaded from", func_name_of(identity, sig))
             for part in identity.parts:  # the loaded code contains that of its callees
                 history.note_code(part)
             self._note_compiled(sig, identity)
         else:
+            self._backend.miss(func_name_of(identity, sig))
             _import_what_stores()
             scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
         return cres
@@ -93,17 +95,19 @@ class FunctionCache(CacheObject):
         """Store a compile result; False where that is left to the other cache."""
         from compcache.numba.entries import save
 
+        seconds = scopes.take_seconds()
         found = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
         reason = save.why_numba_would_not(data)
         if reason:
             self._refuse(sig, reason)
+            self._count_compiled(sig, seconds)
             return True
         if isinstance(found, Unidentifiable):
-            self._note(sig, str(found))
+            self._give_up(sig, str(found), seconds)
             return not self._may_leave(found)
-        return self._store(sig, data, found)
+        return self._store(sig, data, found, seconds)
 
-    def _store(self, sig: Any, data: Any, identity: Identity) -> bool:
+    def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
         """The same for an overload with an identity."""
         from compcache.numba.entries import save
 
@@ -111,18 +115,18 @@ class FunctionCache(CacheObject):
         if not changed and not history.is_latest(identity.parts[0]):
             changed = self._name()
         if changed:
-            self._note(sig, f"a value that {changed} reads has changed since {changed} was compiled")
+            self._give_up(sig, f"a value that {changed} reads has changed since {changed} was compiled", seconds)
             return True  # another process would find what this one has compiled of other values
         self._note_compiled(sig, identity)
         name = func_name_of(identity, sig)
         try:
-            save.save_result(self._cache, identity, name, data, self._backend.targets)
+            save.save_result(self._cache, identity, name, data, self._backend.targets, seconds)
             self._accept(identity, sig, name)
         except save.NotYetCacheable as error:
-            if not scopes.defer(partial(self._store_later, sig, data, identity)):
-                self._note(sig, str(error))
+            if not scopes.defer(partial(self._store_later, sig, data, identity, seconds)):
+                self._give_up(sig, str(error), seconds)
         except save.NotCacheable as error:
-            self._note(sig, str(error))
+            self._give_up(sig, str(error), seconds)
             if self._may_leave(error.__cause__):
                 self._leave(identity, sig)
                 return False
@@ -131,14 +135,21 @@ class FunctionCache(CacheObject):
             self._backend.note_failure(self._name(), error)
         return True
 
-    def _store_later(self, sig: Any, data: Any, identity: Identity) -> None:
-        if not self._store(sig, data, identity):
+    def _store_later(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
+        if not self._store(sig, data, identity, seconds):
             self._other.save_overload(sig, data)
 
-    def _count(self, found: Any) -> Any:
-        """Count a look-up that the other cache has answered: what it does not have is compiled."""
+    def _give_up(self, sig: Any, reason: str, seconds: float) -> None:
+        self._note(sig, reason)
+        self._count_compiled(sig, seconds)
+
+    def _count_compiled(self, sig: Any, seconds: float) -> None:
+        frontend.count_compilation(self._cache, label_of(self._name(), sig), seconds)
+
+    def _count(self, sig: Any, found: Any) -> Any:
+        """Count a look-up that was left to the other cache: what it does not have is compiled."""
         if found is None:
-            self._backend.count(hit=False)
+            self._backend.miss(label_of(self._name(), sig), refused=True)
         return found
 
     def _note_compiled(self, sig: Any, identity: Identity) -> None:

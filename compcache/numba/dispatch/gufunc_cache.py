@@ -39,8 +39,10 @@ class GufuncCache(CacheObject):
         library = self._load(identity, sig, target_context)
         if library is None and self._was_left(identity, sig):
             return self._load_other(sig, target_context)
-        self._backend.count(hit=library is not None)
-        if library is not None:
+        if library is None:
+            self._backend.miss(func_name_of(identity, sig))
+        else:
+            self._backend.count(hit=True)
             self._log("loaded from", func_name_of(identity, sig))
         return library
 

@@ -185,7 +185,7 @@ def find_stored(cache_object: Any, backend: Backend, signature: Any, key: Key | 
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
     name = func_name_of(identity, args)
-    found = find(backend.cache, name, identity.lines)
+    found = find(backend.cache, name, identity.lines, is_new=True)
     if found is None or not _covers(key, found[1]):
         return None
     kind, _, symbols, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it
