@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compcache.formats.entry import EntryRecord
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
+    from compcache.inspect.uncached import Refusal
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.session import Session
@@ -44,6 +45,7 @@ __all__ = [
     "is_checking",
     "list_entries",
     "list_groups",
+    "list_uncached",
     "note_uncached",
     "passes_vectors",
     "provider_of",
@@ -364,6 +366,14 @@ def forget_uncached(cache: Cache, name: str) -> None:
     from compcache.inspect.uncached import forget
 
     forget(cache._store, name)
+
+
+def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
+    """What `note_uncached` has recorded, the latest first: a few hundred are kept."""
+    cache._require_open()
+    from compcache.inspect.uncached import read_all
+
+    return tuple(read_all(cache._store))
 
 
 def compact_index(cache: Cache) -> None:
