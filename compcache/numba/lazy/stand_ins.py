@@ -59,12 +59,17 @@ def real_numba() -> Any:
 def _import_numba() -> Any:
     stand_in = stand_in_of()
     if stand_in is None:
-        was_imported = "numba" in sys.modules
+        if "numba" in sys.modules:
+            import numba
+
+            return numba
+        why = _why()
         import numba
 
-        if not was_imported:
-            _end_stand_ins(numba)
+        _end_stand_ins(numba)
+        _note(why)
         return numba
+    why = _why()
     for name, module in list(sys.modules.items()):
         if name.startswith("numba.") and hasattr(type(module), "_compcache_original"):
             del sys.modules[name]
@@ -76,7 +81,20 @@ def _import_numba() -> Any:
         raise
     vars(stand_in)["_compcache_when_real"]()
     _end_stand_ins(numba)
+    _note(why)
     return numba
+
+
+def _why() -> Any:
+    from compcache.numba.lazy.imports import why_imported
+
+    return why_imported()
+
+
+def _note(why: Any) -> None:
+    from compcache.numba.lazy.imports import note_import
+
+    note_import(why)
 
 
 _callbacks: list[Callable[[], None]] = []

@@ -9,7 +9,7 @@ from compcache.files import reraise_interrupt
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ParamSpec, TypeVar
+    from typing import ParamSpec, Self, TypeVar
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R")
@@ -22,7 +22,7 @@ _WALKS = "compcache.numba."
 class Unidentifiable(Exception):  # noqa: N818 - it is an answer, not a failure
     """Raised when a value that a function reads has no identity by content; the message says which and where."""
 
-    def again(self) -> Unidentifiable:
+    def again(self) -> Self:
         """The same answer, without what it was raised for."""
         return type(self)(*self.args)
 

@@ -65,7 +65,7 @@ def _print(found: Explanation) -> None:
         click.echo(printable(f"  remote store {answer.url}: {answer.outcome}: {answer.message}{more}"))
     if found.hit:
         for refusal in found.refusals:
-            click.echo(f"  {printable(refusal.name)}: compiled and not cached: {printable(refusal.reason)}")
+            click.echo(f"  {printable(refusal.text)}")
     if found.variants and not found.overloads:
         click.echo(f"{plural(len(found.variants), 'stored variant')} of the same label:")
         for variant in found.variants:
