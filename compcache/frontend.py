@@ -43,6 +43,7 @@ __all__ = [
     "get_entry",
     "has_settled",
     "is_checking",
+    "is_on",
     "list_entries",
     "list_groups",
     "list_uncached",
@@ -494,6 +495,17 @@ def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | Non
     from compcache.targets.machine import TARGETS_VARIABLE
 
     return targets or os.environ.get(TARGETS_VARIABLE) or None
+
+
+def is_on(variable: str) -> bool:
+    """Whether a setting is on (1, on, yes, true); off where it is not set.
+
+    Raises:
+        SettingError: it is neither on nor off (0, off, no, false).
+    """
+    from compcache.settings import from_environment, read_switch
+
+    return bool(from_environment(variable, read_switch))
 
 
 def has_settled(newest: int) -> bool:

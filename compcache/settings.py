@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["SettingError", "from_environment"]
+__all__ = ["SettingError", "from_environment", "read_switch"]
 
 
 class SettingError(CompcacheError, ValueError):
@@ -40,3 +40,14 @@ def from_environment(variable: str, read: Callable[[str], _T]) -> _T | None:
         reraise_interrupt(error)
         message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         raise SettingError(f"{variable}: {message}", variable) from error
+
+
+_ON, _OFF = ("1", "on", "yes", "true"), ("0", "off", "no", "false")
+
+
+def read_switch(text: str) -> bool:
+    """Whether the text of a switch is on. Raises `ValueError` where it is neither on nor off."""
+    word = text.strip().lower()
+    if word not in _ON + _OFF:
+        raise ValueError(f"{text!r} is neither on nor off: use 1 or 0")
+    return word in _ON

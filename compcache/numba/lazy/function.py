@@ -94,7 +94,10 @@ class LazyFunction:
         real = _real(self)
         from compcache.numba.lazy.pickles import reduce_real
 
-        return reduce_real(real, protocol)
+        found = reduce_real(real, protocol)
+        if hasattr(real, "_memo"):
+            real._memo[str(real._uuid)] = self  # which gives what a pickle was made of in this process
+        return found
 
     def __dir__(self) -> list[str]:
         return dir(_real(self))
@@ -239,4 +242,4 @@ def _all_parts(content: Content) -> list[tuple[tuple[int, bool], Any, bytes]]:
 
 
 _type: Any = _dispatch.setup(LazyFunction, _call)
-_type.__name__ = "CPUDispatcher"  # as errors of Python name Numba's
+_type.__name__, _type.__module__ = "CPUDispatcher", "numba.core.registry"  # as errors of Python and programs name Numba's

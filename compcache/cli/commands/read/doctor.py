@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from compcache import frontend
 from compcache.cli.environment import SETTINGS, invalid_settings, misspelt_settings
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, fullness, plural, print_rows, size_text
@@ -171,6 +172,6 @@ def _numba() -> Iterator[_Finding]:
     if not SUPPORTED[0] <= numbers < SUPPORTED[1]:
         yield _Finding(NOTE, "numba", f"{found} is not supported, and keeps its own cache: {low} up to, but not including, {high} is")
     else:
-        is_on = os.environ.get("COMPCACHE_NUMBA", "0") not in ("", "0")
+        is_on = "COMPCACHE_NUMBA" not in dict(invalid_settings()) and frontend.is_on("COMPCACHE_NUMBA")
         how = "COMPCACHE_NUMBA=1 caches what has cache=True" if is_on else "COMPCACHE_NUMBA=1 would cache what has cache=True"
         yield _Finding(OK, "numba", f"{found}: {how}")
