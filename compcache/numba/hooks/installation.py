@@ -86,7 +86,9 @@ class Hooks:
                 for cls, (attribute, function, _) in _OWNERS.items():
                     if isinstance(owner, cls) and getattr(owner, attribute) is cache:
                         self._adopt(owner, attribute, function)
-                        cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute))
+                        registering = few_collections(lasting=True)  # which Numba does before it looks
+                        registering.__enter__()
+                        cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute), registering)
 
     def _enabler(self, attribute: str, function: str) -> Callable[[Any], None]:
         hooks = self
@@ -131,7 +133,8 @@ class Hooks:
         return __init__
 
 
-def _load_once(cache: Any, replacement: Any, sig: Any, target_context: Any) -> Any:
-    """Replace the `_load_overload` of a cache object, for the running call only."""
+def _load_once(cache: Any, replacement: Any, registering: few_collections, sig: Any, target_context: Any) -> Any:
+    """Replace the `_load_overload` of a cache object, for the running call only, which has registered what Numba compiles with."""
+    registering.__exit__(None, None, None)
     del cache._load_overload
     return replacement.load_overload(sig, target_context)
