@@ -8,7 +8,7 @@ import sys
 from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
-from compcache.numba.lazy.installed import installed_backend
+from compcache.numba.lazy.installed import opened_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,12 +98,9 @@ def _name_of(subject: Any) -> str:
 
 def note_import(why: Why) -> None:
     """Keep it for `compcache explain numba` and ``compcache ls --uncached``, and log it with COMPCACHE_DEBUG=1; never fails."""
-    from compcache.numba.lazy.entries import open_cache
-
     program = os.path.basename(str(getattr(sys.modules.get("__main__"), "__file__", None) or "-c"))
     try:
-        backend = installed_backend()
-        cache = backend.cache if backend is not None else open_cache()
+        cache = opened_cache()
         if cache is not None:
             frontend.note_uncached(cache, f"{LABEL}({program})", str(why))
     except (CompcacheError, OSError) as error:

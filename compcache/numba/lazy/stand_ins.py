@@ -63,13 +63,17 @@ def _import_numba() -> Any:
             import numba
 
             return numba
-        why = _why()
+        from compcache.numba.lazy.imports import note_import, why_imported
+
+        why = why_imported()
         import numba
 
         _end_stand_ins(numba)
-        _note(why)
+        note_import(why)
         return numba
-    why = _why()
+    from compcache.numba.lazy.imports import note_import, why_imported
+
+    why = why_imported()
     for name, module in list(sys.modules.items()):
         if name.startswith("numba.") and hasattr(type(module), "_compcache_original"):
             del sys.modules[name]
@@ -81,20 +85,8 @@ def _import_numba() -> Any:
         raise
     vars(stand_in)["_compcache_when_real"]()
     _end_stand_ins(numba)
-    _note(why)
-    return numba
-
-
-def _why() -> Any:
-    from compcache.numba.lazy.imports import why_imported
-
-    return why_imported()
-
-
-def _note(why: Any) -> None:
-    from compcache.numba.lazy.imports import note_import
-
     note_import(why)
+    return numba
 
 
 _callbacks: list[Callable[[], None]] = []
