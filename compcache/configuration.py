@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["KEYS", "SettingError", "checked", "place_of", "project_setting", "read_configuration"]
+__all__ = ["KEYS", "SettingError", "checked", "place_of", "project_setting", "read_configuration", "read_switch"]
 
 _LARGEST = 1 << 20
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 #: A file that changed less than this ago (nanoseconds) may change again without another time.
 _SETTLED = 2_000_000_000
 _PREFIX = "COMPCACHE_"
+_ON, _OFF = ("1", "on", "yes", "true"), ("0", "off", "no", "false")
 #: What may stand in a list, and what is between its items in the environment.
 _LISTS = {"layers": os.pathsep, "trusted_keys": " ", "targets": ","}
 _SWITCHES = frozenset(("locks", "stats", "check", "debug", "numba"))
@@ -63,6 +64,14 @@ def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable
         reraise_interrupt(error)
         message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         raise SettingError(f"{place_of(variable, files)}: {message}", variable) from error
+
+
+def read_switch(text: str) -> bool:
+    """Whether the text of a switch is on. Raises `ValueError` where it is neither on nor off."""
+    word = text.strip().lower()
+    if word not in (*_ON, *_OFF):
+        raise ValueError(f"{text!r} is neither on nor off: use 1 or 0")
+    return word in _ON
 
 
 def read_configuration(files: Iterable[str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compcache.formats.entry import EntryRecord
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
+    from compcache.inspect.uncached import Refusal
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.session import Session
@@ -34,14 +35,18 @@ __all__ = [
     "allows_pickle",
     "check_sources",
     "compact_index",
+    "count_compilation",
+    "count_miss",
     "find",
     "find_stored",
     "forget_uncached",
     "get_entry",
     "has_settled",
     "is_checking",
+    "is_on",
     "list_entries",
     "list_groups",
+    "list_uncached",
     "note_uncached",
     "passes_vectors",
     "provider_of",
@@ -57,8 +62,10 @@ __all__ = [
 ]
 
 
-def find(cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = "") -> TypedCallTarget | None:
-    """The call target of a function, or None where it cannot be loaded; a miss is not counted.
+def find(
+    cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = "", is_new: bool = False
+) -> TypedCallTarget | None:
+    """The call target of a function, or None where it cannot be loaded; a miss is not counted (`count_miss`).
 
     The remote store is asked for what is missing, for as long as a compile would wait for it.
 
@@ -69,6 +76,7 @@ def find(cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = 
             (`ModuleSource.entries`), before anything of it is loaded. One without such an entry is passed over, and so is one for which
             it returns false, or raises a `CompcacheError` that says why.
         kind: the kind of that entry; see `put_entry`.
+        is_new: this process has stored it just now, so that finding it is no hit.
 
     Raises:
         PickleNotAllowedError: the kind is one of data that is unpickled, and the cache was not opened for that.
@@ -78,6 +86,8 @@ def find(cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = 
         _require_allowed(cache, kind)
         judge = _Judge(cache, func_name, kind, accept)
     try:
+        if is_new and not cache._loader.builds:
+            return cache._loader.load(func_name, None, judge)
         return cache._load(func_name, accept=judge)
     except CompcacheError as error:
         if cache._closed:
@@ -121,7 +131,26 @@ class _Judge:
         raise GlobalValidationError(reason, reason=reason)
 
 
-def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
+def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
+    """Count a function that was not found; `refused`: it cannot be cached, so that nobody will find it."""
+    from compcache.errors import NotCachedError
+    from compcache.formats.journal import MISSES_ID
+
+    cache._require_open()
+    if refused:
+        cache._store.stats.count("misses.refused", 1, func_name, MISSES_ID)
+    else:
+        message = f"{func_name} is not cached in {cache.path}"
+        cache._store.stats.missed(NotCachedError(message, func_name=func_name, cache_dir=cache.path))
+
+
+def count_compilation(cache: Cache, func_name: str, seconds: float) -> None:
+    """Count a function that was compiled in so many seconds of processor time, and is not stored."""
+    cache._require_open()
+    cache._store.stats.compiled(seconds, (func_name,))
+
+
+def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
     """Compile a module for each of its targets and publish it, as `Cache.add_module` does.
 
     Args:
@@ -129,6 +158,7 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False)
         source: the code.
         alone: nothing is imported that the source does not name, whatever the cache holds; and others of its name may be there,
             which whoever loads it tells apart (`find` with `accept`).
+        seconds: how much processor time it took to make the source: who finds the function saves that, too.
 
     Returns:
         The module_ids of all targets, that of the one for this host first.
@@ -139,7 +169,7 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False)
     cache._require_open()
     from compcache.miss.build import add
 
-    return add(cache._session(), source, alone=alone)
+    return add(cache._session(), source, alone=alone, seconds=seconds)
 
 
 def add_missing(
@@ -339,6 +369,14 @@ def forget_uncached(cache: Cache, name: str) -> None:
     forget(cache._store, name)
 
 
+def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
+    """What `note_uncached` has recorded, the latest first: a few hundred are kept."""
+    cache._require_open()
+    from compcache.inspect.uncached import read_all
+
+    return tuple(read_all(cache._store))
+
+
 def compact_index(cache: Cache) -> None:
     """Merge what was added one by one, so that look-ups open fewer files: for the end of a process that has added.
     A failure is harmless.
@@ -456,6 +494,18 @@ def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | Non
     from compcache.targets.machine import TARGETS_VARIABLE
 
     return targets or setting(TARGETS_VARIABLE) or None
+
+
+def is_on(variable: str) -> bool:
+    """Whether a setting is on (1, on, yes, true); off where it is not set.
+
+    Raises:
+        SettingError: it is neither on nor off (0, off, no, false).
+    """
+    from compcache.configuration import read_switch
+    from compcache.settings import from_environment
+
+    return bool(from_environment(variable, read_switch))
 
 
 def has_settled(newest: int) -> bool:

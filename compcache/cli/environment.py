@@ -9,7 +9,7 @@ import os
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.configuration import SettingError, place_of
+from compcache.configuration import SettingError, place_of, read_switch
 from compcache.errors import CompcacheError
 from compcache.settings import CONFIGURATION_VARIABLE, configuration, configuration_files, from_environment, setting
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["SETTINGS", "Setting", "invalid_settings", "misspelt_settings", "source_of"]
 
 _PREFIX = "COMPCACHE_"
-_SWITCH = ("1", "on", "yes", "true", "0", "off", "no", "false")
 
 
 class Setting(NamedTuple):
@@ -71,11 +70,6 @@ def source_of(name: str) -> str:
 
 def _any(_: str) -> None:
     """Every value is valid."""
-
-
-def _switch(text: str) -> None:
-    if text.strip().lower() not in _SWITCH:
-        raise ValueError(f"{text!r} is neither on nor off: use 1 or 0")
 
 
 def _size(text: str) -> None:
@@ -142,16 +136,16 @@ SETTINGS = (
     Setting("COMPCACHE_DIR", "the cache directory", "compcache in the user's cache directory", _any),
     Setting("COMPCACHE_MAX_SIZE", "the size limit of the cache; 0: no limit", "5G", _size),
     Setting("COMPCACHE_LOCK_TIMEOUT", "seconds to wait for another process that compiles the same function", "60", _seconds),
-    Setting("COMPCACHE_LOCKS", "0: work without lock files", "1", _switch),
-    Setting("COMPCACHE_STATS", "0: record no statistics", "1", _switch),
-    Setting("COMPCACHE_CHECK", "1: hits call build() too, and warn if it returns different code (for CI)", "0", _switch),
+    Setting("COMPCACHE_LOCKS", "0: work without lock files", "1", read_switch),
+    Setting("COMPCACHE_STATS", "0: record no statistics", "1", read_switch),
+    Setting("COMPCACHE_CHECK", "1: hits call build() too, and warn if it returns different code (for CI)", "0", read_switch),
     Setting(
         "COMPCACHE_MIN_LLVM",
         "ignore code compiled by an LLVM older than this version, like 22",
         "code of every LLVM is used",
         _llvm_version,
     ),
-    Setting("COMPCACHE_DEBUG", "1: log hits, misses, compilations, waits and refusals on standard error", "0", _switch),
+    Setting("COMPCACHE_DEBUG", "1: log hits, misses, compilations, waits and refusals on standard error", "0", read_switch),
     Setting("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none", _any),
     Setting(
         "COMPCACHE_LINKER", "the linker for all images: a path, a name on the path, ziglang, or none", "only for what takes one", _linker
@@ -177,5 +171,5 @@ SETTINGS = (
     ),
     Setting("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native", _targets),
     Setting(CONFIGURATION_VARIABLE, "the configuration file; none: no such file is read", "those of the user and of the system", _any),
-    Setting("COMPCACHE_NUMBA", "1: cache functions that Numba compiles with cache=True", "0", _switch),
+    Setting("COMPCACHE_NUMBA", "1: cache functions that Numba compiles with cache=True", "0", read_switch),
 )

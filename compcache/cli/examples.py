@@ -6,7 +6,7 @@ __all__ = ["EXAMPLES"]
 
 EXAMPLES = {
     "info": ("compcache info", "compcache --dir /scratch/cache info --json"),
-    "ls": ("compcache ls", "compcache ls 'd*' --sort last-use --limit 10", "compcache ls --modules --jsonl"),
+    "ls": ("compcache ls", "compcache ls 'd*' --sort last-use --limit 10", "compcache ls --modules --jsonl", "compcache ls --uncached"),
     "show": ("compcache show norm", "compcache show norm --ir", "compcache show norm --asm --whole-module"),
     "graph": ("compcache graph norm", "compcache graph --reverse dot", "compcache graph --all -o graph.html"),
     "add": (

@@ -10,7 +10,7 @@ import click
 
 from compcache.cli.output import is_terminal, printable
 from compcache.errors import NotCachedError
-from compcache.frontend import list_groups
+from compcache.frontend import list_groups, list_uncached
 from compcache.identity import label_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.usage.summaries import GroupSummary
 
-__all__ = ["common_prefix", "groups_among", "resolve", "resolve_all", "short", "split"]
+__all__ = ["by_last_part", "common_prefix", "groups_among", "resolve", "resolve_all", "short", "split"]
 
 _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 3
@@ -69,6 +69,26 @@ def _matching(cache: Cache, name: str) -> Sequence[str]:
     return labelled or [
         function for group in list_groups(cache) if group.name == name for function in group.functions if cache.has(function)
     ]
+
+
+def by_last_part(cache: Cache, name: str) -> str:
+    """The function, stored or refused, of whose name this is the last part; the NAME itself if there is none, or it is a whole one.
+
+    Raises:
+        click.ClickException: it is the last part of several names.
+    """
+    if cache.has(name) or not name:
+        return name
+    stored = [summary.func_name for summary in cache.functions()]
+    labels = {label_of(other) or other for other in stored} | {refusal.name for refusal in list_uncached(cache)}
+    labels |= {label.partition("(")[0] for label in labels}
+    found = sorted(label for label in labels if label.endswith(f".{name}"))
+    if name in labels or not found:
+        return name
+    if len(found) > 1:
+        shown = ", ".join(map(printable, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+        raise click.ClickException(f"{len(found)} functions end in {name!r}: {shown}; give more of the name")
+    return found[0]
 
 
 def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:

@@ -36,6 +36,8 @@ _PAUSE_SECONDS = 1.0
 _HELD_SECONDS = 60.0
 #: A journal of this size is folded, at its exit, by who made it that long.
 _LONG = 1 << 18
+#: So many events wait for a directory.
+_MOST_KEPT = 1000
 
 
 class Recorder:
@@ -146,7 +148,8 @@ class Recorder:
         if not self._events and not lines:
             return
         sums: dict[tuple[float, str, str], float] = {}
-        for when, counter, amount, func_name, module_id in _drain(self._events):
+        events = _drain(self._events)
+        for when, counter, amount, func_name, module_id in events:
             if not module_id or module_id == MISSES_ID:  # programs may ask for what is not there very often
                 key = when // HOUR * HOUR, counter, func_name
                 sums[key] = sums.get(key, 0) + amount
@@ -159,23 +162,26 @@ class Recorder:
             missed = f" {MISSES_ID.hex()} {name_key(func_name).hex()}" if func_name else ""
             lines.append(f"{hour} {counter} {amount}{missed}")
         lines += [f"row {row.hex()}" for row in dict.fromkeys(_drain(self._rows))]
-        self._write(encode_batch(lines))
+        if not self._write(encode_batch(lines)) and len(events) < _MOST_KEPT:
+            self._events += events  # the directory is made by the first addition
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> bool:
+        """Append to the journal; False where there is no directory for it."""
         # Two hosts append to two files: between them appending is not atomic.
         path = f"{self._directory}/{JOURNALS.file_name(_host_name())}"
         try:
             journal = self._open(path)
             status = self._files.fstat(journal.number)
             if status.st_nlink != 1 or not S_ISREG(status.st_mode):
-                return  # it is also something else, or a pipe: nothing that a process of ours has made
+                return True  # it is also something else, or a pipe: nothing that a process of ours has made
             self._files.write(journal.number, data)
         except OSError as error:
             reraise_interrupt(error)
-            return
+            return not isinstance(error, FileNotFoundError)
         if status.st_size + len(data) >= _LONG and not self._is_long:
             self._is_long = True
             self._register()
+        return True
 
     def _open(self, path: str) -> Opened:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

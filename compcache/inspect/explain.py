@@ -146,7 +146,7 @@ def explain(
     if reason == "absent" and not same:
         message += suggestion(store, func_name)
     if reason == "absent" and refusals:
-        reason, message = "refused", "; ".join(f"{r.name} was compiled and not cached: {r.reason}" for r in refusals)
+        reason, message = "refused", "; ".join(refusal.text for refusal in refusals)
     if any(overload.hit for overload in overloads):
         error, reason, message = None, "", ""
     separate = separate_state(store, loader, func_name) if copies else ()

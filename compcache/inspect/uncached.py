@@ -41,6 +41,11 @@ class Refusal:
     reason: str
     created: float
 
+    @property
+    def text(self) -> str:
+        """What happened, as a sentence: a reason that is one itself begins with its verb, "was ..."."""
+        return f"{self.name} {self.reason}" if self.reason.startswith("was ") else f"{self.name} was compiled and not cached: {self.reason}"
+
 
 def _file_name(name: str) -> str:
     return UNCACHED.file_name(name_key(name).hex())

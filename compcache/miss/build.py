@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["add", "build_source"]
 
 
-def build_source(session: Session, source: ModuleSource, maker: str = "", *, alone: bool = False) -> BuiltModule:
+def build_source(session: Session, source: ModuleSource, maker: str = "", *, alone: bool = False, seconds: float = 0.0) -> BuiltModule:
     """Compile and link a module, once for each of its targets; nothing is stored of it.
 
     Args:
@@ -28,6 +28,7 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
         source: the code.
         maker: a digest of the program that gave it.
         alone: nothing is imported that the source does not name.
+        seconds: what making the source took.
 
     Raises:
         CompileError, LinkError, ...: what `Cache.add_module` raises.
@@ -40,18 +41,20 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
     else:
         provided = partial(offers_of, session)
         built = build_module(source, machine=store.host(), is_cached=session.can_import, provided=provided, maker=maker)
+    built = built._replace(seconds=built.seconds + seconds)
+    if not alone:
         require_types(session, built, {})
     for module in (built, *built.others):
         store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
     return built
 
 
-def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False) -> tuple[str, ...]:
+def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
     """Compile a module and publish it; the module_ids of all its targets, that of the one for this host first.
 
     One that is there `for_others` needs nothing that can be called.
     """
-    built = build_source(session, source, alone=alone)
+    built = build_source(session, source, alone=alone, seconds=seconds)
     if not alone:
         warn_of_shadowed(session.store, built)
     if not alone and not for_others:

@@ -5,17 +5,20 @@ Numba calls `init` before it compiles or loads its first function (entry point g
 
 from __future__ import annotations
 
-import os
-
 __all__ = ["VARIABLE", "init"]
 
 VARIABLE = "COMPCACHE_NUMBA"
-_OFF = ("", "0", "off", "no", "false")
 
 
 def init() -> None:
-    """Install the backend if $COMPCACHE_NUMBA is set, with the directory $COMPCACHE_DIR or the default one."""
-    if os.environ.get(VARIABLE, "").strip().lower() not in _OFF:
+    """Install the backend if $COMPCACHE_NUMBA is on, with the directory $COMPCACHE_DIR or the default one.
+
+    Raises:
+        SettingError: it is neither on nor off; Numba makes a warning of that.
+    """
+    from compcache import frontend
+
+    if frontend.is_on(VARIABLE):
         import compcache.numba
         from compcache.numba.lazy.installed import installed_backend
 

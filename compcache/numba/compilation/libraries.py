@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.compilation import scopes
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
-from compcache.numba.registered.refusals import Unidentifiable
+from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,11 +16,11 @@ __all__ = ["Recorded", "dependencies_of", "library_of", "remember_library", "set
 
 
 class Recorded(NamedTuple):
-    """Dependencies of code: implementations, and digests of names looked up; `problem`: why they are unknown."""
+    """Dependencies of code: implementations, and digests of names looked up; `problem`: why they are unknown, or cannot be known."""
 
     dependencies: frozenset[Dependency] = frozenset()
     names: frozenset[int] = frozenset()
-    problem: str | None = None
+    problem: Unidentifiable | None = None
 
 
 #: The dependencies of each library's code, for libraries that link against it.
@@ -72,10 +72,10 @@ def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded
         parts.append(_content_now(scopes.asked_early.values()))
     else:
         if scope.address_in:
-            parts.append(Recorded(problem=f"{scope.address_in} puts an address of this process into its code"))
+            parts.append(Recorded(problem=Unrepeatable(f"{scope.address_in} puts an address of this process into its code")))
         parts.append(_content_of(scope))
     dependencies, names, problems = zip(*parts, strict=True)
-    problem = next((problem for problem in problems if problem), None)
+    problem = max(filter(None, problems), key=lambda found: isinstance(found, Unrepeatable), default=None)
     own = parts[-1].dependencies if scope is not None else frozenset()
     changed = scope.changed - own if scope is not None else ()
     _known[library] = Recorded(frozenset().union(*dependencies) - frozenset(changed), frozenset().union(*names), problem)
@@ -92,14 +92,14 @@ def _content_of(scope: scopes.Scope) -> Recorded:
         found |= set(map(dependency_of_type, scope.types))
         return Recorded(frozenset(found), frozenset(scope.names))
     except Unidentifiable as error:
-        return Recorded(problem=str(error))
+        return Recorded(problem=error.again())
 
 
 def _content_now(functions: Iterable[Any]) -> Recorded:
     try:
         return Recorded(frozenset(map(dependency_of, functions)))
     except Unidentifiable as error:
-        return Recorded(problem=str(error))
+        return Recorded(problem=error.again())
 
 
 def _of_unrecorded(library: Any) -> Recorded:
@@ -110,5 +110,5 @@ def _of_unrecorded(library: Any) -> Recorded:
         defined = [f.name for f in library._final_module.functions if not f.is_declaration]
         if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
             reason = f"it calls {library.name}, which was compiled before compcache.numba was installed"
-            return Recorded(problem=reason)
+            return Recorded(problem=Unidentifiable(reason))
     return _content_now(scopes.asked_early.values())

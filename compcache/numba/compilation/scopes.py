@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import uuid
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -49,6 +50,7 @@ __all__ = [
     "reduced_to_name",
     "remember",
     "storing",
+    "take_seconds",
 ]
 
 
@@ -85,6 +87,7 @@ class _Stack(threading.local):
         self.deferred: list[Callable[[], None]] = []
         self.misses: list[Miss | None] = []
         self.stores = 0
+        self.since = self.spent = 0.0
 
 
 _stack = _Stack()
@@ -102,16 +105,32 @@ asked_early: dict[int, Any] = {}
 def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
     """The scope of a function while it is compiled."""
     scope = Scope(function, _token(function, args, return_type, flags, extra), _take_miss(function, args))
+    if not _stack.scopes:
+        _stack.since, _stack.spent = time.thread_time(), 0.0
     _stack.scopes.append(scope)
     try:
         yield scope
     finally:
+        _stack.spent += _lap()
         _stack.scopes.pop()
         if _stack.scopes:
             _stack.scopes[-1].names |= scope.names
     if not _stack.scopes:
         while _stack.deferred:
             _stack.deferred.pop()()
+
+
+def _lap() -> float:
+    since, _stack.since = _stack.since, time.thread_time()
+    return _stack.since - since
+
+
+def take_seconds() -> float:
+    """The processor time that compiling has taken in this thread and nobody has taken yet."""
+    if _stack.scopes:
+        _stack.spent += _lap()
+    spent, _stack.spent = _stack.spent, 0.0
+    return spent
 
 
 @contextmanager

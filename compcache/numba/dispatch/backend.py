@@ -36,11 +36,16 @@ class Backend:
         self._process = 0  # that compacts the index when it exits
 
     def count(self, *, hit: bool) -> None:
-        """Count a look-up."""
+        """Count a look-up. A hit is in the statistics of the directory already."""
         if hit:
             self.hits += 1
         else:
             self.misses += 1
+
+    def miss(self, name: str, *, refused: bool = False) -> None:
+        """Count a look-up that found nothing; `refused`: what is compiled now cannot be cached."""
+        self.count(hit=False)
+        frontend.count_miss(self.cache, name, refused=refused)
 
     def refuse(self, label: str, reason: str) -> None:
         """Record why a function is not cached for these types, here and for `compcache explain`."""

@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from numba.core.caching import CompileResultCacheImpl, _Cache, _cache_log
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _Cache, _cache_log
 from numba.core.errors import NumbaWarning
 
-from compcache.numba.entries.names import label_of
+from compcache import frontend
+from compcache.errors import StorageError
+from compcache.files import reraise_interrupt
+from compcache.numba.compilation import libraries
+from compcache.numba.entries.names import func_name_of, label_of
 from compcache.numba.identity.key import Identity
+from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from compcache.cache import Cache
     from compcache.numba.dispatch.backend import Backend
 
 __all__ = ["CacheObject"]
 
+#: The kind of the entries that say of an overload that it is left to the other cache.
+_LEFT = "numba left"
+
 
 class CacheObject(_Cache):  # type: ignore[misc]
     """A backend, a function, and the identities computed for its signatures.
 
-    `warns`: tell what is not cached as Numba does, because the program has asked for caching.
+    `is_asked_for`: the program has asked for caching. What the backend refuses is then left to the cache that would have served the
+    program without it, as that judges it, and what Numba does not cache is told as Numba does.
     """
 
-    def __init__(self, backend: Backend, owner: Any, function: Any, *, warns: bool = True) -> None:
+    #: The class of the cache that would have served the function.
+    _other_class: Callable[[Any], Any] = FunctionCache
+
+    def __init__(self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None) -> None:
         self._backend = backend
         self._owner_reference = weakref.ref(owner)  # else only the garbage collector could free the owner, which has this
         self._function = function
         self._enabled = True
-        self._warns = warns
-        self._identities: dict[Any, Identity | str] = {}
+        self._is_asked_for = is_asked_for
+        self._identities: dict[Any, Identity | Unidentifiable] = {}
         self._flushed: set[str] = set()
+        if other is not None:
+            self._other = other
 
     @property
     def cache_path(self) -> str:
@@ -45,9 +62,26 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return self.cache_path
 
     @functools.cached_property
+    def _other(self) -> Any:
+        """The cache that would have served the function; it holds nothing where there is none, or the program has not asked for one."""
+        if not self._is_asked_for:
+            return NullCache()
+        try:
+            return self._other_class(self._function)
+        except (RuntimeError, OSError) as error:  # no locator knows a place for it, or it cannot be used
+            reraise_interrupt(error)
+            return NullCache()
+
+    @functools.cached_property
+    def _is_anothers(self) -> bool:
+        """Whether a package has brought a locator that names the function's entries: that name is its identity."""
+        locator = getattr(getattr(self._other, "_impl", None), "locator", None)
+        return locator is not None and not type(locator).__module__.startswith("numba.")
+
+    @property
     def _impl(self) -> Any:
         """What Numba's own cache object has there. Packages give its files other names, and turn caching off where that fails."""
-        return CompileResultCacheImpl(self._function)
+        return getattr(self._other, "_impl", None) or CompileResultCacheImpl(self._function)
 
     @property
     def _owner(self) -> Any:
@@ -68,6 +102,29 @@ class CacheObject(_Cache):  # type: ignore[misc]
     def flush(self) -> None:
         """Make the known signatures compile again; the entries stay, since content-addressed ones cannot be stale."""
         self._flushed |= {found.key for found in self._identities.values() if isinstance(found, Identity)}
+        self._other.flush()
+
+    def _may_leave(self, why: BaseException | None) -> bool:
+        """Whether the other cache has what this one refuses."""
+        return self._is_asked_for and not isinstance(why, Unrepeatable)
+
+    def _load_other(self, sig: Any, target_context: Any) -> Any:
+        """What the other cache has. Callers that are linked with it are as little known as it is."""
+        found = self._other.load_overload(sig, target_context)
+        if found is not None:
+            library = getattr(found, "library", found)
+            problem = Unidentifiable(f"it calls {self._name()}, which another cache has served")
+            libraries.set_dependencies(library, libraries.Recorded(problem=problem))
+        return found
+
+    def _leave(self, identity: Identity, sig: Any) -> None:
+        """Record that an overload is left to the other cache although it has an identity."""
+        if not isinstance(self._other, NullCache):
+            with contextlib.suppress(StorageError):
+                frontend.put_entry(self._cache, func_name_of(identity, sig), b"", kind=_LEFT)
+
+    def _was_left(self, identity: Identity, sig: Any) -> bool:
+        return self._is_asked_for and frontend.get_entry(self._cache, func_name_of(identity, sig), _LEFT) is not None
 
     def _name(self) -> str:
         return f"{self._function.__module__}.{self._function.__qualname__}"
@@ -88,7 +145,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
     def _refuse(self, sig: Any, reason: str) -> None:
         """Record it, and warn in Numba's words, because Numba would not have cached it either."""
         self._note(sig, reason)
-        if not self._warns:
+        if not self._is_asked_for:
             return
         message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" as {reason}'
         code = self._function.__code__

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from numba.core import compiler, sigutils, typing
 from numba.core.targetconfig import ConfigStack
 
+from compcache import frontend
 from compcache.files import reraise_interrupt
 from compcache.numba.compilation import history, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
-from compcache.numba.entries.names import func_name_of
+from compcache.numba.entries.names import func_name_of, label_of
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
@@ -30,28 +31,35 @@ __all__ = ["FunctionCache"]
 class FunctionCache(CacheObject):
     """The cache of one function: compile results by signature."""
 
-    def __init__(self, backend: Backend, owner: Any, function: Any, *, warns: bool = True) -> None:
-        super().__init__(backend, owner, function, warns=warns)
-        self._kept: set[Any] = set()
+    def __init__(self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None) -> None:
+        super().__init__(backend, owner, function, is_asked_for=is_asked_for, other=other)
+        self._kept: dict[Any, bool] = {}
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored compile result for a signature, or None."""
         if not self._enabled:
             return None
-        sig = _parsed(sig)
+        if self._is_anothers:
+            return self._load_other(sig, target_context)
+        asked, sig = sig, _parsed(sig)
         if getattr(self._owner, "_compiler", None) is None:
             target_context.refresh()  # a ufunc compiles its wrapper now, on a hit too
         identity = self._identify(sig, target_context)
-        if not isinstance(identity, Identity) or identity.key in self._flushed:
+        if not isinstance(identity, Identity):
+            return self._count(sig, self._load_other(asked, target_context) if self._may_leave(identity) else None)
+        if identity.key in self._flushed:
             return None
         cres = self._load(identity, sig, target_context)
-        self._backend.count(hit=cres is not None)
+        if cres is None and self._was_left(identity, sig):
+            return self._count(sig, self._load_other(asked, target_context))
         if cres is not None:
+            self._backend.count(hit=True)
             self._log("loaded from", func_name_of(identity, sig))
             for part in identity.parts:  # the loaded code contains that of its callees
                 history.note_code(part)
             self._note_compiled(sig, identity)
         else:
+            self._backend.miss(func_name_of(identity, sig))
             _import_what_stores()
             scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
         return cres
@@ -69,64 +77,94 @@ class FunctionCache(CacheObject):
 
     def _keep(self, sig: Any, cres: Any) -> None:
         """Store a compile result before the process uses it, so that it can use what is stored."""
-        self.save_overload(sig, cres)
-        self._kept.add(_sig_key(sig))
+        self._kept[_sig_key(sig)] = self._enabled and self._save(sig, cres)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compile result for a signature if it can be cached."""
+        """Store the compile result for a signature if it can be cached, else leave it to the cache that would have had it."""
         if not self._enabled:
             return
-        if _sig_key(_parsed(sig)) in self._kept:
-            self._kept.discard(_sig_key(_parsed(sig)))
-            return
+        is_stored = False
+        if not self._is_anothers:
+            parsed = _parsed(sig)
+            kept = self._kept.pop(_sig_key(parsed), None)
+            is_stored = self._save(parsed, data) if kept is None else kept
+        if not is_stored:
+            self._other.save_overload(sig, data)
+
+    def _save(self, sig: Any, data: Any) -> bool:
+        """Store a compile result; False where that is left to the other cache."""
         from compcache.numba.entries import save
 
-        sig = _parsed(sig)
+        seconds = scopes.take_seconds()
         found = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
         reason = save.why_numba_would_not(data)
         if reason:
             self._refuse(sig, reason)
-        elif isinstance(found, str):
-            self._note(sig, found)
-        else:
-            self._store(sig, data, found)
+            self._count_compiled(sig, seconds)
+            return True
+        if isinstance(found, Unidentifiable):
+            self._give_up(sig, str(found), seconds)
+            return not self._may_leave(found)
+        return self._store(sig, data, found, seconds)
 
-    def _store(self, sig: Any, data: Any, identity: Identity) -> None:
+    def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
+        """The same for an overload with an identity."""
         from compcache.numba.entries import save
 
         changed = history.has_old_code(identity.parts[1:])
         if not changed and not history.is_latest(identity.parts[0]):
             changed = self._name()
         if changed:
-            self._note(sig, f"a value that {changed} reads has changed since {changed} was compiled")
-            return
+            self._give_up(sig, f"a value that {changed} reads has changed since {changed} was compiled", seconds)
+            return True  # another process would find what this one has compiled of other values
         self._note_compiled(sig, identity)
         name = func_name_of(identity, sig)
         try:
-            save.save_result(self._cache, identity, name, data, self._backend.targets)
+            save.save_result(self._cache, identity, name, data, self._backend.targets, seconds)
             self._accept(identity, sig, name)
         except save.NotYetCacheable as error:
-            if not scopes.defer(lambda: self._store(sig, data, identity)):
-                self._note(sig, str(error))
+            if not scopes.defer(partial(self._store_later, sig, data, identity, seconds)):
+                self._give_up(sig, str(error), seconds)
         except save.NotCacheable as error:
-            self._note(sig, str(error))
+            self._give_up(sig, str(error), seconds)
+            if self._may_leave(error.__cause__):
+                self._leave(identity, sig)
+                return False
         except Exception as error:  # noqa: BLE001 - the function works, so failing to store it must not fail the call
             reraise_interrupt(error)
             self._backend.note_failure(self._name(), error)
+        return True
+
+    def _store_later(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
+        if not self._store(sig, data, identity, seconds):
+            self._other.save_overload(sig, data)
+
+    def _give_up(self, sig: Any, reason: str, seconds: float) -> None:
+        self._note(sig, reason)
+        self._count_compiled(sig, seconds)
+
+    def _count_compiled(self, sig: Any, seconds: float) -> None:
+        frontend.count_compilation(self._cache, label_of(self._name(), sig), seconds)
+
+    def _count(self, sig: Any, found: Any) -> Any:
+        """Count a look-up that was left to the other cache: what it does not have is compiled."""
+        if found is None:
+            self._backend.miss(label_of(self._name(), sig), refused=True)
+        return found
 
     def _note_compiled(self, sig: Any, identity: Identity) -> None:
         note_compiled(self._owner, _args_of(sig), Compiled(identity.key, identity.lines))
 
-    def _identify(self, sig: Any, target_context: Any) -> Identity | str:
+    def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
         """The identity of the function now, or the reason why it has none."""
-        found: Identity | str
+        found: Identity | Unidentifiable
         try:
             found = identify(
                 self._function, sig=sig, flags=flags_text(self._flags()), extra=self._extra(),
                 codegen=target_context.codegen(),
             )  # fmt: skip
         except Unidentifiable as error:
-            found = str(error)
+            found = error.again()
         self._identities[_sig_key(sig)] = found
         return found
 

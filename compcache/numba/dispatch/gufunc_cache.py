@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba.np.ufunc.wrappers import GufWrapperCache
+
 from compcache.errors import CompcacheError
 from compcache.numba.compilation import libraries
 from compcache.numba.dispatch.cache_object import CacheObject
@@ -23,14 +25,24 @@ def wrapper_symbol(cres: Any) -> str:
 class GufuncCache(CacheObject):
     """The cache of a gufunc's wrapper: code libraries."""
 
+    _other_class = GufWrapperCache
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored wrapper, or None."""
-        identity = self._identify() if self._enabled else None
-        if identity is None or identity.key in self._flushed:
+        if not self._enabled:
+            return None
+        identity = None if self._is_anothers else self._identify()
+        if identity is None:
+            return self._load_other(sig, target_context) if self._may_leave(self._refusal) else None
+        if identity.key in self._flushed:
             return None
         library = self._load(identity, sig, target_context)
-        self._backend.count(hit=library is not None)
-        if library is not None:
+        if library is None and self._was_left(identity, sig):
+            return self._load_other(sig, target_context)
+        if library is None:
+            self._backend.miss(func_name_of(identity, sig))
+        else:
+            self._backend.count(hit=True)
             self._log("loaded from", func_name_of(identity, sig))
         return library
 
@@ -43,12 +55,16 @@ class GufuncCache(CacheObject):
         return load.load_library(self._cache, identity, func_name_of(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the wrapper."""
-        identity = self._identify() if self._enabled else None
+        """Store the wrapper if it can be cached, else leave it to the cache that would have had it."""
+        if self._enabled and (self._is_anothers or not self._is_stored(sig, data)):
+            self._other.save_overload(sig, data)
+
+    def _is_stored(self, sig: Any, data: Any) -> bool:
+        """Store the wrapper; False where that is left to the other cache."""
+        identity = self._identify()
         if identity is None:
-            if self._enabled:
-                self._note(sig, str(self._identities[None]))
-            return
+            self._note(sig, str(self._refusal))
+            return not self._may_leave(self._refusal)
         from compcache.numba.entries import save
 
         recorded = libraries.dependencies_of(self._owner.cres.library)
@@ -61,8 +77,16 @@ class GufuncCache(CacheObject):
             self._accept(identity, sig, name)
         except save.NotCacheable as error:
             self._note(sig, str(error))
+            if self._may_leave(error.__cause__):
+                self._leave(identity, sig)
+                return False
         except CompcacheError as error:
             self._backend.note_failure(self._name(), error)
+        return True
+
+    @property
+    def _refusal(self) -> BaseException | None:
+        return self._identities.get(None)  # type: ignore[return-value]
 
     def _identify(self) -> Identity | None:
         """The identity of the wrapper: the symbol of the function that it calls, which contains a digest, and the layout."""
@@ -76,7 +100,7 @@ class GufuncCache(CacheObject):
                 },
             )  # fmt: skip
         except Unidentifiable as error:
-            self._identities[None] = str(error)
+            self._identities[None] = error.again()
             return None
         self._identities[None] = found
         return found._replace(name=f"gufunc wrapper of {found.name}")

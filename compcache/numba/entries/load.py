@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["find", "load_library", "load_result", "run_image", "with_types"]
 
 
-def find(cache: Cache, name: str, lines: str, implementations: str = "") -> tuple[TypedCallTarget, Description] | None:
+def find(
+    cache: Cache, name: str, lines: str, implementations: str = "", *, is_new: bool = False
+) -> tuple[TypedCallTarget, Description] | None:
     """The first entry of this name that is valid in this process; one with these implementations (`Description.implementations`) is."""
     request = Request(lines, chosen_cpu(), implementations=implementations, outdated=_why_outdated)
-    target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION)
+    target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
     return (target, request.found) if target is not None and request.found is not None else None
 
 
@@ -159,7 +161,7 @@ def _recorded(description: Description) -> libraries.Recorded:
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
     """Let this process run what was just stored of a library, so that no other code needs to be generated for it."""
     request = Request("", only=description)
-    target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION)
+    target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=True)
     if target is None or request.found is None:
         return
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}

@@ -64,8 +64,11 @@ def why_numba_would_not(cres: Any) -> str:
     return ""
 
 
-def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None) -> None:
-    """Store a compile result; for each of these targets (see `ModuleSource`) if its code can be linked as an image.
+def save_result(
+    cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None, seconds: float = 0.0
+) -> None:
+    """Store a compile result, which took Numba so many seconds; for each of these targets (see `ModuleSource`) if its code can be linked
+    as an image.
 
     Raises:
         NotCacheable: it depends on objects that only this process has.
@@ -82,7 +85,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
         pickled = _pickle((KIND_IMAGE, token, source.symbols, payload), cres, text)
         description = Description(*checked, pickled, bitcode)
         try:
-            publish(cache, identity, name, cres.signature, source, description, targets)
+            publish(cache, identity, name, cres.signature, source, description, targets, seconds=seconds)
             if native_code.is_waiting(library):
                 load.run_image(cache, name, description, source.symbols, library)
         except (CompileError, LinkError):
@@ -94,7 +97,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
             raise NotCacheable("it calls a recursive function that is not part of its object")
         needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
         pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce(cres))), cres, text)
-        publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
+        publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
 
 
 def text_of(library: Any, module: Any, kept: Container[str]) -> str | None:
@@ -127,7 +130,7 @@ def _bitcode_of(cres: Any) -> bytes:
 def _checked(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """The fields of the description that are checked when the entry is loaded."""
     if recorded.problem:
-        raise NotCacheable(recorded.problem)
+        raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
     return chosen_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
 
@@ -147,7 +150,7 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
 
 def publish(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
-    targets: Iterable[str] | str | None = None, part_of: str | None = None,
+    targets: Iterable[str] | str | None = None, part_of: str | None = None, seconds: float = 0.0,
 ) -> None:  # fmt: skip
     """Store an entry: its image, if it has a source, and its description; `part_of` is the function that it is a wrapper or a loop of."""
     text = source.text if source else image_source.address_function(())
@@ -166,7 +169,7 @@ def publish(
         identity=identity.components,
         part_of=part_of,
         makers={"numba": numba.__version__},
-    ), alone=True)  # fmt: skip  # it calls what Numba, Python and the platform have
+    ), alone=True, seconds=seconds)  # fmt: skip  # it calls what Numba, Python and the platform have
 
 
 def _token_of(cres: Any) -> str:

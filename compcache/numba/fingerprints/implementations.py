@@ -163,7 +163,7 @@ def _typing_function(template: Any) -> Any:
 
 def _is_users(function: Any) -> bool:
     plain = plain_function(function)
-    return plain is not None and (not is_made_by_library(plain) or _wraps_users_code(plain))
+    return plain is not None and (not is_made_by_library(plain) or (plain.__closure__ is not None and _wraps_users_code(plain)))
 
 
 def package_of_implementation(implementation: Any) -> str:

@@ -16,6 +16,7 @@ from numba.np.ufunc import ufuncbuilder, wrappers
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
+from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections
@@ -85,7 +86,9 @@ class Hooks:
                 for cls, (attribute, function, _) in _OWNERS.items():
                     if isinstance(owner, cls) and getattr(owner, attribute) is cache:
                         self._adopt(owner, attribute, function)
-                        cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute))
+                        registering = few_collections(lasting=True)  # which Numba does before it looks
+                        registering.__enter__()
+                        cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute), registering)
 
     def _enabler(self, attribute: str, function: str) -> Callable[[Any], None]:
         hooks = self
@@ -114,7 +117,7 @@ class Hooks:
         current = getattr(owner, attribute)
         if isinstance(current, caching.FunctionCache):
             self._adopted.append((owner, attribute, current))
-            setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function)))
+            setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), other=current))
 
     def _gufunc_wrapper(self, original: Any) -> Any:
         backend = self._backend
@@ -122,14 +125,16 @@ class Hooks:
         def __init__(  # noqa: N807 - it takes that method's place
             self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
         ) -> None:
-            if cache and not isinstance(cache, Backend):
-                cache = backend
-            original(self, py_func, cres, sin, sout, cache, is_parfors)
+            is_ours = isinstance(cache, Backend)
+            original(self, py_func, cres, sin, sout, cache if is_ours else False, is_parfors)
+            if cache and not is_ours:
+                self.cache = GufuncCache(backend, self, py_func)
 
         return __init__
 
 
-def _load_once(cache: Any, replacement: Any, sig: Any, target_context: Any) -> Any:
-    """Replace the `_load_overload` of a cache object, for the running call only."""
+def _load_once(cache: Any, replacement: Any, registering: few_collections, sig: Any, target_context: Any) -> Any:
+    """Replace the `_load_overload` of a cache object, for the running call only, which has registered what Numba compiles with."""
+    registering.__exit__(None, None, None)
     del cache._load_overload
     return replacement.load_overload(sig, target_context)

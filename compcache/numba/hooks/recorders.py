@@ -187,7 +187,7 @@ def _gufunc_wrapper(original: Any) -> Any:
         backend = cache if isinstance(cache, Backend) else None
         original(self, py_func, cres, sin, sout, cache if backend is None else False, is_parfors)
         if backend is not None:
-            self.cache = GufuncCache(backend, self, py_func)
+            self.cache = GufuncCache(backend, self, py_func, is_asked_for=False)
 
     return __init__
 

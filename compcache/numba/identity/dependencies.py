@@ -76,7 +76,7 @@ def matching_names(asked: bytes) -> tuple[str, ...]:
 _LIMITS = Limits(10_000, FOR_PACKAGES.unnamed)
 #: Why implementations cannot be compared, by their name and how many have it: to walk all that they can reach takes seconds
 #: in some packages, and every function that is compiled asks them.
-_opaque: dict[tuple[str, int, bool], str] = {}
+_opaque: dict[tuple[str, int, bool], Unidentifiable] = {}
 #: The packages of which an implementation could reach too much, with the message.
 _large: dict[str, str] = {}
 
@@ -117,14 +117,14 @@ def _fingerprint(name: str, registered: list[Implementation], *, overlooks_membe
         raise TooLarge(_large[package])
     key = name, len(registered), overlooks_members
     if key in _opaque:
-        raise Unidentifiable(_opaque[key])
+        raise _opaque[key].again()
     try:
         return _walk(package, registered, overlooks_members=overlooks_members)
     except TooLarge as error:
         _large[package] = str(error)
         raise
     except Unidentifiable as error:
-        _opaque[key] = str(error)
+        _opaque[key] = error.again()
         raise
 
 

@@ -15,7 +15,7 @@ from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import content_of
 from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
-from compcache.numba.lazy.installed import installed_backend
+from compcache.numba.lazy.installed import installed_backend, opens_cache
 from compcache.numba.lazy.marshalled import load_marshalled
 from compcache.numba.registered.refusals import NotLazy
 
@@ -123,6 +123,7 @@ def open_cache() -> Cache | None:
     return _cache
 
 
+opens_cache(open_cache)
 _is_unusable = False
 _cache: Cache | None = None
 

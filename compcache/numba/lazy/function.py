@@ -94,7 +94,10 @@ class LazyFunction:
         real = _real(self)
         from compcache.numba.lazy.pickles import reduce_real
 
-        return reduce_real(real, protocol)
+        found = reduce_real(real, protocol)
+        if hasattr(real, "_memo"):
+            real._memo[str(real._uuid)] = self  # which gives what a pickle was made of in this process
+        return found
 
     def __dir__(self) -> list[str]:
         return dir(_real(self))
@@ -133,8 +136,9 @@ def make_lazy_function(state: State) -> Any:
     attributes |= {"__wrapped__": function, STATE: state}
     code = function.__code__
     is_variadic = bool(code.co_flags & _VARIADIC)
-    names = None if state.reason else code.co_varnames[: code.co_argcount + is_variadic]
-    required = code.co_argcount - len(function.__defaults__ or ())
+    by_keyword = code.co_kwonlyargcount  # these have no defaults (`State.reason`), and Numba takes them by position as well
+    names = None if state.reason else code.co_varnames[: code.co_argcount + by_keyword + is_variadic]
+    required = code.co_argcount + by_keyword - len(function.__defaults__ or ())
     return _dispatch.make_function(names, required, is_variadic, attributes)
 
 
@@ -153,17 +157,14 @@ def _real(function: Any) -> Any:
 def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Answer a call with a stored entry, else by Numba's dispatcher."""
     state = state_of(function)
-    if not state.reason and not has_numba() and _is_loaded(function, state, positional, keywords):
-        return function(*positional, **keywords)
+    reason = state.reason  # which `imports` reads
+    if not reason and not has_numba():
+        try:
+            if _load(function, state, positional, keywords):
+                return function(*positional, **keywords)
+        except NotLazy as error:
+            reason = str(error)
     return _real(function)(*positional, **keywords)
-
-
-def _is_loaded(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Whether stored code for these arguments is callable now; else Numba decides."""
-    try:
-        return _load(function, state, positional, keywords)
-    except NotLazy:
-        return False
 
 
 @looks_at_programs(NotLazy)
@@ -241,4 +242,4 @@ def _all_parts(content: Content) -> list[tuple[tuple[int, bool], Any, bytes]]:
 
 
 _type: Any = _dispatch.setup(LazyFunction, _call)
-_type.__name__ = "CPUDispatcher"  # as errors of Python name Numba's
+_type.__name__, _type.__module__ = "CPUDispatcher", "numba.core.registry"  # as errors of Python and programs name Numba's

@@ -59,12 +59,21 @@ def real_numba() -> Any:
 def _import_numba() -> Any:
     stand_in = stand_in_of()
     if stand_in is None:
-        was_imported = "numba" in sys.modules
+        if "numba" in sys.modules:
+            import numba
+
+            return numba
+        from compcache.numba.lazy.imports import note_import, why_imported
+
+        why = why_imported()
         import numba
 
-        if not was_imported:
-            _end_stand_ins(numba)
+        _end_stand_ins(numba)
+        note_import(why)
         return numba
+    from compcache.numba.lazy.imports import note_import, why_imported
+
+    why = why_imported()
     for name, module in list(sys.modules.items()):
         if name.startswith("numba.") and hasattr(type(module), "_compcache_original"):
             del sys.modules[name]
@@ -76,6 +85,7 @@ def _import_numba() -> Any:
         raise
     vars(stand_in)["_compcache_when_real"]()
     _end_stand_ins(numba)
+    note_import(why)
     return numba
 
 

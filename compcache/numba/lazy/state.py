@@ -22,6 +22,8 @@ _GENERATOR = 0x20 | 0x80 | 0x200
 _FOR_NUMBA = frozenset(("forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
 #: The targets of ufuncs whose code runs without Numba.
 _TARGETS = ("cpu", "parallel")
+#: Why a function needs Numba where Python calls it, and does not where compiled code does.
+CALLED_BY_CODE = "it is a generator"
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -77,7 +79,7 @@ class State:
     def _compcache_content(self, walk: Any) -> None:
         """Feed all that compiled code can see of the function: it and its options."""
         walk.token("jitted", self.decorator)
-        if self.reason and not self.reason.startswith("it is declared with cache"):
+        if self.reason and self.reason != CALLED_BY_CODE and not self.reason.startswith("it is declared with cache"):
             raise NotLazy(f"{self.function.__qualname__}: {self.reason}")
         if self.signatures is not None:  # it is what it was when it was declared
             if self.key is None:
@@ -103,11 +105,18 @@ def _why_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None
         is_target = name == "target" and decorator in ("vectorize", "guvectorize") and value in _TARGETS
         if (name in _FOR_NUMBA and value and not is_target) or not _is_plain(value):
             return f"it is declared with {name}={value!r}"
-    flags = function.__code__.co_flags
-    if flags & (_KEYWORDS | _GENERATOR) or function.__code__.co_kwonlyargcount:
-        return "it is a generator, or has arguments by keyword only"
-    if flags & _VARIADIC and (signatures is not None or decorator not in ("jit", "njit")):
-        return "it is declared with signatures, and has a variable number of arguments"
+    return _why_parameters(function, is_plain=signatures is None and decorator in ("jit", "njit"))
+
+
+def _why_parameters(function: Any, *, is_plain: bool) -> str:
+    """`is_plain`: it is compiled for the types that it is called with."""
+    flags, by_keyword = function.__code__.co_flags, function.__code__.co_kwonlyargcount
+    if flags & _GENERATOR:
+        return CALLED_BY_CODE
+    if flags & _KEYWORDS or (by_keyword and (flags & _VARIADIC or function.__defaults__ or function.__kwdefaults__)):
+        return "it has arguments by keyword only beside defaults, or a variable number of them"
+    if not is_plain and (flags & _VARIADIC or by_keyword):
+        return "it is declared with signatures, and has a variable number of arguments or some by keyword only"
     return ""
 
 

@@ -9,12 +9,12 @@ from compcache.files import reraise_interrupt
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ParamSpec, TypeVar
+    from typing import ParamSpec, Self, TypeVar
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R")
 
-__all__ = ["NotLazy", "TooLarge", "Unidentifiable", "looks_at_programs"]
+__all__ = ["NotLazy", "TooLarge", "Unidentifiable", "Unrepeatable", "looks_at_programs"]
 
 _WALKS = "compcache.numba."
 
@@ -22,9 +22,19 @@ _WALKS = "compcache.numba."
 class Unidentifiable(Exception):  # noqa: N818 - it is an answer, not a failure
     """Raised when a value that a function reads has no identity by content; the message says which and where."""
 
+    def again(self) -> Self:
+        """The same answer, without what it was raised for."""
+        return type(self)(*self.args)
+
 
 class TooLarge(Unidentifiable):
     """Raised when more can be reached than is compared by content."""
+
+
+class Unrepeatable(Unidentifiable):
+    """Raised when code is known to be made of what no key has: of files, of the environment, of an address of this process. No other
+    cache can tell whether it still holds, so that it is left to none.
+    """
 
 
 class NotLazy(Unidentifiable):

@@ -39,7 +39,7 @@ class PinnedCache(FunctionCache):
     """
 
     def __init__(self, backend: Backend, owner: Any, state: State, pinned: Mapping[Any, tuple[str, ...]]) -> None:
-        super().__init__(backend, owner, state.function, warns=state.asks_for_caching)
+        super().__init__(backend, owner, state.function, is_asked_for=state.asks_for_caching)
         self._pinned = pinned
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
+from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover.made import Made, all_made, backend_for_lazy, note_unfinished, parts_of, real_options, unfinished
-from compcache.numba.takeover.recording import key_before, record_new
+from compcache.numba.takeover.recording import key_before, note_unrecorded, record_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,7 +67,7 @@ def _make(state: State) -> Any:
     if hasattr(real, "_compile_for_args"):
         from compcache.numba.dispatch.function_cache import FunctionCache
 
-        real._cache = FunctionCache(backend, real, state.function, warns=state.asks_for_caching)
+        real._cache = FunctionCache(backend, real, state.function, is_asked_for=state.asks_for_caching)
         _load_what_ran(state, real, backend)
         made = Made(state, real, backend)
         all_made.append(made)
@@ -134,6 +135,8 @@ def _compile_and_record(made: Made, compile_for_args: Any, *args: Any, **kwargs:
     before = {id(other.state): set(other.real.overloads) for other in all_made}
     key = key_before(made.state, args)
     result = compile_for_args(*args, **kwargs)
-    if key is not None and key.name == getattr(key_before(made.state, args), "name", None):
+    if isinstance(key, NotLazy):
+        note_unrecorded(made, before.get(id(made.state), ()), str(key))
+    elif key.name == getattr(key_before(made.state, args), "name", None):
         record_new(all_made, before)
     return result

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache import frontend
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.files import reraise_interrupt
+from compcache.numba.entries.names import label_of
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text, type_text
 from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
@@ -19,7 +20,7 @@ from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover.made import state_of_dispatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.identity.key import Identity
@@ -32,6 +33,7 @@ __all__ = [
     "environments_of",
     "find_stored",
     "key_before",
+    "note_unrecorded",
     "record_new",
     "settings_are_the_environments",
     "store_fields",
@@ -44,8 +46,8 @@ _ENVIRONMENT = "_ZN08NumbaEnv"
 _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
-def key_before(state: State, args: Sequence[Any]) -> Key | None:
-    """The key of an overload for these arguments now; None if it has none."""
+def key_before(state: State, args: Sequence[Any]) -> Key | NotLazy:
+    """The key of an overload for these arguments now, or why it has none."""
     from numba.core import types
     from numba.core.dispatcher import OmittedArg
 
@@ -55,8 +57,21 @@ def key_before(state: State, args: Sequence[Any]) -> Key | None:
     try:
         texts = [type_text(a, omitted, given) for a in known]
         return key_of(state.function, state.key_options, ", ".join(texts), given)
-    except NotLazy:
-        return None
+    except NotLazy as error:
+        return error.again()
+
+
+def note_unrecorded(made: Made, before: Container[Any], reason: str) -> None:
+    """Record why starts without Numba do not find what a dispatcher has compiled; a start with it may."""
+    for signature in made.real.overloads:
+        if signature not in before:
+            _note_unrecorded(made, signature, reason)
+
+
+def _note_unrecorded(made: Made, signature: Any, reason: str) -> None:
+    label = label_of(f"{made.state.function.__module__}.{made.state.function.__qualname__}", signature)
+    if label not in made.backend.refused:
+        frontend.note_uncached(made.backend.cache, label, f"was compiled, and starts import Numba for it: {reason}")
 
 
 def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None:
@@ -80,8 +95,10 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
             record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
             if record is not None:
                 found.setdefault(id(made.backend), (made.backend, []))[1].append((key, record.fields))
-        except NotLazy:
-            continue
+            else:
+                _note_unrecorded(made, signature, "its code or its constants need Numba")
+        except NotLazy as error:
+            _note_unrecorded(made, signature, str(error))
         except CompcacheError as error:
             _warn(made.state.function.__qualname__, error)
     for backend, records in found.values():
@@ -185,7 +202,7 @@ def find_stored(cache_object: Any, backend: Backend, signature: Any, key: Key | 
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
     name = func_name_of(identity, args)
-    found = find(backend.cache, name, identity.lines)
+    found = find(backend.cache, name, identity.lines, is_new=True)
     if found is None or not _covers(key, found[1]):
         return None
     kind, _, symbols, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from compcache import frontend
 from compcache.cli.environment import SETTINGS, invalid_settings, misspelt_settings
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, fullness, plural, print_rows, size_text
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError
-from compcache.settings import CONFIGURATION_VARIABLE, configuration, configuration_files, from_environment, is_on, setting
+from compcache.settings import CONFIGURATION_VARIABLE, configuration, configuration_files, from_environment, setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,9 +180,6 @@ def _numba() -> Iterator[_Finding]:
         oldest, *_, newest = [".".join(map(str, series)) for series in series_supported()]
         yield _Finding(NOTE, "numba", f"{found} is not supported, and works as without compcache: {oldest} to {newest} are")
     else:
-        how = (
-            "COMPCACHE_NUMBA=1 caches what has cache=True"
-            if is_on("COMPCACHE_NUMBA")
-            else "COMPCACHE_NUMBA=1 would cache what has cache=True"
-        )
+        is_on = "COMPCACHE_NUMBA" not in dict(invalid_settings()) and frontend.is_on("COMPCACHE_NUMBA")
+        how = "COMPCACHE_NUMBA=1 caches what has cache=True" if is_on else "COMPCACHE_NUMBA=1 would cache what has cache=True"
         yield _Finding(OK, "numba", f"{found}: {how}")

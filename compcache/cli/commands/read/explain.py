@@ -8,7 +8,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.names import resolve
+from compcache.cli.names import by_last_part, resolve
 from compcache.cli.output import age_text, plural, printable, short_id, show_progress, style
 from compcache.cli.session import Session, pass_session
 
@@ -26,6 +26,8 @@ __all__ = ["command"]
 def command(session: Session, name: str, as_json: bool) -> int:
     """Explain why a function is a hit or a miss on this host now.
 
+    NAME may be the last part of one: 'norm' for 'linalg.norm', where only one function has it.
+
     Lists each realization with the reason why it is not used: CPU, damage, signature, missing dependency, global.
     For names from compcache.Identity, also the stored variants with the same label, and the components in which they
     differ. For a Numba function, without types, each stored signature. Exit status 1 if the function is a
@@ -33,7 +35,7 @@ def command(session: Session, name: str, as_json: bool) -> int:
     """
     with session.read() as cache:
         if not _has_variants(cache, name):
-            name = resolve(cache, name)
+            name = by_last_part(cache, resolve(cache, name))
         found = cache.explain(name, progress=show_progress)
     if as_json:
         print_json(found)
@@ -63,7 +65,7 @@ def _print(found: Explanation) -> None:
         click.echo(printable(f"  remote store {answer.url}: {answer.outcome}: {answer.message}{more}"))
     if found.hit:
         for refusal in found.refusals:
-            click.echo(f"  {printable(refusal.name)}: compiled and not cached: {printable(refusal.reason)}")
+            click.echo(f"  {printable(refusal.text)}")
     if found.variants and not found.overloads:
         click.echo(f"{plural(len(found.variants), 'stored variant')} of the same label:")
         for variant in found.variants:

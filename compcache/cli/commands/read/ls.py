@@ -12,20 +12,22 @@ from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_
 from compcache.cli.names import common_prefix, short, split
 from compcache.cli.output import Column, age_text, id_text, is_terminal, print_rows, printable, show_progress, size_text, time_text
 from compcache.cli.session import Session, pass_session
-from compcache.frontend import list_entries
+from compcache.frontend import list_entries, list_uncached
 from compcache.identity import label_of
 from compcache.usage.summaries import FunctionSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from compcache.cache import Cache
+    from compcache.inspect.uncached import Refusal
     from compcache.usage.summaries import EntrySummary, ModuleSummary
 
 __all__ = ["command"]
 
 _SORTS: dict[str, Callable[[Any], Any]] = {
     "name": lambda row: row[0],
-    "size": lambda row: -row.size,
+    "size": lambda row: -getattr(row, "size", 0),
     "age": lambda row: -row.created,
     "uses": lambda row: -getattr(row, "uses", 0),
     "last-use": lambda row: -getattr(row, "last_used", 0.0),
@@ -36,6 +38,7 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option("--modules", "by_module", is_flag=True, help="List modules instead of functions.")
 @click.option("-a", "--all", "unfolds", is_flag=True, help="List each variant, each part and each entry of data by itself.")
+@click.option("--uncached", "is_refused", is_flag=True, help="List what was compiled and not cached, with the reason.")
 @click.option("--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True, help="Largest, newest, most used first.")
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Only the first N.")
@@ -47,13 +50,14 @@ def command(
     patterns: tuple[str, ...],
     by_module: bool,
     unfolds: bool,
+    is_refused: bool,
     sort: str,
     reverse: bool,
     limit: int | None,
     as_json: bool,
     as_lines: bool,
 ) -> None:
-    """List the functions of the cache, or (--modules) its modules.
+    """List the functions of the cache, or (--modules) its modules, or (--uncached) what is compiled by each process, and why.
 
     Functions of one label are one row, with what belongs to them: parts, such as loops and wrappers, and entries of data.
     PATTERN is a glob over function names and labels of content names: 'linalg.*', '*dot*'; several are alternatives. With
@@ -63,32 +67,41 @@ def command(
     tabs between the fields: name, or label of several variants, signature, realizations, size in bytes, time, uses, time of the last one,
     problem; and, if there are layers, the directories that hold it. Of an entry of data (--all) the signature is 'entry' and its kind.
     """
-    found: list[Any]
-    matches = _matcher(patterns) if patterns else None
+    if is_refused and (by_module or unfolds):
+        raise click.UsageError("--uncached goes neither with --modules nor with --all")
     with session.read() as cache:
-        if by_module:
-            found = [*cache.modules(progress=show_progress)]
-            if matches:
-                found = [row for row in found if _selects(row, patterns, matches)]
-        else:
-            found = [*cache.functions(matches, folded=not unfolds, progress=show_progress)]
-            if unfolds:
-                found += [entry for entry in list_entries(cache) if not matches or matches(entry.name)]
-                found.sort(key=_SORTS["name"])
+        found = _find(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
     if sort != "name":  # already sorted by name
         found.sort(key=_SORTS[sort])
     rows = (found[::-1] if reverse else found)[:limit]
     if as_lines:
         print_json_lines(rows)
     elif not rows and is_terminal() and not as_json:
-        what = "matches" if patterns else "is cached"
+        what = "matches" if patterns else "was refused" if is_refused else "is cached"
         click.echo(f"nothing {what} in {printable(str(session.directory))}", err=True)
     elif as_json:
         print_json(rows)
+    elif is_refused:
+        _print_refusals(rows)
     elif by_module:
         _print_modules(rows, cache.layers)
     else:
         _print_functions(rows, cache.layers)
+
+
+def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> list[Any]:
+    """What is listed, sorted by name."""
+    matches = _matcher(patterns) if patterns else None
+    if is_refused:
+        refusals = [row for row in list_uncached(cache) if not matches or matches(row.name)]
+        return sorted(refusals, key=lambda row: row.name)
+    if by_module:
+        return [row for row in cache.modules(progress=show_progress) if not matches or _selects(row, patterns, matches)]
+    found: list[Any] = [*cache.functions(matches, folded=not unfolds, progress=show_progress)]
+    if unfolds:
+        found += [entry for entry in list_entries(cache) if not matches or matches(entry.name)]
+        found.sort(key=_SORTS["name"])
+    return found
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
@@ -107,6 +120,12 @@ def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
     if isinstance(row, FunctionSummary):
         return row
     return FunctionSummary(row.name, f"entry {row.kind}", 1, row.size, row.created, "", (row.module_id,), 0, 0.0, (row.directory,), 0)
+
+
+def _print_refusals(rows: Sequence[Refusal]) -> None:
+    columns = [Column("function", flexible=True), Column("age", True), Column("reason", flexible=True)]
+    age = age_text if is_terminal() else time_text
+    print_rows(columns, [(row.name, age(row.created), row.reason) for row in rows])
 
 
 def _print_functions(rows: Sequence[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:

@@ -1,0 +1,186 @@
+"""What the backend refuses is left to the cache that would have served it, where the program has asked for one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from numba_helpers import Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("numba")
+
+#: Kernels that have no identity by content, each for another reason, with the call.
+KERNELS = {
+    "an implementation that reads a generator": (
+        """
+        from numba import njit
+        from numba.extending import overload
+
+        STREAM = (n for n in range(3))
+
+        def factor():
+            return 2
+
+        @overload(factor)
+        def ol_factor():
+            value = 3 if STREAM.gi_running else 2
+            return lambda: value
+
+        @njit({options})
+        def f(x):
+            return factor() * x
+        """,
+        "kernel.f(21)",
+    ),
+    "a compiler of its own": (
+        """
+        from numba import njit
+        from numba.core.compiler import Compiler
+
+        class Own(Compiler):
+            pass
+
+        @njit({options}pipeline_class=Own)
+        def f(x):
+            return 2 * x
+        """,
+        "kernel.f(21)",
+    ),
+    "a ufunc": (
+        """
+        from numba import guvectorize
+        from numba.extending import overload
+
+        STREAM = (n for n in range(3))
+
+        def factor():
+            return 2
+
+        @overload(factor)
+        def ol_factor():
+            value = 3 if STREAM.gi_running else 2
+            return lambda: value
+
+        @guvectorize(["(int64[:], int64[:])"], "(n)->(n)", {options})
+        def f(x, out):
+            for i in range(len(x)):
+                out[i] = factor() * x[i]
+        """,
+        "int(kernel.f([21])[0])",
+    ),
+}
+
+#: What a process computes, and how often it has generated code: by the objects that LLVM has made.
+SCRIPT = """
+
+made = []
+
+import numba.core.codegen as codegen
+compiled = codegen.CPUCodeLibrary._optimize_final_module
+def counted(self):
+    made.append(self.name)
+    return compiled(self)
+codegen.CPUCodeLibrary._optimize_final_module = counted
+import kernel
+result = {call}, [name for name in made if "f" in name.split("$")[0].split(".")[-1]]
+"""
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_refused_is_found_where_numba_keeps_it(tmp_path: Path, name: str) -> None:
+    project = Project(tmp_path)
+    text, call = KERNELS[name]
+    project.write(kernel=text.replace("{options}", "cache=True, "))
+    script = SCRIPT.replace("{call}", call) + "result += (len(backend.refused), backend.hits)"
+    value, made, refused, _ = project.run(script, backend=True)
+    assert (value, bool(made), refused > 0) == (42, True, True)
+    assert [*project.source.glob("__pycache__/kernel.*.nbc")]
+    value, made, _, hits = project.run(script, backend=True)
+    assert (value, made, hits) == (42, [], 0)
+
+
+@pytest.mark.parametrize("name", ["an implementation that reads a generator", "a ufunc"])
+def test_what_asks_for_no_cache_is_left_to_none(tmp_path: Path, name: str) -> None:
+    project = Project(tmp_path)
+    text, call = KERNELS[name]
+    project.write(kernel=text.replace("{options}", "").replace("from numba import", "from compcache.numba import"))
+    script = f"import kernel\nresult = {call}"
+    for _ in range(2):
+        assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == 42
+    assert not [*project.source.glob("__pycache__/*.nb?")]
+
+
+def test_an_edit_of_what_is_left_counts_where_the_key_has_it(tmp_path: Path) -> None:
+    """Numba's own cache does not see that a function in another file has changed: what has another key is not asked of it."""
+    project = Project(tmp_path)
+    text, call = KERNELS["an implementation that reads a generator"]
+    calls = "from numba import njit\n        from called import twice"
+    program = text.replace("{options}", "cache=True").replace("from numba import njit", calls)
+    project.write(kernel=program.replace("factor() * x\n", "twice(factor() * x)\n"))
+    for number in (2, 3):
+        project.write(called=f"from numba import njit\n@njit\ndef twice(x):\n    return {number} * x\n")
+        for _ in range(2):
+            assert project.run(f"import kernel\nresult = {call}", backend=True) == 42 * number
+
+
+LOCATOR = """
+import os, sys
+from numba import njit
+from numba.core.caching import CacheImpl, _CacheLocator
+
+KEYS = {}
+
+class Locator(_CacheLocator):
+    def __init__(self, key):
+        self._key = key
+    def ensure_cache_path(self):
+        os.makedirs(self.get_cache_path(), exist_ok=True)
+    def get_cache_path(self):
+        return PLACE
+    def get_source_stamp(self):
+        return 0
+    def get_disambiguator(self):
+        return self._key
+    @classmethod
+    def from_function(cls, function, file):
+        return cls(KEYS[function]) if function in KEYS else None
+
+CacheImpl._locator_classes.insert(0, Locator)
+
+def generated(key, source):
+    space = {"__name__": __name__}
+    exec(source, space)
+    KEYS[space["f"]] = key
+    return njit(cache=True)(space["f"])
+"""
+
+
+@pytest.mark.parametrize("first", ["import compcache.numba\nbackend = compcache.numba.install({root!r})", "", "lazy"])
+def test_a_key_that_a_package_brought_is_the_identity(tmp_path: Path, first: str) -> None:
+    """No walk looks at such a function: the process that finds it has none."""
+    project = Project(tmp_path)
+    place = str(tmp_path / "place")
+    project.write(packaged=f"PLACE = {place!r}\n" + LOCATOR)
+    lazy = "import compcache.numba\nbackend = compcache.numba.install({root!r}, lazy=True)"
+    opening = (lazy if first == "lazy" else first).format(root=str(project.cache))
+    script = opening + """
+import packaged
+from compcache.numba.fingerprints import walk
+from compcache.numba.identity import key
+from compcache.numba.compilation import scopes
+looked_at = []
+if WARM:
+    def refuse(function):
+        looked_at.append(function)
+        raise AssertionError("it was looked at")
+    key.fingerprint = scopes.fingerprint = refuse
+f = packaged.generated("a-key", "def f(x):\\n    return 2 * x")
+g = packaged.generated("another", "def f(x):\\n    return 3 * x")
+result = f(21), g(21), len(looked_at)
+"""
+    for warm in (False, True):
+        assert project.run(f"WARM = {warm}\n" + script, backend=False) == (42, 63, 0)
+    assert len([*(tmp_path / "place").glob("*.nbc")]) == 2
