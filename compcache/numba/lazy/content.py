@@ -205,13 +205,14 @@ class _Walk:
             if is_hidden(value, name):
                 raise NotLazy(f"{where} runs at compile time, and uses {value.__name__}")
 
-    def _library(self, module: object, where: str) -> None:
+    def _library(self, value: object, where: str) -> None:
         """Refuse what code that runs at compile time may not use of the libraries."""
         if self._is_compile_time:
-            from compcache.numba.registered.compile_time import is_pure
+            from compcache.numba.registered.purity import is_held, outside
 
-            if not is_pure(module):
-                raise NotLazy(f"{where} runs at compile time, and is of {module}")
+            found = "it" if is_held(value) else outside(value)
+            if found:
+                raise NotLazy(f"{where} is read at compile time, and leads to {found}")
 
     def _compile_time(self, function: Any, where: str) -> None:
         """Refuse what reads from outside of all code; code that makes names of text may read each plain global of its module."""
@@ -269,7 +270,6 @@ class _Walk:
             return
         self._modules.add(id(value))
         if is_library_module(name):
-            self._library(name, where)
             self._library_module(value, names, where)
             return
         self._has_module = True
@@ -312,7 +312,7 @@ class _Walk:
             if not is_library_function(value):
                 self._plain_function(value)
             else:
-                self._library(value.__module__, where)
+                self._library(value, where)
                 self.token("library function", value.__module__, value.__qualname__)
         elif hasattr(kind, "_compcache_content"):
             kind._compcache_content(value, self)
@@ -343,7 +343,7 @@ class _Walk:
         if not find_by_name(value) or module == "__main__":
             raise NotLazy(f"{where} is a class that cannot be found under its name")
         if is_library_module(module):
-            self._library(module, where)
+            self._library(value, where)
             return
         if issubclass(value, tuple) and hasattr(value, "_fields"):
             self.value(tuple(value._fields), where)
@@ -376,7 +376,7 @@ class _Walk:
                 raise NotLazy(f"{where} is a {kind.__name__} that cannot be found under its name")
             owner = getattr(value, "__self__", None)
             home = value.__module__ or getattr(owner, "__name__", "")
-            self._library(home, where)
+            self._library(value, where)
             self.token("named", home, value.__qualname__)
         else:
             raise NotLazy(f"{where} is of type {module}.{kind.__qualname__}")

@@ -5,13 +5,13 @@ Parses the bytecode of CPython 3.11 to 3.14 directly; `dis` would take fifty tim
 
 from __future__ import annotations
 
-import dis
 import re
 import sys
 from opcode import opmap
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import dis
     from collections.abc import Iterator
     from types import CodeType
 
@@ -88,6 +88,10 @@ def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...],
     """The modules that one code object imports, each with the chains of attributes that it reads of it; None in their place where it may read
     any: it does something else with the module than to read attributes of it, or the import is relative.
     """
+    if opmap["IMPORT_NAME"] not in code.co_code[::2]:
+        return
+    import dis  # slow to import
+
     instructions = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
     for at, one in enumerate(instructions):
         if one.opname != "IMPORT_NAME":

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["MISSING", "is_held", "outside", "resolve"]
+__all__ = ["MISSING", "is_held", "is_reviewed", "outside", "resolve"]
 
 _MOST = 2000
 MISSING = object()
@@ -94,7 +94,8 @@ def _module_of(value: Any) -> str:
     return module if isinstance(module, str) else ""
 
 
-def _is_reviewed(module: str, name: str) -> bool:
+def is_reviewed(module: str, name: str) -> bool:
+    """Whether a name of a module, or the module itself (""), was read and found to be pure."""
     top = name.partition(".")[0]
     exceptions = EVERYTHING.get(module)
     if exceptions is not None:
@@ -112,7 +113,7 @@ def _reads(value: Any) -> Iterator[Any]:
     elif isinstance(value, type):
         yield from _of_class(value)
     elif isinstance(value, types.ModuleType):
-        if not _is_reviewed(value.__name__, ""):
+        if not is_reviewed(value.__name__, ""):
             raise _OutsideError(f"the module {value.__name__}")
     elif isinstance(value, _DESCRIPTORS):
         yield from _of_c(value)
@@ -136,7 +137,7 @@ def _reads(value: Any) -> Iterator[Any]:
 def _of_c(value: Any) -> Iterator[Any]:
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
-        if not _is_reviewed(_module_of(value), value.__name__):
+        if not is_reviewed(_module_of(value), value.__name__):
             raise _OutsideError(name_of(value))
     else:
         yield owner if isinstance(owner, type) else type(owner)
@@ -146,7 +147,7 @@ def _of_class(cls: type) -> Iterator[Any]:
     if type(cls) is not type:
         yield type(cls)
     for base in cls.__mro__:
-        if base is object or _is_reviewed(base.__module__, base.__qualname__):
+        if base is object or is_reviewed(base.__module__, base.__qualname__):
             continue
         if issubclass(base, BaseException) and base.__module__ != "builtins" and "__init__" not in vars(base):
             continue
@@ -166,7 +167,7 @@ def _of_class(cls: type) -> Iterator[Any]:
 def _of_function(function: Any) -> Iterator[Any]:
     namespace = function.__globals__
     module = namespace.get("__name__")
-    if _is_reviewed(function.__module__, function.__qualname__) and is_library_module(function.__module__):
+    if is_reviewed(function.__module__, function.__qualname__) and is_library_module(function.__module__):
         return
     if str(module).startswith("namedtuple_"):  # its `__new__` has a namespace of its own
         return
