@@ -14,7 +14,6 @@ A value without content to digest raises `Unidentifiable`, with the path to it.
 
 from __future__ import annotations
 
-import sys
 import types as python_types
 from hashlib import blake2b
 from importlib import import_module
@@ -41,6 +40,7 @@ __all__ = [
     "COMPILED",
     "NAMED",
     "RUN",
+    "SIZE_OF_LINES",
     "Fingerprint",
     "Limits",
     "Part",
@@ -52,6 +52,7 @@ __all__ = [
 
 COMPILED, RUN, NAMED = "compiled", "run", "named"
 _SIZE = 16
+SIZE_OF_LINES = 2 * _SIZE
 _MAX_DEPTH = 200
 _MAX_VALUES = 50_000
 
@@ -64,7 +65,8 @@ class Part(NamedTuple):
 
 
 class Fingerprint(NamedTuple):
-    """`content` is the digest of all that the compiler sees, `lines` of its source lines; `reads` tells what compiled functions read, and
+    """`content` is the digest of all that the compiler sees, `lines` those of its source lines and, after `SIZE_OF_LINES` characters, of
+    the paths of its files; `reads` tells what compiled functions read, and
     their code, for display: values, or digests of them.
 
     `parts` are the functions that are compiled, the fingerprinted one first.
@@ -146,6 +148,7 @@ class Walk:
         self.max_values = self.max_unnamed = _MAX_VALUES
         self._overlooks = False
         self._lines = blake2b(digest_size=_SIZE)
+        self._files = blake2b(digest_size=_SIZE)
         self._reads: dict[str, str] = {}
         self._numbers: dict[tuple[int, str], int] = {}
         self._alive: list[object] = []  # so that no id is reused
@@ -242,7 +245,7 @@ class Walk:
                 self.max_values = min(self.max_values, self._count + self.max_unnamed)
             if not self._reach.follow_all(self):
                 break
-        return Fingerprint(self._total.hexdigest(), self._lines.hexdigest(), self._reads, tuple(self._parts))
+        return Fingerprint(self._total.hexdigest(), self._lines.hexdigest() + self._files.hexdigest(), self._reads, tuple(self._parts))
 
     # --------------------------------------------------------------- functions
 
@@ -261,7 +264,8 @@ class Walk:
         """Feed what the code of a dispatcher was made of that compiles nothing more."""
         for key, lines in overloads:
             self.token("compiled", key)
-            self._lines.update(f"{lines}:".encode())
+            self._lines.update(f"{lines[:SIZE_OF_LINES]}:".encode())
+            self._files.update(f"{lines[SIZE_OF_LINES:]}:".encode())
 
     def implementation(self, implementation: Implementation, where: str) -> None:
         """Refer to a function that runs while code is generated, and to the options that it was registered with."""
@@ -333,7 +337,8 @@ class Walk:
         self.token("code", digest)
         if self.mode != RUN and code is self.compiled.__code__:
             self._reads[f"the code of {name}"] = digest.hex()
-        self._lines.update(f"{file_of(code, namespace)}:{code.co_firstlineno}:".encode("utf-8", "surrogatepass"))
+        self._files.update(f"{file_of(code, namespace)}:".encode("utf-8", "surrogatepass"))
+        self._lines.update(f"{code.co_firstlineno}:".encode())
         self._lines.update(code.co_linetable)
         chains = [(chain, *self._resolved(chain, namespace)) for chain in reads.chains]
         self.lenient = self.lenient or any(type(value).__name__ == _OBJECT_MODE for _, value, _ in chains)
@@ -356,7 +361,7 @@ class Walk:
                 self._code(constant, namespace, name)
 
     def _imports(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-        """Feed what code reads of the modules that it imports; of any attribute, where it does more with them than to read what it names."""
+        """Feed what code reads of the modules that it imports; any attribute, where it does more than to read those that it names."""
         for module, chains in imported_reads(code):
             self.token("import", module)
             if chains is None or not is_library_module(module):

@@ -85,8 +85,10 @@ def _decode(marks: bytes, arguments: bytes, names: tuple[str, ...]) -> tuple[str
 
 
 def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:
-    """The modules that one code object imports, each with the chains of attributes that it reads of it; None in their place where it may read
-    any: it does something else with the module than to read attributes of it, or the import is relative.
+    """The modules that one code object imports, each with the chains of attributes that it reads of it.
+
+    None in their place where it may read any: it does something else with the module than to read attributes of it, or the import is
+    relative.
     """
     if opmap["IMPORT_NAME"] not in code.co_code[::2]:
         return
@@ -97,9 +99,8 @@ def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...],
         if one.opname != "IMPORT_NAME":
             continue
         following = instructions[at + 1]
-        if not _is_absolute(instructions, at):
-            yield one.argval, None
-        elif following.opname == "IMPORT_FROM" and instructions[at - 1].argval is None:  # `import a.b as c`
+        is_renamed = following.opname == "IMPORT_FROM" and instructions[at - 1].argval is None  # `import a.b as c`
+        if is_renamed or not _is_absolute(instructions, at):
             yield one.argval, None
         elif following.opname == "IMPORT_FROM":
             yield one.argval, tuple(_imported_from(instructions, at + 1))

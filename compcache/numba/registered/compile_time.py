@@ -102,7 +102,7 @@ def _followed(chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, b
     return found, True
 
 
-def _outside_of(value: Any, is_end: bool) -> str:  # noqa: FBT001 - of `_followed`
+def _outside_of(value: Any, is_end: bool) -> str:
     kind = type(value)
     if kind is _Module:
         is_generator = value.__name__.partition(".")[0] in CODE_GENERATORS

@@ -79,7 +79,9 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
             entry = find_stored(made.real._cache, made.backend, signature, key)
             record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
             if record is not None:
-                found.setdefault(id(made.backend), (made.backend, []))[1].append((key, record.fields))
+                found.setdefault(id(made.backend), (made.backend, []))[1].append(
+                    (key if entry.description.lines else key.without_lines(), record.fields)
+                )
         except NotLazy:
             continue
         except CompcacheError as error:
