@@ -11,7 +11,6 @@ from numba_helpers import Project
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.peer
 pytest.importorskip("numba")
 
 _KERNELS = """
@@ -95,5 +94,6 @@ def test_lines_that_shift_are_no_part_of_code_that_shows_none(tmp_path: Path) ->
     said = []
     for comment in ("", "# a line that was not there\n"):
         project.write(kernels=comment + "from compcache.numba import njit\n@njit\ndef add(a, b):\n    return a + b\n")
-        said.append(project.run("import sys, kernels\nresult = kernels.add(1, 2), 'numba.core' in sys.modules", backend=False, **environment))
+        script = "import sys, kernels\nresult = kernels.add(1, 2), 'numba.core' in sys.modules"
+        said.append(project.run(script, backend=False, **environment))
     assert said == [(3, True), (3, False)]

@@ -39,8 +39,8 @@ _MISSING = object()
 class Content:
     """The digest of all that a function reads, and that of each compiled function's own reads, the function itself first.
 
-    `lines` is the digest of the lines where they are written; `at_compile_time` has those of the program's functions that only run while it is compiled; `registered` all functions that the
-    compiler only knows because they were registered.
+    `lines` is the digest of the lines where they are written; `at_compile_time` has those of the program's functions that only run while
+    it is compiled; `registered` all functions that the compiler only knows because they were registered.
     """
 
     __slots__ = ("at_compile_time", "digest", "lines", "parts", "registered")

@@ -26,7 +26,8 @@ _Function = type(lambda: 0)
 _Module = type(sys)
 #: Attributes by which Python's objects lead anywhere, and settings of Numba that are no part of keys.
 _ATTRIBUTES = LEADS_ANYWHERE | {
-    "NUMBA_NUM_THREADS", "__closure__", "__dict__", "__getattribute__", "__self__", "__wrapped__", "cell_contents", "config", "py_func",
+    "NUMBA_NUM_THREADS", "__closure__", "__dict__", "__getattribute__", "__self__", "__subclasses__", "__wrapped__",
+    "cell_contents", "config", "py_func",
 }  # fmt: skip
 #: Functions that read attributes by names given as text.
 _BY_NAME = frozenset(("attrgetter", "delattr", "dir", "getattr", "hasattr", "methodcaller", "setattr"))

@@ -22,7 +22,7 @@ EVERYTHING: dict[str, frozenset[str]] = {
         "cmath": "", "collections": "", "collections.abc": "", "contextlib": "chdir", "copy": "", "copyreg": "", "dataclasses": "",
         "enum": "", "functools": "", "heapq": "", "itertools": "", "keyword": "", "math": "", "numbers": "", "operator": "", "re": "",
         "re._compiler": "", "re._parser": "", "re._constants": "", "reprlib": "", "string": "", "struct": "", "textwrap": "",
-        "types": "", "typing": "get_type_hints", "unicodedata": "", "weakref": "", "zlib": "",
+        "types": "", "typing": "", "unicodedata": "", "weakref": "", "zlib": "",
     }.items()
 }  # fmt: skip
 #: Of these modules, what is named.
@@ -31,12 +31,14 @@ NAMES: dict[str, frozenset[str]] = {
     for module, names in {
         "_blake2": "blake2b blake2s", "_codecs": "decode encode", "_contextvars": "Context ContextVar copy_context Token",
         "_hashlib": "HASH new openssl_md5 openssl_sha1 openssl_sha224 openssl_sha256 openssl_sha384 openssl_sha512",
-        "_io": "BytesIO StringIO _BufferedIOBase _IOBase _TextIOBase", "_json": "encode_basestring encode_basestring_ascii make_encoder make_scanner scanstring",
+        "_io": "BytesIO StringIO _BufferedIOBase _IOBase _TextIOBase",
+        "_json": "encode_basestring encode_basestring_ascii make_encoder make_scanner scanstring",
         "_md5": "md5", "_pickle": "PickleBuffer dumps", "_sha1": "sha1", "_sha2": "sha224 sha256 sha384 sha512", "_sha256": "sha256",
-        "_sha512": "sha512", "_thread": "RLock _local allocate_lock lock", "_warnings": "warn warn_explicit",
+        "_sha512": "sha512", "_thread": "RLock _local allocate_lock get_ident lock", "_warnings": "warn warn_explicit",
         "ctypes": "CFUNCTYPE POINTER PYFUNCTYPE cast", "fractions": "Fraction", "hashlib": "blake2b blake2s md5 new sha1 sha256 sha512",
-        "inspect": "BoundArguments FullArgSpec Parameter Signature _ParameterKind _empty cleandoc getattr_static getfullargspec isabstract"
-        " isbuiltin isclass iscode iscoroutinefunction isdatadescriptor isfunction isgenerator isgeneratorfunction ismethod"
+        "inspect": "BoundArguments FullArgSpec Parameter Signature _ParameterKind _empty cleandoc"
+        " get_annotations getattr_static getdoc getfullargspec getmembers"
+        " isabstract isbuiltin isclass iscode iscoroutinefunction isdatadescriptor isfunction isgenerator isgeneratorfunction ismethod"
         " ismethoddescriptor ismodule isroutine signature unwrap",
         "json": "JSONDecoder JSONEncoder dumps loads", "json.decoder": "JSONDecoder", "json.encoder": "JSONEncoder",
         "logging": "FileHandler Filter Filterer Formatter Handler LogRecord Logger LoggerAdapter NullHandler PlaceHolder RootLogger"
@@ -44,13 +46,15 @@ NAMES: dict[str, frozenset[str]] = {
         "nt": "fspath", "posix": "fspath",
         "sys": "exc_info exception getdefaultencoding getsizeof intern", "threading": "Condition Event Lock RLock local",
         "warnings": "WarningMessage catch_warnings deprecated simplefilter warn warn_explicit",
-        "numpy": "_ArrayFunctionDispatcher _DTypeMeta arange array asanyarray asarray ascontiguousarray asfortranarray bool broadcast busdaycalendar"
+        "numpy": "_ArrayFunctionDispatcher _DTypeMeta arange array asanyarray asarray ascontiguousarray"
+        " asfortranarray bool broadcast busdaycalendar"
         " character complexfloating datetime_data dtype empty errstate finfo flatiter flexible floating frombuffer fromiter"
         " frompyfunc fromstring generic iinfo inexact integer may_share_memory ndarray nditer number promote_types signedinteger"
         " ufunc unsignedinteger vectorize zeros"
         " bool_ bytes_ clongdouble complex128 complex64 datetime64 float16 float32 float64 int16 int32 int64 int8 intc intp longdouble"
         " longlong object_ str_ timedelta64 uint16 uint32 uint64 uint8 uintc uintp ulonglong void",
-        "numpy._core._multiarray_umath": "_array_converter _get_implementing_args _monotonicity _place _vec_string bincount busday_count busday_offset"
+        "numpy._core._multiarray_umath": "_array_converter _get_implementing_args _monotonicity _place"
+        " _vec_string bincount busday_count busday_offset"
         " c_einsum can_cast concatenate copyto correlate correlate2 count_nonzero datetime_as_string dot empty_like inner interp"
         " interp_complex is_busday lexsort min_scalar_type packbits putmask ravel_multi_index result_type shares_memory"
         " unpackbits unravel_index vdot where",
@@ -77,6 +81,6 @@ CODE_GENERATORS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 #: Attributes by which Python's objects lead to namespaces that no code names.
 LEADS_ANYWHERE = frozenset((
-    "__builtins__", "__globals__", "__loader__", "__spec__", "__subclasses__", "f_back", "f_builtins", "f_globals", "f_locals",
+    "__builtins__", "__globals__", "__loader__", "__spec__", "f_back", "f_builtins", "f_globals", "f_locals",
     "gi_frame", "tb_frame",
 ))  # fmt: skip
