@@ -40,7 +40,7 @@ _OUTSIDE = """
 
 
 def _found(path: str) -> Any:
-    module, names = path, []
+    module, names = path, list[str]()
     while True:
         try:
             found: Any = import_module(module)
