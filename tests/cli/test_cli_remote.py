@@ -72,7 +72,8 @@ def test_metrics_are_text_for_prometheus(url: str, tmp_path: Path) -> None:
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert len(lines) == 3 * len(values)
     assert values["compcache_modules"] == "1"
-    of_store = {name: float(values[f'compcache_remote_{name}{{store="{url}"}}']) for name in ("hits_total", "misses_total", "waiting_uploads")}
+    names = "hits_total", "misses_total", "waiting_uploads"
+    of_store = {name: float(values[f'compcache_remote_{name}{{store="{url}"}}']) for name in names}
     assert of_store == {"hits_total": 1, "misses_total": 1, "waiting_uploads": 0}
     secret = compcache("--dir", tmp_path / "b", "metrics", COMPCACHE_REMOTE="https://user:secret@host/x").out
     assert 'store="https://host/x"' in secret

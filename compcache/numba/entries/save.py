@@ -27,6 +27,7 @@ from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import why_copied
 from compcache.numba.entries.named_addresses import with_names
 from compcache.numba.entries.names import shown_signature, without_addresses
+from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.settings import chosen_cpu, compiled_for
 from compcache.numba.lazy.c_helpers import THREADING
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "text_of", "why_numba_would_not"]
 
-#: Pickled exceptions, which hold the line where they are raised, and debug information.
-_LINES = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.|!DICompileUnit\(', re.MULTILINE)
+#: Pickled exceptions, which hold the line where they are raised.
+_LINES = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
+#: Debug information.
+_FILES = re.compile(r"!DICompileUnit\(")
 
 _DYNAMIC_GLOBALS = "it uses dynamic globals (such as ctypes pointers and large global arrays)"
 
@@ -77,7 +80,7 @@ def save_result(
     library = cres.library
     recorded = libraries.dependencies_of(library)
     text = _required_text(cres, library._final_module)
-    checked = _checked(identity.lines if _tells_lines(cres, text) else "", recorded)
+    checked = _checked(_lines_told(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
     token = _token_of(cres)
     source, payload = _image_of(cres, text)
     if source is not None:
@@ -177,9 +180,13 @@ def _token_of(cres: Any) -> str:
     return uid if isinstance(uid, str) and "x" not in uid else ""
 
 
-def _tells_lines(cres: Any, text: str) -> bool:
-    """Whether the code reports its source lines, in exceptions or debug information."""
-    return cres.objectmode or bool(cres.lifted) or _LINES.search(text) is not None
+def _lines_told(identity: Identity, text: str, *, shows_files: bool = False) -> str:
+    """What code reports of its source: its lines in exceptions, which find the file by the module's name; its files, too, where debug
+    information or code of Python has them.
+    """
+    if shows_files or _FILES.search(text) is not None:
+        return identity.lines
+    return identity.lines[:SIZE_OF_LINES] if _LINES.search(text) is not None else ""
 
 
 def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
@@ -250,8 +257,8 @@ def save_library(
     """Store a code library (the wrapper of a gufunc, `symbol`), which is part of a function. Raises as `save_result` does."""
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals")
-    checked = _checked(identity.lines, recorded)
     library._ensure_finalized()
+    checked = _checked(_lines_told(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
     try:
         source = image_source.prepare_image(str(library._final_module), (symbol,))
         payload = library.name, _environment_rows(source.environments)

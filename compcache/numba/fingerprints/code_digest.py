@@ -9,7 +9,7 @@ from hashlib import blake2b
 from inspect import CO_OPTIMIZED
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.fingerprints.code_reads import Reads, reads_of
+from compcache.numba.registered.code_reads import Reads, reads_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,42 +6,23 @@ import builtins
 import dataclasses
 import dis
 import functools
-import importlib
 import inspect
-import linecache
 import operator
-import os
 import re
 import sys
 import typing
 from typing import TYPE_CHECKING
 
 from compcache.numba.registered.refusals import Unrepeatable
+from compcache.numba.registered.reviewed import LEADS_ANYWHERE
 
 if TYPE_CHECKING:
     from types import CodeType
 
-    from compcache.numba.fingerprints.code_reads import Reads
+    from compcache.numba.registered.code_reads import Reads
 
-__all__ = ["is_reader", "may_read_anything", "names_by_text", "reads_by_name", "refuse_outside"]
+__all__ = ["is_reader", "may_read_anything", "names_by_text", "reads_by_name"]
 
-_NAMES = (
-    (builtins, ("__import__", "eval", "exec", "globals", "input", "open", "vars")),
-    (os, ("environ", "environb", "getcwd", "getenv", "listdir", "open", "scandir", "stat", "uname", "walk")),
-    (os.path, ("exists", "getmtime", "getsize", "isdir", "isfile")),
-    (sys, ("_getframe", "argv", "modules")),
-    (importlib, ("import_module", "reload")),
-    (inspect, ("findsource", "getcomments", "getsource", "getsourcelines", "stack")),
-    (linecache, ("getline", "getlines")),
-)
-_OUTSIDE = {
-    id(vars(module)[name]): f"{module.__name__}.{name}".removeprefix("builtins.")
-    for module, names in _NAMES
-    for name in names
-    if name in vars(module)
-}
-#: Methods of library objects that read files, and functions of NumPy that do.
-_FILE_READERS = frozenset(("fromfile", "genfromtxt", "loadtxt", "memmap", "read_bytes", "read_text"))
 #: Functions that read attributes by names given as text, with the position of the first such argument.
 _READERS = {"attrgetter": 0, "getattr": 1, "getattr_static": 1, "hasattr": 1, "methodcaller": 0}
 _READER_IDS = frozenset(map(id, (
@@ -69,13 +50,6 @@ def names_by_text(value: object) -> bool:
     return id(value) in _BY_TEXT
 
 
-def refuse_outside(value: object, where: str) -> None:
-    """Raise `Unrepeatable` for a value whose results depend on the environment, files or run-time names."""
-    name = _OUTSIDE.get(id(value))
-    if name is not None:
-        raise Unrepeatable(f"{where} is {name}, whose results have no identity by content")
-
-
 def is_reader(value: object, name: str) -> bool:
     """Whether this is `getattr` or its like under its own name, so that `reads_by_name` sees what it is called with."""
     return id(value) in _READER_IDS and name in _READERS
@@ -86,15 +60,15 @@ def may_read_anything(value: object) -> bool:
     return id(value) in _READER_IDS or id(value) in _READ_ALL or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
 
 
-def reads_by_name(code: CodeType, reads: Reads, *, may_read_files: bool = False) -> tuple[tuple[str, ...], bool]:
+def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = False) -> tuple[tuple[str, ...], bool]:
     """The attributes that code reads from any object, with those that it names by text; whether it may read others, by computed names.
 
     Raises:
-        Unrepeatable: one of them reads files, unless this is allowed.
+        Unrepeatable: one of them leads to values that no code names, unless this is allowed.
     """
-    files = _FILE_READERS.intersection(reads.attributes)
-    if files and not may_read_files:
-        raise Unrepeatable(f"{code.co_qualname} reads a file ({min(files)}), which has no identity by content")
+    anywhere = LEADS_ANYWHERE.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
+    if anywhere and not may_lead_anywhere:
+        raise Unrepeatable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that no code names")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:

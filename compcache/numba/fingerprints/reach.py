@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.files import reraise_interrupt
 from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.purity import is_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,11 +71,11 @@ class Reach:
         walk.refer_to("owner", number)
 
     def add_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
-        """Record that a function imports a module when it runs; a user's module is imported now, to examine it."""
+        """Record that a function imports a module when it runs; it is imported now, to examine it."""
         walk.token("import", name)
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
-            if module is None and not is_library_module(candidate):
+            if module is None:
                 try:
                     module = import_module(candidate)
                 except Exception as error:  # noqa: BLE001 - importing it fails for the function, too
@@ -120,12 +121,9 @@ class Reach:
         for value in members:
             walk.mode = "run"
             walk.token("member", owner.number, name)
-            if isinstance(owner.value, python_types.ModuleType):
-                walk.refuse_outside(value, f"{where},")
-            if not _is_library(owner.value):
-                _feed_member(walk, value, where)
-            else:
-                walk.note_reader(value)
+            if isinstance(owner.value, python_types.ModuleType) and is_held(value):
+                walk.library(value, where)
+            _feed_member(walk, value, where)
             walk.end_part()
         return bool(members)
 

@@ -49,7 +49,7 @@ def _plain_function(walk: Walk, value: Any, where: str) -> None:
     """Feed a plain function: compiled code uses its overloads only, but its own code may still matter."""
     walk.overloads(value)
     if is_library_function(value):
-        walk.note_reader(value)
+        walk.library(value, where)
         walk.token("library function", value.__module__, value.__qualname__)
     else:
         walk.add_function(value, where, None if walk.mode == "run" else "named")
@@ -73,6 +73,7 @@ def _method(walk: Walk, value: Any, where: str) -> None:
     walk.overloads(value)
     function = value.__func__
     if is_library_module(type(value.__self__).__module__) and is_library_module(getattr(function, "__module__", None)):
+        walk.library(value, where)
         walk.token("library method", function.__module__, function.__qualname__)  # such as np.random.normal
         return
     walk.token("method")
@@ -81,7 +82,7 @@ def _method(walk: Walk, value: Any, where: str) -> None:
 
 
 def _library_object(walk: Walk, value: Any, where: str) -> None:
-    walk.note_reader(value)
+    walk.library(value, where)
     walk.by_name(value, where)
     walk.overloads(value)
 
@@ -98,8 +99,10 @@ def _class(walk: Walk, value: Any, where: str) -> None:
 
     walk.token("class", value.__module__, value.__qualname__)
     walk.overloads(value)
-    walk.note_reader(value)
-    if is_library_module(value.__module__) or walk.is_again(value):
+    if is_library_module(value.__module__):
+        walk.library(value, where)
+        return
+    if walk.is_again(value):
         return
     if hasattr(value, "class_type"):
         walk.value(value.class_type, f"{where} (a jitclass)")
@@ -237,6 +240,8 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
     if walk.mode == "named" or walk.lenient:
         walk.unknown(value, where)
         return
+    if is_library_module(type(value).__module__):
+        walk.library(type(value), where)
     try:
         reduced = copyreg.dispatch_table.get(type(value))  # regular expressions, for example, have no method for it
         parts: Any = reduced(value) if reduced else value.__reduce_ex__(4)

@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import types as python_types
 from hashlib import blake2b
+from importlib import import_module
 from opcode import opmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
-from compcache.numba.fingerprints.outside import is_reader, may_read_anything, names_by_text, reads_by_name, refuse_outside
+from compcache.numba.fingerprints.outside import is_reader, may_read_anything, names_by_text, reads_by_name
 from compcache.numba.fingerprints.reach import Reach, annotates
 from compcache.numba.fingerprints.values import handler_of, is_defined_by_text
+from compcache.numba.registered.code_reads import imported_reads
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.package_files import digest_of_package
-from compcache.numba.registered.refusals import TooLarge, Unidentifiable, looks_at_programs
+from compcache.numba.registered.purity import MISSING, is_held, outside, resolve
+from compcache.numba.registered.refusals import TooLarge, Unidentifiable, Unrepeatable, looks_at_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +40,7 @@ __all__ = [
     "COMPILED",
     "NAMED",
     "RUN",
+    "SIZE_OF_LINES",
     "Fingerprint",
     "Limits",
     "Part",
@@ -48,9 +52,9 @@ __all__ = [
 
 COMPILED, RUN, NAMED = "compiled", "run", "named"
 _SIZE = 16
+SIZE_OF_LINES = 2 * _SIZE
 _MAX_DEPTH = 200
 _MAX_VALUES = 50_000
-_MISSING = object()
 
 
 class Part(NamedTuple):
@@ -61,7 +65,8 @@ class Part(NamedTuple):
 
 
 class Fingerprint(NamedTuple):
-    """`content` is the digest of all that the compiler sees, `lines` of its source lines; `reads` tells what compiled functions read, and
+    """`content` is the digest of all that the compiler sees, `lines` those of its source lines and, after `SIZE_OF_LINES` characters, of
+    the paths of its files; `reads` tells what compiled functions read, and
     their code, for display: values, or digests of them.
 
     `parts` are the functions that are compiled, the fingerprinted one first.
@@ -143,6 +148,7 @@ class Walk:
         self.max_values = self.max_unnamed = _MAX_VALUES
         self._overlooks = False
         self._lines = blake2b(digest_size=_SIZE)
+        self._files = blake2b(digest_size=_SIZE)
         self._reads: dict[str, str] = {}
         self._numbers: dict[tuple[int, str], int] = {}
         self._alive: list[object] = []  # so that no id is reused
@@ -173,14 +179,19 @@ class Walk:
             raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
         self.token("opaque", kind)
 
-    def refuse_outside(self, value: object, where: str) -> None:
-        """Raise `Unidentifiable` for a value whose results depend on what is outside of all code."""
-        if not self._overlooks:
-            refuse_outside(value, where)
+    def library(self, value: object, where: str) -> None:
+        """Look at what a library has: refuse what is not known to be pure; some functions read attributes that nobody names.
 
-    def note_reader(self, value: object) -> None:
-        """Record that code has a library's function; some read attributes that nobody names."""
-        if self.mode == RUN and may_read_anything(value):
+        Raises:
+            Unrepeatable: code that runs can do something with it whose results follow neither from versions nor from arguments.
+        """
+        if self.mode != RUN:
+            return
+        if not self._overlooks:
+            found = "what is outside of the program" if is_held(value) else outside(value)
+            if found:
+                raise Unrepeatable(f"{where} leads to {found}, whose results have no identity by content")
+        if may_read_anything(value):
             self.reach().read((), everything=True)
 
     def is_again(self, value: object) -> bool:
@@ -234,7 +245,7 @@ class Walk:
                 self.max_values = min(self.max_values, self._count + self.max_unnamed)
             if not self._reach.follow_all(self):
                 break
-        return Fingerprint(self._total.hexdigest(), self._lines.hexdigest(), self._reads, tuple(self._parts))
+        return Fingerprint(self._total.hexdigest(), self._lines.hexdigest() + self._files.hexdigest(), self._reads, tuple(self._parts))
 
     # --------------------------------------------------------------- functions
 
@@ -253,7 +264,8 @@ class Walk:
         """Feed what the code of a dispatcher was made of that compiles nothing more."""
         for key, lines in overloads:
             self.token("compiled", key)
-            self._lines.update(f"{lines}:".encode())
+            self._lines.update(f"{lines[:SIZE_OF_LINES]}:".encode())
+            self._files.update(f"{lines[SIZE_OF_LINES:]}:".encode())
 
     def implementation(self, implementation: Implementation, where: str) -> None:
         """Refer to a function that runs while code is generated, and to the options that it was registered with."""
@@ -325,7 +337,8 @@ class Walk:
         self.token("code", digest)
         if self.mode != RUN and code is self.compiled.__code__:
             self._reads[f"the code of {name}"] = digest.hex()
-        self._lines.update(f"{file_of(code, namespace)}:{code.co_firstlineno}:".encode("utf-8", "surrogatepass"))
+        self._files.update(f"{file_of(code, namespace)}:".encode("utf-8", "surrogatepass"))
+        self._lines.update(f"{code.co_firstlineno}:".encode())
         self._lines.update(code.co_linetable)
         chains = [(chain, *self._resolved(chain, namespace)) for chain in reads.chains]
         self.lenient = self.lenient or any(type(value).__name__ == _OBJECT_MODE for _, value, _ in chains)
@@ -337,20 +350,34 @@ class Walk:
         for chain, value, at in chains:
             self._chain(chain, value, at, reads.attributes, name)
         if self.mode == RUN:
-            names, reads_all = reads_by_name(code, reads, may_read_files=self._overlooks)
+            names, reads_all = reads_by_name(code, reads, may_lead_anywhere=self._overlooks)
             self.reach().read(names, everything=reads_all)
             if _MATCH_CLASS in code.co_code[::2]:
                 self.reach().matches_classes = True
-            for module in reads.imports:
-                self.reach().add_import(self, module, namespace, name)
+            if reads.imports:
+                self._imports(code, namespace, name)
         for constant in code.co_consts:
             if isinstance(constant, python_types.CodeType):
                 self._code(constant, namespace, name)
 
+    def _imports(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
+        """Feed what code reads of the modules that it imports; any attribute, where it does more than to read those that it names."""
+        for module, chains in imported_reads(code):
+            self.token("import", module)
+            if chains is None or not is_library_module(module):
+                self.reach().add_import(self, module, namespace, name)
+                continue
+            found = import_module(module)
+            for chain in chains:
+                if chain[0] not in vars(found):
+                    self.reach().add_import(self, f"{module}.{chain[0]}", {}, name)
+                value, at = resolve(chain, vars(found))
+                self._chain(chain, value, at, (), name)
+
     def _resolved(self, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
         """The value of a chain; a function that is compiled while it is decorated finds itself under its name, which is not set yet."""
-        value, at = _resolved(chain, namespace)
-        if value is _MISSING and at == 1 and self.mode == COMPILED:
+        value, at = resolve(chain, namespace)
+        if value is MISSING and at == 1 and self.mode == COMPILED:
             from numba.core import typeinfer
 
             itself = typeinfer._temporary_dispatcher_map.get(chain[0])
@@ -359,17 +386,20 @@ class Walk:
         return value, at
 
     def _chain(self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
-        if self.defines_by_text and at == 1 and (value is _MISSING or is_defined_by_text(value, self.compiled.__globals__)):
+        if self.defines_by_text and at == 1 and (value is MISSING or is_defined_by_text(value, self.compiled.__globals__)):
             self.token("defined by text", chain[0])  # by this code, perhaps for other types before
             return
-        if value is _MISSING:
+        if value is MISSING:
             self.token("undefined", *chain[:at])
             return
         shown = ".".join(chain[:at])
         self.token("global", shown)
         where = f"the global {shown!r} of {name}"
-        if self.mode == RUN and not self._named_by_text(value):
-            self.refuse_outside(value, where)
+        if self.mode == RUN and self._named_by_text(value):
+            self.by_name(value, where)
+            return
+        if is_held(value):
+            self.library(value, where)
         if self.mode == RUN and is_reader(value, chain[at - 1]):
             self.by_name(value, where)
         else:
@@ -415,8 +445,8 @@ class Walk:
         if is_library_module(module.__name__) or self.is_again(module):
             return
         for name in attributes:
-            found = getattr(module, name, _MISSING)
-            if found is _MISSING:
+            found = getattr(module, name, MISSING)
+            if found is MISSING:
                 continue
             self.token("attribute", name)
             if isinstance(found, python_types.ModuleType):
@@ -474,20 +504,6 @@ def _shown(value: object) -> str:
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 #: The type of `objmode` in `with objmode:`.
 _OBJECT_MODE = "_ObjModeContextType"
-
-
-def _resolved(chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
-    """The value that a chain of attributes leads to while it passes through modules, and the number of names used."""
-    value = namespace.get(chain[0], _MISSING)
-    if value is _MISSING:
-        builtins = namespace.get("__builtins__", {})
-        table = builtins if isinstance(builtins, dict) else vars(builtins)
-        value = table.get(chain[0], _MISSING)
-    at = 1
-    while at < len(chain) and isinstance(value, python_types.ModuleType):
-        value = getattr(value, chain[at], _MISSING)
-        at += 1
-    return value, at
 
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:

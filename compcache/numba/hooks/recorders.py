@@ -19,12 +19,13 @@ from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
-from compcache.numba.fingerprints.code_digest import plain_name
+from compcache.numba.fingerprints.code_digest import file_of, plain_name
 from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_function
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.identity.extension_types import is_users_type
 from compcache.numba.lazy.garbage import few_collections
+from compcache.numba.lazy.raising import PlaceOfModule
 from compcache.numba.registered.library import is_library_module
 
 if TYPE_CHECKING:
@@ -197,6 +198,10 @@ def _from_function(original: Any) -> Any:
         found = original(cls, pyfunc)
         found.unique_id = scopes.next_unique_id(found.func)
         found.unique_name = f"{found.func_qualname}${found.unique_id}"
+        namespace = found.func.__globals__
+        if file_of(found.code, namespace):
+            found.filename = PlaceOfModule(found.filename)
+            found.filename.module = str(namespace.get("__name__"))
         return found
 
     return functools.wraps(original)(from_function)

@@ -12,7 +12,7 @@ from compcache.numba.registered.settings import is_harmless
 __all__ = ["FORMAT", "chosen_cpu", "compiled_for", "config_text", "platform_text", "versions_text"]
 
 #: Incremented when the meaning of keys or entries changes.
-FORMAT = 6
+FORMAT = 7
 
 
 _config_memo: tuple[Any, str] = (None, "")

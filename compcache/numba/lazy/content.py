@@ -7,6 +7,7 @@ whether a value is read, it assumes so: a key that differs too often costs a sta
 
 from __future__ import annotations
 
+import os
 import sys
 
 from compcache.digest import blake2b
@@ -37,16 +38,17 @@ _MISSING = object()
 class Content:
     """The digest of all that a function reads, and that of each compiled function's own reads, the function itself first.
 
-    `at_compile_time` has those of the program's functions that only run while it is compiled; `registered` all functions that the
-    compiler only knows because they were registered.
+    `lines` is the digest of the lines where they are written; `at_compile_time` has those of the program's functions that only run while
+    it is compiled; `registered` all functions that the compiler only knows because they were registered.
     """
 
-    __slots__ = ("at_compile_time", "digest", "parts", "registered")
+    __slots__ = ("at_compile_time", "digest", "lines", "parts", "registered")
 
     def __init__(
-        self, digest: str, parts: list[tuple[Any, bytes]], at_compile_time: list[tuple[Any, bytes]], registered: list[Any]
+        self, digest: str, lines: str, parts: list[tuple[Any, bytes]], at_compile_time: list[tuple[Any, bytes]], registered: list[Any]
     ) -> None:
         self.digest = digest
+        self.lines = lines
         self.parts = parts
         self.at_compile_time = at_compile_time
         self.registered = registered
@@ -59,7 +61,7 @@ def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Conten
     Raises:
         NotLazy: it reads a value that is not supported here, or one whose own code raised something when it was looked at.
     """
-    walk = _Walk()
+    walk = _Walk(shows_files=any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ)
     walk.value(options, "its options")
     walk.add(function)
     for other in given:
@@ -70,9 +72,12 @@ def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Conten
 class _Walk:
     """A walk over a queue of functions, each with its own digest; they refer to each other by number."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shows_files: bool = False) -> None:
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-lazy1")
         self._state = blake2b(digest_size=_SIZE)
+        self._lines = blake2b(digest_size=_SIZE)
+        self._files = blake2b(digest_size=_SIZE)
+        self._shows_files = shows_files
         self._numbers: dict[tuple[int, bool], int] = {}
         self._functions: list[tuple[Any, bool]] = []
         self._registered: list[Any] = []
@@ -148,7 +153,9 @@ class _Walk:
             done += 1
             self._function(function)
             parts[self._is_compile_time].append((function, self._end_part()))
-        return Content(self._total.hexdigest(), *parts, self._registered)
+        if self._shows_files:
+            self._total.update(self._files.digest())
+        return Content(self._total.hexdigest(), self._lines.hexdigest(), *parts, self._registered)
 
     def _end_part(self) -> bytes:
         digest = self._state.digest()
@@ -204,13 +211,14 @@ class _Walk:
             if is_hidden(value, name):
                 raise NotLazy(f"{where} runs at compile time, and uses {value.__name__}")
 
-    def _library(self, module: object, where: str) -> None:
+    def _library(self, value: object, where: str) -> None:
         """Refuse what code that runs at compile time may not use of the libraries."""
         if self._is_compile_time:
-            from compcache.numba.registered.compile_time import is_pure
+            from compcache.numba.registered.purity import is_held, outside
 
-            if not is_pure(module):
-                raise NotLazy(f"{where} runs at compile time, and is of {module}")
+            found = "it" if is_held(value) else outside(value)
+            if found:
+                raise NotLazy(f"{where} is read at compile time, and leads to {found}")
 
     def _compile_time(self, function: Any, where: str) -> None:
         """Refuse what reads from outside of all code; code that makes names of text may read each plain global of its module."""
@@ -233,17 +241,20 @@ class _Walk:
             self.value(tuple(sorted((name, value) for name, value in plain.items() if name[:2] != "__")), where)
 
     def _code(self, code: Any, names: dict[str, None], home: Any) -> None:
-        """Feed a code object with its lines, nested ones included; collect the names that it reads from any object.
+        """Feed a code object, nested ones included; collect the names that it reads from any object. Its lines and its file have digests of
+        their own, for only some code shows them.
 
         `home` is the file of its module; text that was compiled under another name (a notebook's cell) has one that other processes do
         not have.
         """
         self.token(
-            "code", code.co_name, code.co_qualname, code.co_filename if code.co_filename == home else "", code.co_firstlineno,
+            "code", code.co_name, code.co_qualname,
             (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags | _OPTIMIZED),
-            code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_code, code.co_linetable,
-            code.co_exceptiontable, len(code.co_consts),
+            code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_code, code.co_exceptiontable,
+            len(code.co_consts),
         )  # fmt: skip
+        self._lines.update(b"%d:" % code.co_firstlineno + code.co_linetable)
+        self._files.update((code.co_filename if code.co_filename == home else "").encode("utf-8", "surrogatepass") + b":")
         names.update(dict.fromkeys(code.co_names))
         for constant in code.co_consts:
             if type(constant) is _Code:
@@ -268,7 +279,6 @@ class _Walk:
             return
         self._modules.add(id(value))
         if is_library_module(name):
-            self._library(name, where)
             self._library_module(value, names, where)
             return
         self._has_module = True
@@ -311,7 +321,7 @@ class _Walk:
             if not is_library_function(value):
                 self._plain_function(value)
             else:
-                self._library(value.__module__, where)
+                self._library(value, where)
                 self.token("library function", value.__module__, value.__qualname__)
         elif hasattr(kind, "_compcache_content"):
             kind._compcache_content(value, self)
@@ -342,7 +352,7 @@ class _Walk:
         if not find_by_name(value) or module == "__main__":
             raise NotLazy(f"{where} is a class that cannot be found under its name")
         if is_library_module(module):
-            self._library(module, where)
+            self._library(value, where)
             return
         if issubclass(value, tuple) and hasattr(value, "_fields"):
             self.value(tuple(value._fields), where)
@@ -363,6 +373,7 @@ class _Walk:
             if name is None:
                 raise NotLazy(f"{where} is of type {module}.{kind.__qualname__}")
             self.token("context", "numba", name)
+            self._shows_files = True  # what runs as Python has its file in tracebacks
         elif module.startswith("numba.core.types."):
             from compcache.numba.lazy.type_texts import text_of
 
@@ -375,7 +386,7 @@ class _Walk:
                 raise NotLazy(f"{where} is a {kind.__name__} that cannot be found under its name")
             owner = getattr(value, "__self__", None)
             home = value.__module__ or getattr(owner, "__name__", "")
-            self._library(home, where)
+            self._library(value, where)
             self.token("named", home, value.__qualname__)
         else:
             raise NotLazy(f"{where} is of type {module}.{kind.__qualname__}")

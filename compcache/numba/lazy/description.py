@@ -71,9 +71,9 @@ def _invalid(reason: str) -> GlobalValidationError:
 class Description(Record):
     """The metadata of an entry that Numba needs besides its machine code.
 
-    `lines` is a digest of the source lines, "" if the code does not report them; `dependencies` are the implementations
-    that only the compiler used, `asked` the names by which it looked for such (`encode_names`) and `answered` all of the
-    user's implementations that matched these. They are checked at every load, before unpickling; an entry that fails the
+    `lines` has those of the digests of the source lines and of their files, in this order, that the code reports; `dependencies`
+    are the implementations that only the compiler used, `asked` the names by which it looked for such (`encode_names`) and `answered`
+    all of the user's implementations that matched these. They are checked at every load, before unpickling; an entry that fails the
     check is skipped. `cpu` is the one that the user had chosen. `pickled` and `bitcode` (for linking into other functions)
     are read on demand.
     """
@@ -131,7 +131,7 @@ class Description(Record):
         """Raise `GlobalValidationError` if the entry is not valid in this process."""
         if request.cpu and self.cpu != request.cpu:
             raise _invalid("it was not compiled for the CPU of NUMBA_CPU_NAME and NUMBA_CPU_FEATURES")
-        if self.lines and self.lines != request.lines:
+        if not request.lines.startswith(self.lines):
             raise _invalid("its code reports source lines, and these have changed")
         if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return

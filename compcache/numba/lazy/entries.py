@@ -31,14 +31,24 @@ __all__ = ["RECORD", "START", "Key", "Loaded", "Record", "count_hit", "find_fiel
 
 
 class Key:
-    """The name under which an overload's record is stored, the content of its function, and the functions that are arguments."""
+    """The name under which an overload's record is stored, the content of its function, and the functions that are arguments.
 
-    __slots__ = ("content", "given", "name")
+    `anywhere` is the name of records of code that shows no line of its source.
+    """
+
+    __slots__ = ("anywhere", "content", "given", "name")
 
     def __init__(self, name: str, content: Content, given: tuple[Any, ...]) -> None:
-        self.name = name
+        self.anywhere = name
+        self.name = f"{name}-{content.lines}"
         self.content = content
         self.given = given
+
+    def without_lines(self) -> Key:
+        """The key of code that shows no line of its source."""
+        key = Key(self.anywhere, self.content, self.given)
+        key.name = key.anywhere
+        return key
 
 
 class Record:
@@ -137,7 +147,7 @@ def count_hit() -> None:
 
 def find_record(cache: Cache, key: Key) -> Record | None:
     """The stored record of an overload."""
-    fields = find_fields(cache, key, RECORD)
+    fields = find_fields(cache, key, RECORD) or _fields_of(cache, key.anywhere, RECORD)
     return None if fields is None else Record(*fields)
 
 
@@ -149,7 +159,11 @@ RECORD = "(uuui[(ib)])"
 
 def find_fields(cache: Cache, key: Key, shape: str) -> Any:
     """What is stored under a key: tuples, texts, numbers (`load_marshalled`); None where there is nothing of this shape."""
-    data = frontend.get_entry(cache, key.name, START)
+    return _fields_of(cache, key.name, shape)
+
+
+def _fields_of(cache: Cache, name: str, shape: str) -> Any:
+    data = frontend.get_entry(cache, name, START)
     try:
         return None if data is None else load_marshalled(data, shape)
     except ValueError as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["has_extensions", "packages_are_those_of_keys", "settings_and_packages"]
 
 #: Incremented when the meaning of keys or entries changes.
-FORMAT = 4
+FORMAT = 5
 
 
 def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) -> str:

@@ -6,15 +6,33 @@ if the pickle needs it. Exported kernels have names and plain arguments instead.
 
 from __future__ import annotations
 
+import sys
+
 from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["known_exception", "make_exception", "unpack_exception", "unpickle"]
+__all__ = ["PlaceOfModule", "file_of", "known_exception", "make_exception", "unpack_exception", "unpickle"]
 
 _LOCATION_ITEMS = 3
+
+
+class PlaceOfModule(str):
+    """The path of a module's file, which is pickled as the name of the module: code that shows it shows where it is in that process."""
+
+    __slots__ = ("module",)
+    module: str
+
+    def __reduce__(self) -> Any:
+        return file_of, (self.module, str(self))
+
+
+def file_of(module: str, path: str) -> str:
+    """The file of a module in this process; the path that is known of it where it is not imported."""
+    found = getattr(sys.modules.get(module), "__file__", None)
+    return found if isinstance(found, str) else path
 
 
 class _Computed:

@@ -6,34 +6,33 @@ attributes by names that it computes.
 
 from __future__ import annotations
 
-from opcode import opmap
+import sys
 
+from compcache.numba.registered.code_reads import imported_reads, reads_of
 from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.purity import is_held, is_reviewed, outside
+from compcache.numba.registered.reviewed import CODE_GENERATORS, LEADS_ANYWHERE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["is_hidden", "is_pure", "makes_names_of_text", "reads_attributes_by_name", "reads_from_outside"]
+__all__ = ["is_hidden", "makes_names_of_text", "reads_attributes_by_name", "reads_from_outside"]
 
+_Builtin = type(len)
 _Code = type((lambda: 0).__code__)
-#: Modules of libraries whose functions give the same for the same arguments.
-_PURE = frozenset((
-    "abc", "ast", "builtins", "cmath", "collections", "compcache", "copy", "enum", "functools", "itertools", "keyword", "llvmlite", "math", "numba", "numbers",  # noqa: E501
-    "numpy", "operator", "re", "string", "struct", "textwrap", "types", "typing", "warnings",
-))  # fmt: skip
-_OUTSIDE = frozenset(("__builtins__", "__import__", "__loader__", "__spec__", "breakpoint", "input", "locals", "open", "vars"))
-#: Functions of NumPy that read files, settings of Numba that are no part of keys, and attributes by which Python's objects lead anywhere.
-_ATTRIBUTES = frozenset((
-    "NUMBA_NUM_THREADS", "__builtins__", "__closure__", "__dict__", "__getattribute__", "__globals__", "__self__", "__subclasses__", "__wrapped__",  # noqa: E501
-    "cell_contents", "config", "ctypeslib", "f_back", "fromfile", "genfromtxt", "load", "loadtxt", "memmap", "py_func",
-))  # fmt: skip
+_Function = type(lambda: 0)
+_Module = type(sys)
+#: Attributes by which Python's objects lead anywhere, and settings of Numba that are no part of keys.
+_ATTRIBUTES = LEADS_ANYWHERE | {
+    "NUMBA_NUM_THREADS", "__closure__", "__dict__", "__getattribute__", "__self__", "__subclasses__", "__wrapped__",
+    "cell_contents", "config", "py_func",
+}  # fmt: skip
 #: Functions that read attributes by names given as text.
 _BY_NAME = frozenset(("attrgetter", "delattr", "dir", "getattr", "hasattr", "methodcaller", "setattr"))
 _BY_TEXT = frozenset(("eval", "exec", "globals"))
-_SENSITIVE = _OUTSIDE | _BY_NAME | _BY_TEXT
-_IMPORT, _CONSTANT, _SMALL, _MORE = (opmap.get(name, -1) for name in ("IMPORT_NAME", "LOAD_CONST", "LOAD_SMALL_INT", "EXTENDED_ARG"))
+_SENSITIVE = _BY_NAME | _BY_TEXT
 
 
 def _all_codes(code: Any) -> Iterator[Any]:
@@ -53,11 +52,6 @@ def reads_attributes_by_name(function: Any) -> bool:
     return any(not _BY_NAME.isdisjoint(code.co_names) for code in _all_codes(function.__code__))
 
 
-def is_pure(module: object) -> bool:
-    """Whether the functions of a library's module give the same for the same arguments."""
-    return isinstance(module, str) and module.partition(".")[0] in _PURE
-
-
 def is_hidden(value: Any, name: str) -> bool:
     """Whether code has one of the functions that are looked for by their names under another name."""
     own: object = getattr(value, "__name__", "")
@@ -68,30 +62,54 @@ def reads_from_outside(function: Any) -> str:
     """What a function reads that is not told by the values that it names; "" if there is nothing."""
     if function.__dict__.keys() - {"__wrapped__"}:
         return "attributes of a function"
+    namespace = function.__globals__
     for code in _all_codes(function.__code__):
-        for name in code.co_names:
-            if name in _ATTRIBUTES or (name in _OUTSIDE and name not in function.__globals__):
-                return str(name)
-        for module in _imports(code):
-            if module is None or not is_library_module(module) or not is_pure(module):
-                return f"the module {module}"
+        leading = _ATTRIBUTES.intersection(code.co_names)
+        if leading:
+            return min(leading)
+        for chain in reads_of(code).chains:
+            found = "" if chain[0] in _BY_TEXT else _outside_of(*_followed(chain, namespace))
+            if found:
+                return found
+        for module, chains in imported_reads(code):
+            found = _outside_of_import(module, chains)
+            if found:
+                return found
     return ""
 
 
-def _imports(code: Any) -> Iterator[str | None]:
-    """The modules that code imports; None for relative imports."""
-    raw = code.co_code
-    more = 0
-    for at in range(0, len(raw), 2):
-        argument = more | raw[at + 1]
-        if raw[at] == _IMPORT:
-            level = raw[at - 4 : at - 2] if at >= 4 else b""  # noqa: PLR2004 - two instructions before: the level, and what is taken from it
-            yield code.co_names[argument] if _is_zero(code, level) else None
-        more = argument << 8 if raw[at] == _MORE else 0
+def _outside_of_import(module: str, chains: tuple[tuple[str, ...], ...] | None) -> str:
+    """What is outside of what code reads of a module that it imports."""
+    if module.partition(".")[0] in CODE_GENERATORS:
+        return "" if is_reviewed(module, "") else f"the module {module}"
+    imported = sys.modules.get(module)
+    if chains is None or imported is None or not is_library_module(module):
+        return f"the module {module}"
+    return next(filter(None, [_outside_of(*_followed(chain, vars(imported))) for chain in chains]), "")
 
 
-def _is_zero(code: Any, instruction: bytes) -> bool:
-    if len(instruction) < 2:  # noqa: PLR2004
-        return False
-    kind, argument = instruction
-    return (kind == _CONSTANT and code.co_consts[argument] == 0) or (kind == _SMALL and argument == 0)
+def _followed(chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, bool]:
+    """What a chain leads to through modules, without what these make when they are asked, and whether it was followed to its end."""
+    builtins = namespace.get("__builtins__", {})
+    found = namespace.get(chain[0], (builtins if isinstance(builtins, dict) else vars(builtins)).get(chain[0]))
+    for name in chain[1:]:
+        if type(found) is not _Module:
+            break
+        if found.__name__.partition(".")[0] in CODE_GENERATORS:
+            return None, True
+        if name not in vars(found):
+            return found, False
+        found = vars(found)[name]
+    return found, True
+
+
+def _outside_of(value: Any, is_end: bool) -> str:
+    kind = type(value)
+    if kind is _Module:
+        is_generator = value.__name__.partition(".")[0] in CODE_GENERATORS
+        return "" if is_end and is_generator else f"the module {value.__name__}"
+    if is_held(value):
+        return "what is outside of the program"
+    home = getattr(value, "__module__", None) if isinstance(value, (type, _Function, _Builtin)) else kind.__module__
+    is_library = is_library_module(home) and str(home).partition(".")[0] not in CODE_GENERATORS
+    return outside(value) if is_library else ""

@@ -93,8 +93,10 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
             key = key_of(made.state.function, made.state.key_options, ", ".join(texts), given)
             entry = find_stored(made.real._cache, made.backend, signature, key)
             record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
-            if record is not None:
-                found.setdefault(id(made.backend), (made.backend, []))[1].append((key, record.fields))
+            if entry is not None and record is not None:
+                found.setdefault(id(made.backend), (made.backend, []))[1].append(
+                    (key if entry.description.lines else key.without_lines(), record.fields)
+                )
             else:
                 _note_unrecorded(made, signature, "its code or its constants need Numba")
         except NotLazy as error:

@@ -11,9 +11,11 @@ from opcode import opmap
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import dis
+    from collections.abc import Iterator
     from types import CodeType
 
-__all__ = ["Reads", "reads_of"]
+__all__ = ["Reads", "imported_reads", "reads_of"]
 
 _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 #: One letter for each relevant instruction, so that a regular expression finds them: a loop over all would take
@@ -80,3 +82,70 @@ def _decode(marks: bytes, arguments: bytes, names: tuple[str, ...]) -> tuple[str
         elif mark == "s":
             tail.append(names[argument >> 2])
     return start, tail
+
+
+def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:
+    """The modules that one code object imports, each with the chains of attributes that it reads of it.
+
+    None in their place where it may read any: it does something else with the module than to read attributes of it, or the import is
+    relative.
+    """
+    if opmap["IMPORT_NAME"] not in code.co_code[::2]:
+        return
+    import dis  # slow to import
+
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
+    for at, one in enumerate(instructions):
+        if one.opname != "IMPORT_NAME":
+            continue
+        following = instructions[at + 1]
+        is_renamed = following.opname == "IMPORT_FROM" and instructions[at - 1].argval is None  # `import a.b as c`
+        if is_renamed or not _is_absolute(instructions, at):
+            yield one.argval, None
+        elif following.opname == "IMPORT_FROM":
+            yield one.argval, tuple(_imported_from(instructions, at + 1))
+        elif following.opname == "STORE_FAST":
+            top = one.argval.partition(".")[0]
+            chains = _chains_of(instructions, following.argval)
+            yield top, None if chains is None else tuple(chains)
+        else:
+            yield one.argval.partition(".")[0], None
+
+
+_BETWEEN = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "RESUME"))
+
+
+def _is_absolute(instructions: list[dis.Instruction], at: int) -> bool:
+    return at > 1 and instructions[at - 2].argval == 0
+
+
+def _imported_from(instructions: list[dis.Instruction], at: int) -> Iterator[tuple[str, ...]]:
+    """What `from module import ...` takes; of a module among it, what is read of that one."""
+    while instructions[at].opname == "IMPORT_FROM":
+        name, store = instructions[at].argval, instructions[at + 1]
+        chains = _chains_of(instructions, store.argval) if store.opname == "STORE_FAST" else None
+        yield from [(name, *chain) for chain in chains or ((),)]
+        at += 2
+
+
+def _chains_of(instructions: list[dis.Instruction], variable: str) -> list[tuple[str, ...]] | None:
+    """The attributes that are read of a variable, each from the variable on; None if it is used in other ways."""
+    found = []
+    for at, one in enumerate(instructions):
+        names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+        if variable not in names or one.opname == "STORE_FAST":
+            continue
+        if one.opname not in _LOADS:
+            return None
+        chain: list[str] = []
+        while instructions[at + 1].opname in _ATTRIBUTES:
+            at += 1  # noqa: PLW2901 - on through the chain
+            chain.append(instructions[at].argval)
+        if not chain:
+            return None
+        found.append(tuple(chain))
+    return found
+
+
+_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "STORE_FAST_LOAD_FAST"))
+_ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD"))

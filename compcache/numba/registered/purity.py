@@ -1,0 +1,254 @@
+"""Which functions and classes of libraries give the same for the same arguments, so that what code makes with them follows from versions.
+
+What is not known to is refused. A function written in Python is known where all that it can reach is: its code is read for the globals
+and attributes that it names, and these for theirs, down to what is reviewed by hand (`reviewed`), which has all that is written in C.
+So the answer holds for the versions that are installed, whichever they are. Attributes of objects that it does not make are not followed:
+these came as arguments, and the code that gave them is judged as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import types
+from contextvars import ContextVar
+from opcode import opmap
+
+from compcache.numba.registered.code_reads import reads_of
+from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, LEADS_ANYWHERE, NAMES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+__all__ = ["MISSING", "is_held", "is_reviewed", "outside", "resolve"]
+
+_MOST = 2000
+MISSING = object()
+_STORES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL"))
+_DESCRIPTORS = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)  # fmt: skip
+_PLAIN = (bool, int, float, complex, str, bytes, bytearray, range, slice, type(None), type(Ellipsis), type(NotImplemented))
+_STATES = (ContextVar, threading.local)
+_CONTAINERS = (tuple, list, set, frozenset, dict, types.MappingProxyType)
+#: What is known of objects, by their id; they are kept, so that no other one has it.
+_known: dict[int, tuple[Any, str]] = {}
+#: The globals that functions of a module set: state, which does not follow from the version.
+_states: dict[str, frozenset[str]] = {}
+
+
+def outside(value: Any) -> str:
+    """What an object of a library reads that does not follow from its arguments; "" if it is known to read nothing of the kind."""
+    known = _known.get(id(value))
+    if known is not None and known[0] is value:
+        return known[1]
+    seen: dict[int, tuple[Any, str]] = {id(value): (value, "")}
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        known = _known.get(id(item))
+        reason = known[1] if known is not None and known[0] is item else _judge(item, seen, waiting)
+        if not reason and len(seen) > _MOST:
+            reason = f"{name_of(item)} and much else"
+        if reason:
+            _known[id(value)] = value, reason
+            return reason
+    _known.update(seen)
+    return ""
+
+
+def _judge(item: Any, seen: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
+    """What is outside of an object itself; what else it reads waits to be judged."""
+    try:
+        for found in _reads(item):
+            if id(found) not in seen:
+                seen[id(found)] = found, ""
+                waiting.append(found)
+    except _OutsideError as error:
+        return str(error)
+    return ""
+
+
+class _OutsideError(Exception):
+    """What is outside."""
+
+
+def name_of(value: Any) -> str:
+    """The module and the name of an object, as it says them itself."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return f"{_module_of(value)}.{name}" if isinstance(name, str) else f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _module_of(value: Any) -> str:
+    module = getattr(value, "__module__", None)
+    owner = getattr(value, "__self__", None)
+    if module is None and owner is not None:
+        module = owner.__name__ if isinstance(owner, types.ModuleType) else type(owner).__module__
+    return module if isinstance(module, str) else ""
+
+
+def is_reviewed(module: str, name: str) -> bool:
+    """Whether a name of a module, or the module itself (""), was read and found to be pure."""
+    top = name.partition(".")[0]
+    module = module.replace("numpy.core.", "numpy._core.")  # as NumPy 1 calls it
+    exceptions = EVERYTHING.get(module)
+    if exceptions is not None:
+        return top not in exceptions
+    if top in NAMES.get(module, ()):
+        return True
+    excluded = CODE_GENERATORS.get(module.partition(".")[0])
+    return excluded is not None and not any(module == one or module.startswith(one + ".") for one in excluded)
+
+
+def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kind of object
+    """What an object leads to. Raises `_OutsideError`."""
+    if isinstance(value, types.FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, type):
+        yield from _of_class(value)
+    elif isinstance(value, types.ModuleType):
+        if not is_reviewed(value.__name__, ""):
+            raise _OutsideError(f"the module {value.__name__}")
+    elif isinstance(value, _DESCRIPTORS):
+        yield from _of_c(value)
+    elif isinstance(value, types.MethodType):
+        yield value.__func__
+        yield type(value.__self__)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, _CONTAINERS):
+        yield from [item for item in (*value.values(),) if callable(item)] if hasattr(value, "values") else filter(callable, value)
+    elif isinstance(getattr(value, "__wrapped__", None), types.FunctionType) and callable(value):
+        yield value.__wrapped__
+    elif callable(getattr(value, "_implementation", None)):  # a function of NumPy that calls that of an argument's class instead
+        yield value._implementation
+    elif isinstance(value, _STATES):
+        raise _OutsideError(f"what {name_of(value)} is set to")
+    elif not isinstance(value, _PLAIN):
+        yield type(value)
+
+
+def _of_c(value: Any) -> Iterator[Any]:
+    owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
+    if owner is None or isinstance(owner, types.ModuleType):
+        if not is_reviewed(_module_of(value), value.__name__):
+            raise _OutsideError(name_of(value))
+    else:
+        yield owner if isinstance(owner, type) else type(owner)
+
+
+def _of_class(cls: type) -> Iterator[Any]:
+    if type(cls) is not type:
+        yield type(cls)
+    for base in cls.__mro__:
+        if base is not object and not is_reviewed(base.__module__, base.__qualname__) and not _is_plain_error(base):
+            for item in vars(base).values():
+                yield from _of_member(item, base)
+
+
+def _is_plain_error(cls: type) -> bool:
+    return issubclass(cls, BaseException) and cls.__module__ != "builtins" and "__init__" not in vars(cls)
+
+
+def _of_member(item: Any, cls: type) -> Iterator[Any]:
+    if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
+        raise _OutsideError(name_of(cls))  # it is written in C
+    if isinstance(item, (staticmethod, classmethod)):
+        yield item.__func__
+    elif isinstance(item, property):
+        yield from [function for function in (item.fget, item.fset) if function is not None]
+    elif isinstance(item, functools.cached_property):
+        yield item.func
+    elif isinstance(item, types.FunctionType):
+        yield item
+
+
+def _of_function(function: Any) -> Iterator[Any]:
+    namespace = function.__globals__
+    module = namespace.get("__name__")
+    if is_reviewed(function.__module__, function.__qualname__) and is_library_module(function.__module__):
+        return
+    if str(module).startswith("namedtuple_"):  # its `__new__` has a namespace of its own
+        return
+    if not is_library_module(module):
+        raise _OutsideError(name_of(function))
+    yield from filter(callable, function.__defaults__ or ())
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:
+            continue
+        yield held
+    yield from _of_code(function.__code__, namespace, _state_of(str(module)), name_of(function))
+
+
+def _of_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:
+    reads = reads_of(code)
+    anywhere = LEADS_ANYWHERE.intersection(reads.attributes)
+    if anywhere:
+        raise _OutsideError(f"{name}, which reads {min(anywhere)}")
+    for chain in reads.chains:
+        if chain[0] in state:
+            raise _OutsideError(f"{name}, which reads what {chain[0]} is set to")
+        found, at = resolve(chain, namespace)
+        if found is not MISSING:
+            if is_held(found):
+                raise _OutsideError(".".join(chain[:at]))
+            yield found
+    for imported in reads.imports:
+        module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
+        if module is None and imported not in EVERYTHING:
+            raise _OutsideError(f"{name}, which imports {imported}")
+        held = {} if module is None else vars(module)
+        yield from [held[attribute] for attribute in reads.attributes if attribute in held]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _of_code(constant, namespace, state, name)
+
+
+def is_held(value: Any) -> bool:
+    """Whether this is a value of a library that stands for what is outside."""
+    held = [getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)]
+    return value is not None and any(value is one for one in held)
+
+
+def resolve(chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
+    """The value that a chain of attributes leads to while it passes through modules, and the number of names used."""
+    value = namespace.get(chain[0], MISSING)
+    if value is MISSING:
+        builtins = namespace.get("__builtins__", {})
+        value = (builtins if isinstance(builtins, dict) else vars(builtins)).get(chain[0], MISSING)
+    at = 1
+    while at < len(chain) and isinstance(value, types.ModuleType):
+        value = getattr(value, chain[at], MISSING)
+        at += 1
+    return value, at
+
+
+def _state_of(module: str) -> frozenset[str]:
+    known = _states.get(module)
+    if known is None:
+        functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]
+        inner = [item for cls in functions if isinstance(cls, type) and cls.__module__ == module for item in vars(cls).values()]
+        codes = [item.__code__ for item in [*functions, *inner] if isinstance(item, types.FunctionType)]
+        known = _states[module] = frozenset(name for code in codes for name in _stored(code))
+    return known
+
+
+def _stored(code: types.CodeType) -> Iterator[str]:
+    raw, more = code.co_code, 0
+    for at in range(0, len(raw), 2):
+        argument = more | raw[at + 1]
+        if raw[at] in _STORES:
+            yield code.co_names[argument]
+        more = argument << 8 if raw[at] == opmap["EXTENDED_ARG"] else 0
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _stored(constant)

@@ -1,0 +1,86 @@
+"""What was read and found to give the same for the same arguments, of what no analysis of Python code can tell: functions and classes
+written in C, and functions of Python that read more than their results show.
+
+Written by hand. What is not here, and is not made of what is here alone (`purity`), is refused: a function that a later version of Python
+or of NumPy adds is, until somebody has read what it does.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "LEADS_ANYWHERE", "NAMES"]
+
+#: All of these modules, but for the names that follow: these read files, settings, frames, or the names of a namespace.
+EVERYTHING: dict[str, frozenset[str]] = {
+    module: frozenset(exceptions.split())
+    for module, exceptions in {
+        "_abc": "", "_ast": "", "_bisect": "", "_collections": "", "_collections_abc": "", "_functools": "", "_heapq": "",
+        "_operator": "", "_sre": "",
+        "_ctypes": "FreeLibrary LoadLibrary PyObj_FromPtr call_cdeclfunction call_function dlclose dlopen dlsym get_errno get_last_error"
+        " set_errno set_last_error", "_statistics": "", "_string": "", "_struct": "", "_typing": "", "_weakref": "", "_weakrefset": "",
+        "abc": "", "array": "", "ast": "main", "binascii": "", "bisect": "",
+        "builtins": "__build_class__ __import__ breakpoint copyright credits eval exec exit globals help input license open quit vars",
+        "cmath": "", "collections": "", "collections.abc": "", "contextlib": "chdir", "copy": "", "copyreg": "", "dataclasses": "",
+        "enum": "", "functools": "", "heapq": "", "itertools": "", "keyword": "", "math": "", "numbers": "", "operator": "", "re": "",
+        "re._compiler": "", "re._parser": "", "re._constants": "", "reprlib": "", "string": "", "struct": "", "textwrap": "",
+        "types": "", "typing": "", "unicodedata": "", "weakref": "", "zlib": "",
+    }.items()
+}  # fmt: skip
+#: Of these modules, what is named.
+NAMES: dict[str, frozenset[str]] = {
+    module: frozenset(names.split())
+    for module, names in {
+        "_blake2": "blake2b blake2s", "_codecs": "decode encode", "_contextvars": "Context ContextVar copy_context Token",
+        "_hashlib": "HASH new openssl_md5 openssl_sha1 openssl_sha224 openssl_sha256 openssl_sha384 openssl_sha512",
+        "_io": "BytesIO StringIO _BufferedIOBase _IOBase _TextIOBase",
+        "_json": "encode_basestring encode_basestring_ascii make_encoder make_scanner scanstring",
+        "_md5": "md5", "_pickle": "PickleBuffer dumps", "_sha1": "sha1", "_sha2": "sha224 sha256 sha384 sha512", "_sha256": "sha256",
+        "_sha512": "sha512", "_thread": "RLock _local allocate_lock get_ident lock", "_warnings": "warn warn_explicit",
+        "ctypes": "CFUNCTYPE POINTER PYFUNCTYPE cast", "fractions": "Fraction", "hashlib": "blake2b blake2s md5 new sha1 sha256 sha512",
+        "inspect": "BoundArguments FullArgSpec Parameter Signature _ParameterKind _empty cleandoc"
+        " get_annotations getattr_static getdoc getfullargspec getmembers"
+        " isabstract isbuiltin isclass iscode iscoroutinefunction isdatadescriptor isfunction isgenerator isgeneratorfunction ismethod"
+        " ismethoddescriptor ismodule isroutine signature unwrap",
+        "json": "JSONDecoder JSONEncoder dumps loads", "json.decoder": "JSONDecoder", "json.encoder": "JSONEncoder",
+        "logging": "FileHandler Filter Filterer Formatter Handler LogRecord Logger LoggerAdapter NullHandler PlaceHolder RootLogger"
+        " StreamHandler critical debug error exception getLogger info log warning",
+        "nt": "fspath", "posix": "fspath",
+        "sys": "exc_info exception getdefaultencoding getsizeof intern", "threading": "Condition Event Lock RLock local",
+        "warnings": "WarningMessage catch_warnings deprecated simplefilter warn warn_explicit",
+        "numpy": "_ArrayFunctionDispatcher _DTypeMeta arange array asanyarray asarray ascontiguousarray"
+        " asfortranarray bool broadcast busdaycalendar"
+        " character complexfloating datetime_data dtype empty errstate finfo flatiter flexible floating frombuffer fromiter"
+        " frompyfunc fromstring generic iinfo inexact integer may_share_memory ndarray nditer number promote_types signedinteger"
+        " ufunc unsignedinteger vectorize zeros"
+        " bool_ bytes_ clongdouble complex128 complex64 datetime64 float16 float32 float64 int16 int32 int64 int8 intc intp longdouble"
+        " longlong object_ str_ timedelta64 uint16 uint32 uint64 uint8 uintc uintp ulonglong void",
+        "numpy._core._multiarray_umath": "_array_converter _get_implementing_args _monotonicity _place"
+        " _vec_string bincount busday_count busday_offset"
+        " c_einsum can_cast concatenate copyto correlate correlate2 count_nonzero datetime_as_string dot empty_like inner interp"
+        " interp_complex is_busday lexsort min_scalar_type packbits putmask ravel_multi_index result_type shares_memory"
+        " unpackbits unravel_index vdot where",
+        "numpy._core.getlimits": "finfo iinfo", "numpy._core.numeric": "allclose isclose",
+        "numpy.lib._arraypad_impl": "pad", "numpy.lib._arraysetops_impl": "unique",
+        "numpy.lib._function_base_impl": "median percentile quantile", "numpy._core.multiarray": "_reconstruct flagsobj scalar",
+        "numpy.dtypes": "StringDType", "numpy.lib": "add_docstring", "numpy.lib.array_utils": "normalize_axis_index",
+    }.items()
+}  # fmt: skip
+#: Values in libraries that stand for what is outside, by their module and name.
+HELD = frozenset((
+    "gc.callbacks", "gc.garbage", "linecache.cache", "os.environ", "os.environb", "os.supports_bytes_environ", "sys.modules", "sys.stdin",
+    "sys.__stdin__", "sys.path_importer_cache", "sys.last_traceback", "sys.last_value", "sys.meta_path", "sys.path_hooks",
+))  # fmt: skip
+#: The libraries that generate code, whose version is that of the code; without what looks at the process or at files.
+CODE_GENERATORS: dict[str, tuple[str, ...]] = {
+    "compcache": (),
+    "llvmlite": ("llvmlite.binding.dylib", "llvmlite.binding.executionengine", "llvmlite.binding.targets", "llvmlite.tests"),
+    "numba": (
+        "numba.core.caching", "numba.core.codegen", "numba.core.config", "numba.cuda", "numba.misc.appdirs", "numba.misc.numba_sysinfo",
+        "numba.misc.cffiimpl", "numba.misc.init_utils", "numba.np.ufunc.parallel", "numba.parfors.parfor_lowering", "numba.pycc",
+        "numba.testing", "numba.tests",
+    ),
+}  # fmt: skip
+#: Attributes by which Python's objects lead to namespaces that no code names.
+LEADS_ANYWHERE = frozenset((
+    "__builtins__", "__globals__", "__loader__", "__spec__", "f_back", "f_builtins", "f_globals", "f_locals",
+    "gi_frame", "tb_frame",
+))  # fmt: skip

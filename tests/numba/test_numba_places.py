@@ -1,0 +1,99 @@
+"""Built in one directory, found in another: keys have no path, and lines only where code shows them."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from numba_helpers import Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("numba")
+
+_KERNELS = """
+    import numpy as np
+    from {decorators} import njit
+
+    @njit(cache=True)
+    def add(a, b):
+        return a + b
+
+    @njit(cache=True)
+    def divide(a, b):
+        return a / b
+
+    @njit(cache=True)
+    def zeros(n):
+        return np.zeros(n).sum() + n
+
+    @njit(cache=True)
+    def checked(a):
+        if a < 0:
+            raise ValueError("less than nothing")
+        return divide(a, 2.0)
+    """
+_CALL = """
+import sys, traceback
+import kernels
+result = [kernels.add(1, 2), kernels.divide(1.0, 2.0), kernels.zeros(3), kernels.checked(4.0)]
+had_numba = "numba.core" in sys.modules
+try:
+    kernels.checked(-1.0)
+except ValueError as error:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    shown = last.filename == kernels.__file__, last.lineno
+result = result, shown, had_numba
+"""
+_COUNTS = "\nresult = (*result, backend.hits, backend.misses)"
+_LAZY = "import compcache.numba\ncompcache.numba.install(lazy=True)\n"
+_ANSWERS = [3, 0.5, 3.0, 2.0]
+_SHOWN = (True, 20)
+
+
+def _moved(project: Project, to: Path) -> Project:
+    """The program and the cache in another directory; the first one is gone."""
+    to.mkdir(parents=True)
+    moved = Project(to)
+    shutil.copytree(project.directory, to, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    shutil.rmtree(project.directory)
+    return moved
+
+
+def test_a_moved_program_is_found_by_the_backend(tmp_path: Path) -> None:
+    (tmp_path / "build").mkdir()
+    project = Project(tmp_path / "build")
+    project.write(kernels=_KERNELS.replace("{decorators}", "numba"))
+    built = project.run(_CALL + _COUNTS, backend=True)
+    moved = _moved(project, tmp_path / "app" / "inner").run(_CALL + _COUNTS, backend=True)
+    assert built[0] == moved[0] == _ANSWERS
+    assert moved[1] == built[1] == _SHOWN
+    assert moved[4] == 0, "nothing is compiled again"
+
+
+@pytest.mark.parametrize("start", [_LAZY, ""])
+def test_a_moved_program_starts_without_numba(tmp_path: Path, start: str) -> None:
+    (tmp_path / "build").mkdir()
+    project = Project(tmp_path / "build")
+    project.write(kernels=_KERNELS.replace("{decorators}", "numba" if start else "compcache.numba"))
+    environment = {"COMPCACHE_DIR": str(project.cache)}
+    built = project.run(start + _CALL, backend=False, **environment)
+    again = project.run(start + _CALL, backend=False, **environment)
+    app = _moved(project, tmp_path / "app" / "inner")
+    moved = app.run(start + _CALL, backend=False, COMPCACHE_DIR=str(app.cache))
+    assert (built[2], again[2], moved[2]) == (True, False, False)
+    assert built[0] == again[0] == moved[0] == _ANSWERS
+    assert built[1] == again[1] == moved[1] == _SHOWN
+
+
+def test_lines_that_shift_are_no_part_of_code_that_shows_none(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    environment = {"COMPCACHE_DIR": str(project.cache)}
+    said = []
+    for comment in ("", "# a line that was not there\n"):
+        project.write(kernels=comment + "from compcache.numba import njit\n@njit\ndef add(a, b):\n    return a + b\n")
+        script = "import sys, kernels\nresult = kernels.add(1, 2), 'numba.core' in sys.modules"
+        said.append(project.run(script, backend=False, **environment))
+    assert said == [(3, True), (3, False)]
