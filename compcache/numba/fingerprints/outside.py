@@ -16,7 +16,7 @@ import sys
 import typing
 from typing import TYPE_CHECKING
 
-from compcache.numba.registered.refusals import Unrepeatable
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -70,10 +70,10 @@ def names_by_text(value: object) -> bool:
 
 
 def refuse_outside(value: object, where: str) -> None:
-    """Raise `Unrepeatable` for a value whose results depend on the environment, files or run-time names."""
+    """Raise `Unidentifiable` for a value whose results depend on the environment, files or run-time names."""
     name = _OUTSIDE.get(id(value))
     if name is not None:
-        raise Unrepeatable(f"{where} is {name}, whose results have no identity by content")
+        raise Unidentifiable(f"{where} is {name}, whose results have no identity by content")
 
 
 def is_reader(value: object, name: str) -> bool:
@@ -90,11 +90,11 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_read_files: bool = False)
     """The attributes that code reads from any object, with those that it names by text; whether it may read others, by computed names.
 
     Raises:
-        Unrepeatable: one of them reads files, unless this is allowed.
+        Unidentifiable: one of them reads files, unless this is allowed.
     """
     files = _FILE_READERS.intersection(reads.attributes)
     if files and not may_read_files:
-        raise Unrepeatable(f"{code.co_qualname} reads a file ({min(files)}), which has no identity by content")
+        raise Unidentifiable(f"{code.co_qualname} reads a file ({min(files)}), which has no identity by content")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:
