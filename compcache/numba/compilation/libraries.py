@@ -92,14 +92,14 @@ def _content_of(scope: scopes.Scope) -> Recorded:
         found |= set(map(dependency_of_type, scope.types))
         return Recorded(frozenset(found), frozenset(scope.names))
     except Unidentifiable as error:
-        return Recorded(problem=error.again())
+        return Recorded(problem=Unrepeatable(str(error)))
 
 
 def _content_now(functions: Iterable[Any]) -> Recorded:
     try:
         return Recorded(frozenset(map(dependency_of, functions)))
     except Unidentifiable as error:
-        return Recorded(problem=error.again())
+        return Recorded(problem=Unrepeatable(str(error)))
 
 
 def _of_unrecorded(library: Any) -> Recorded:

@@ -13,7 +13,7 @@ import sys
 import typing
 from typing import TYPE_CHECKING
 
-from compcache.numba.registered.refusals import Unrepeatable
+from compcache.numba.registered.refusals import Unidentifiable
 from compcache.numba.registered.reviewed import LEADS_ANYWHERE
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     """The attributes that code reads from any object, with those that it names by text; whether it may read others, by computed names.
 
     Raises:
-        Unrepeatable: one of them leads to values that no code names, unless this is allowed.
+        Unidentifiable: one of them leads to values that no code names, unless this is allowed.
     """
     anywhere = LEADS_ANYWHERE.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
     if anywhere and not may_lead_anywhere:
-        raise Unrepeatable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that no code names")
+        raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that no code names")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:

@@ -29,7 +29,7 @@ from compcache.numba.registered.code_reads import imported_reads
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.package_files import digest_of_package
 from compcache.numba.registered.purity import MISSING, is_held, outside, resolve
-from compcache.numba.registered.refusals import TooLarge, Unidentifiable, Unrepeatable, looks_at_programs
+from compcache.numba.registered.refusals import TooLarge, Unidentifiable, looks_at_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -183,14 +183,14 @@ class Walk:
         """Look at what a library has: refuse what is not known to be pure; some functions read attributes that nobody names.
 
         Raises:
-            Unrepeatable: code that runs can do something with it whose results follow neither from versions nor from arguments.
+            Unidentifiable: code that runs can do something with it whose results follow neither from versions nor from arguments.
         """
         if self.mode != RUN:
             return
         if not self._overlooks:
             found = "what is outside of the program" if is_held(value) else outside(value)
             if found:
-                raise Unrepeatable(f"{where} leads to {found}, whose results have no identity by content")
+                raise Unidentifiable(f"{where} leads to {found}, whose results have no identity by content")
         if may_read_anything(value):
             self.reach().read((), everything=True)
 

@@ -32,8 +32,8 @@ class TooLarge(Unidentifiable):
 
 
 class Unrepeatable(Unidentifiable):
-    """Raised when code is known to be made of what no key has: of files, of the environment, of an address of this process. No other
-    cache can tell whether it still holds, so that it is left to none.
+    """Raised when code is made by code of the program that has no identity: that may read files, the environment, addresses of this
+    process. No other cache can tell whether it still holds, so that it is left to none.
     """
 
 
