@@ -134,8 +134,9 @@ def python_of(series: str) -> Path:
     if not (place / "installed").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
         with (ROOT / "pyproject.toml").open("rb") as file:
-            needed = tomllib.load(file)["project"]["dependencies"]
-        wanted = [f"numba=={series}.*", *needed, "pytest", "pytest-timeout"]
+            project = tomllib.load(file)["project"]
+        tools = [one for one in project["optional-dependencies"]["test"] if one.startswith(("pytest", "hypothesis"))]
+        wanted = [f"numba=={series}.*", *project["dependencies"], *tools]
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted], check=True)
         (place / "installed").touch()
     return python
@@ -202,8 +203,8 @@ def _test(series: str, *, whole: bool) -> subprocess.CompletedProcess[str]:
 
 
 def _passed(series: str, done: subprocess.CompletedProcess[str]) -> bool:
-    lines = done.stdout.splitlines() or [done.stderr]
-    print(f"Numba {series}: {lines[-1]}" if done.returncode == 0 else "\n".join([f"Numba {series}", *lines]), flush=True)
+    said = done.stdout.rstrip().rpartition("\n")[2] if done.returncode == 0 else f"\n{done.stdout}{done.stderr}"
+    print(f"Numba {series}: {said}", flush=True)
     return done.returncode == 0
 
 
