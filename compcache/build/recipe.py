@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.build.exports import Export
 from compcache.errors import FormatError, MissingPackageError, SignatureError
 from compcache.files import reraise_interrupt
+from compcache.formats.deflate import deflated
 from compcache.formats.manifest_writer import PICKLED_GLOBAL
 from compcache.formats.records import decode_global
 from compcache.globals.definition import Storage
@@ -75,7 +76,7 @@ def write_recipe(
     """The second stream of a bitcode section; `storage` are the offsets of the globals' records."""
     rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown, e.link_only] for e in exports]
     packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code], unicode_errors="surrogatepass")
-    return zlib.compress(packed, 1)
+    return deflated(packed)
 
 
 def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:

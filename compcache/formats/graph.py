@@ -12,6 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import FormatError, MissingPackageError
+from compcache.formats.deflate import deflated
 from compcache.interrupts import reraise_interrupt
 
 try:
@@ -64,7 +65,7 @@ class ModuleGraph(NamedTuple):
 def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
     """The graph section of a module."""
     rows = [list(node) for node in nodes]
-    return zlib.compress(msgpack.packb(rows, use_bin_type=True, unicode_errors="surrogatepass"), 1)
+    return deflated(msgpack.packb(rows, use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_graph(section: bytes) -> ModuleGraph:

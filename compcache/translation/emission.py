@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +28,7 @@ from compcache.build.trial import assembly_parts, try_in_child
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError
+from compcache.formats.deflate import deflated
 from compcache.formats.host import platform_name
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images.elf.distances import with_distances
@@ -246,7 +246,7 @@ def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
     translates the kept code (`compcache.build.kept_code`) gets what is in the image only if that was made of it, too.
     """
     code = module.as_bitcode()
-    return zlib.compress(code, 1), codegen.read_back(code, context)
+    return deflated(code), codegen.read_back(code, context)
 
 
 def _key(text: str, request: Request, prepared: Prepared) -> bytes:

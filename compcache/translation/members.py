@@ -19,6 +19,7 @@ from compcache.build.link_types import read_link_types
 from compcache.build.pic import aliases
 from compcache.errors import CacheWarning, FormatError, LinkError, MissingPackageError, SignatureMismatchError
 from compcache.files import reraise_interrupt
+from compcache.formats.deflate import deflated
 from compcache.hit.link_types import fits, united
 
 try:
@@ -143,8 +144,7 @@ def _shown(members: Sequence[Member], number: int) -> str:
 
 def encode_member(member: Member) -> bytes:
     """The bytes under which a member is kept."""
-    packed: bytes = zlib.compress(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"), 1)
-    return packed
+    return deflated(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_member(data: bytes) -> Member:
