@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -326,3 +327,21 @@ def test_the_command_says_what_it_links(chain: Cache, directory: Path) -> None:
     assert compcache("--dir", directory, "link").status == 2
     assert compcache("--dir", directory, "rm", "first", "--derived").out == "removed first\n"
     assert len(chain.realizations("first")) == 1
+
+
+def test_an_index_that_is_made_again_knows_it(chain: Cache, directory: Path) -> None:
+    (closure,) = chain.link(["first"]).linked
+    shutil.rmtree(directory / "index-v1")
+    assert load(directory, "first") == ([(closure.module_id, 7)], 1)
+    with Cache(directory) as cache:
+        assert cache.check().findings == ()
+        assert cache.get_target("second").module_id != closure.module_id
+
+
+def test_layers_and_bundles_leave_it_out(chain: Cache, directory: Path, tmp_path: Path) -> None:
+    chain.link(["first"])
+    assert load(tmp_path / "above", "first", layers=[str(directory)])[1] == 3
+    chain.export(["first"], tmp_path / "first.ccb")
+    with Cache(tmp_path / "other") as other:
+        assert set(other.import_bundle(tmp_path / "first.ccb")) == {"first", "second", "third"}
+        assert len(other.modules()) == 3
