@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cli_process import compcache
 from helpers import FreshProcessError, adder, caller, flip_byte, module_file, run_fresh, sum_of
 
 from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy
@@ -306,3 +308,40 @@ def test_graphs_are_of_the_modules_that_it_is_made_of(chain: Cache) -> None:
     before = chain.graph()
     chain.link(["first", "second"], into="set")
     assert chain.graph() == before
+
+
+def test_a_batch_links_what_it_has_compiled(directory: Path, tmp_path: Path) -> None:
+    files = {"inner.ll": adder("inner", 3), "outer.ll": caller("outer", "inner", plus=1)}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    done = compcache("--dir", directory, "batch", *[tmp_path / name for name in files], "--workers", "1", "--link", "both", "--quiet")
+    assert done.status == 0
+    found, modules = load(directory, "outer", "inner")
+    assert ([value for _, value in found], modules) == ([5, 4], 1)
+
+
+def test_the_command_says_what_it_links(chain: Cache, directory: Path) -> None:
+    assert compcache("--dir", directory, "link", "f*", "--into", "set").out == "linked first with code of 3 modules\n"
+    failed = compcache("--dir", directory, "link", "third")
+    assert (failed.status, "third was not linked" in failed.err) == (1, True)
+    assert compcache("--dir", directory, "link").status == 2
+    assert compcache("--dir", directory, "rm", "first", "--derived").out == "removed first\n"
+    assert len(chain.realizations("first")) == 1
+
+
+def test_an_index_that_is_made_again_knows_it(chain: Cache, directory: Path) -> None:
+    (closure,) = chain.link(["first"]).linked
+    shutil.rmtree(directory / "index-v1")
+    assert load(directory, "first") == ([(closure.module_id, 7)], 1)
+    with Cache(directory) as cache:
+        assert cache.check().findings == ()
+        assert cache.get_target("second").module_id != closure.module_id
+
+
+def test_layers_and_bundles_leave_it_out(chain: Cache, directory: Path, tmp_path: Path) -> None:
+    chain.link(["first"])
+    assert load(tmp_path / "above", "first", layers=[str(directory)])[1] == 3
+    chain.export(["first"], tmp_path / "first.ccb")
+    with Cache(tmp_path / "other") as other:
+        assert set(other.import_bundle(tmp_path / "first.ccb")) == {"first", "second", "third"}
+        assert len(other.modules()) == 3

@@ -37,6 +37,7 @@ _INTERRUPTED = 130
     "--worker-dir", metavar="DIR",
     help="With --scheduler: the directory of the cache on each worker's host. What they compile goes to $COMPCACHE_REMOTE.",
 )  # fmt: skip
+@click.option("--link", metavar="SET", help="Link the functions of all jobs into one image of this name, unless the batch was interrupted.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; failures are reported at the end.")
 @json_option
 @pass_session
@@ -48,6 +49,7 @@ def command(
     untrusted: bool,
     scheduler: str | None,
     worker_dir: str | None,
+    link: str | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -82,6 +84,8 @@ def command(
             raise click.UsageError(str(error)) from error
         except BatchInterrupted as interrupt:
             report = interrupt.report
+        if link is not None and not report.interrupted:
+            cache.link([name for job in (*report.built, *report.cached) for name in job.functions], into=link)
     _print(report, quiet=quiet, as_json=as_json)
     if report.interrupted:
         return _INTERRUPTED
