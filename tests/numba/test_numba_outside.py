@@ -41,8 +41,8 @@ _OF_FILES = (
     ("import _io", "digit(_io.open(PATH).read())"),
     ("import tokenize", "digit(tokenize.open(PATH).read())"),
     ("import fileinput", "digit(''.join(fileinput.input(PATH)))"),
-    ("import configparser", "(p := configparser.RawConfigParser(), p.read_string('[a]\\nb=' + p.BOOLEAN_STATES.__class__.__name__),"
-     " len(p.read(PATH[:-3] + '.ini')) + os.stat(PATH).st_size - 8)[2]"),
+    ("import configparser", ("(p := configparser.RawConfigParser(), p.read_string('[a]\\nb=' + p.BOOLEAN_STATES.__class__.__name__),"
+     " len(p.read(PATH[:-3] + '.ini')) + os.stat(PATH).st_size - 8)[2]")),
     ("import linecache", "digit(linecache.getline(PATH, 1))"),
     ("import subprocess", "digit(subprocess.run(['cat', PATH], capture_output=True).stdout.decode())"),
     ("", "digit(os.popen('cat ' + PATH).read())"),

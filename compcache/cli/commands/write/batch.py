@@ -85,7 +85,8 @@ def command(
         except BatchInterrupted as interrupt:
             report = interrupt.report
         if link is not None and not report.interrupted:
-            cache.link([name for job in (*report.built, *report.cached) for name in job.functions], into=link)
+            names = [name for done in (report.built, report.cached) for job in done for name in job.functions]
+            cache.link(names, into=link)
     _print(report, quiet=quiet, as_json=as_json)
     if report.interrupted:
         return _INTERRUPTED
