@@ -9,8 +9,34 @@ import pytest
 
 pytest.importorskip("numba")
 
-_PURE = ["builtins.len", "builtins.sorted", "builtins.getattr", "builtins.print", "math.sin", "cmath.exp", "operator.add", "operator.attrgetter", "itertools.product", "functools.wraps", "functools.reduce", "functools.lru_cache", "collections.namedtuple", "collections.OrderedDict", "re.compile", "string.Template", "textwrap.dedent", "types.SimpleNamespace", "typing.get_args", "copy.deepcopy", "warnings.warn", "contextlib.contextmanager", "inspect.signature", "inspect.getdoc", "os.path.join", "os.path.splitext", "os.fspath", "json.loads", "json.dumps", "hashlib.sha256", "fractions.Fraction", "io.StringIO", "ctypes.c_int", "ctypes.sizeof", "logging.getLogger", "threading.Lock", "base64.b64encode", "bisect.bisect", "colorsys.rgb_to_hls", "numpy.sum", "numpy.mean", "numpy.dtype", "numpy.float64", "numpy.zeros", "numpy.ones", "numpy.linspace", "numpy.asarray", "numpy.iinfo", "numpy.finfo", "numpy.result_type", "numpy.can_cast", "numpy.issubdtype", "numpy.dot", "numpy.linalg.solve", "numpy.linalg.inv", "numpy.sort", "numpy.add", "numpy.polyfit", "numpy.broadcast_shapes", "numpy.stack", "numpy.pad", "numpy.unique", "numpy.allclose", "numpy.array_equal", "numpy.lib.stride_tricks.as_strided", "numpy.meshgrid", "numpy.einsum", "numpy.kron", "numpy.median", "numpy.percentile", "numpy.fft.fft", "numpy.ndindex", "numpy.vectorize", "numba.njit", "numba.types.float64", "numba.typeof", "llvmlite.ir.IRBuilder"]
-_OUTSIDE = ["builtins.open", "builtins.eval", "builtins.input", "io.open", "io.FileIO", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "tokenize.open", "fileinput.input", "linecache.getline", "os.environ", "os.getenv", "os.getcwd", "os.stat", "os.access", "os.listdir", "os.popen", "os.system", "os.cpu_count", "os.urandom", "os.path.exists", "os.path.abspath", "os.path.expandvars", "os.path.expanduser", "os.path.realpath", "os.path.getmtime", "pathlib.Path", "pathlib.PosixPath", "glob.glob", "shutil.which", "shutil.disk_usage", "tempfile.gettempdir", "tempfile.mkdtemp", "filecmp.cmp", "mmap.mmap", "zipfile.ZipFile", "tarfile.open", "pkgutil.get_data", "importlib.import_module", "importlib.metadata.version", "importlib.metadata.distribution", "importlib.metadata.entry_points", "importlib.resources.files", "importlib.machinery.SourceFileLoader", "importlib.util.find_spec", "runpy.run_path", "configparser.ConfigParser", "sqlite3.connect", "shelve.open", "dbm.open", "pickle.loads", "marshal.loads", "subprocess.run", "socket.gethostname", "urllib.request.urlopen", "platform.node", "getpass.getuser", "locale.getlocale", "time.time", "datetime.datetime", "random.random", "secrets.token_bytes", "uuid.uuid4", "sys.modules", "sys._getframe", "sys.getrecursionlimit", "sys.getswitchinterval", "gc.get_threshold", "gc.get_objects", "threading.active_count", "threading.stack_size", "signal.getsignal", "faulthandler.is_enabled", "decimal.getcontext", "decimal.Decimal", "inspect.getsource", "inspect.stack", "ctypes.CDLL", "ctypes.util.find_library", "hashlib.file_digest", "logging.config.fileConfig", "numpy.load", "numpy.loadtxt", "numpy.genfromtxt", "numpy.fromfile", "numpy.memmap", "numpy.savez", "numpy.geterr", "numpy.getbufsize", "numpy.get_printoptions", "numpy.array2string", "numpy.random.rand", "numpy.random.default_rng", "numpy.lib.npyio.DataSource", "numba.get_num_threads", "numba.threading_layer", "numba.core.config.reload_config"]
+_PURE = str.split("""
+    builtins.len builtins.sorted builtins.getattr builtins.print math.sin cmath.exp operator.add operator.attrgetter itertools.product
+    functools.wraps functools.reduce functools.lru_cache collections.namedtuple collections.OrderedDict re.compile string.Template
+    textwrap.dedent types.SimpleNamespace typing.get_args copy.deepcopy warnings.warn contextlib.contextmanager inspect.signature
+    inspect.getdoc os.path.join os.path.splitext os.fspath json.loads json.dumps hashlib.sha256 fractions.Fraction io.StringIO
+    ctypes.c_int ctypes.sizeof logging.getLogger threading.Lock base64.b64encode bisect.bisect colorsys.rgb_to_hls
+    numpy.sum numpy.mean numpy.dtype numpy.float64 numpy.zeros numpy.ones numpy.linspace numpy.asarray numpy.iinfo numpy.finfo
+    numpy.result_type numpy.can_cast numpy.issubdtype numpy.dot numpy.linalg.solve numpy.linalg.inv numpy.sort numpy.add numpy.polyfit
+    numpy.broadcast_shapes numpy.stack numpy.pad numpy.unique numpy.allclose numpy.array_equal numpy.lib.stride_tricks.as_strided
+    numpy.meshgrid numpy.einsum numpy.kron numpy.median numpy.percentile numpy.fft.fft numpy.ndindex numpy.vectorize
+    numba.njit numba.types.float64 numba.typeof llvmlite.ir.IRBuilder
+    """)
+_OUTSIDE = str.split("""
+    builtins.open builtins.eval builtins.input io.open io.FileIO codecs.open gzip.open bz2.open lzma.open tokenize.open fileinput.input
+    linecache.getline os.environ os.getenv os.getcwd os.stat os.access os.listdir os.popen os.system os.cpu_count os.urandom os.path.exists
+    os.path.abspath os.path.expandvars os.path.expanduser os.path.realpath os.path.getmtime pathlib.Path pathlib.PosixPath glob.glob
+    shutil.which shutil.disk_usage tempfile.gettempdir tempfile.mkdtemp filecmp.cmp mmap.mmap zipfile.ZipFile tarfile.open pkgutil.get_data
+    importlib.import_module importlib.metadata.version importlib.metadata.distribution importlib.metadata.entry_points
+    importlib.resources.files importlib.machinery.SourceFileLoader importlib.util.find_spec runpy.run_path configparser.ConfigParser
+    sqlite3.connect shelve.open dbm.open pickle.loads marshal.loads subprocess.run socket.gethostname urllib.request.urlopen
+    platform.node getpass.getuser locale.getlocale time.time datetime.datetime random.random secrets.token_bytes uuid.uuid4
+    sys.modules sys._getframe sys.getrecursionlimit sys.getswitchinterval gc.get_threshold gc.get_objects threading.active_count
+    threading.stack_size signal.getsignal faulthandler.is_enabled decimal.getcontext decimal.Decimal inspect.getsource inspect.stack
+    ctypes.CDLL ctypes.util.find_library hashlib.file_digest logging.config.fileConfig
+    numpy.load numpy.loadtxt numpy.genfromtxt numpy.fromfile numpy.memmap numpy.savez numpy.geterr numpy.getbufsize
+    numpy.get_printoptions numpy.array2string numpy.random.rand numpy.random.default_rng numpy.lib.npyio.DataSource
+    numba.get_num_threads numba.threading_layer numba.core.config.reload_config
+    """)
 
 
 def _found(path: str) -> Any:
