@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from compcache.build.ir_text import lines_from, parse_head, passes_vectors, quote, references, split_at, unquote
 from compcache.digest import is_content_name
+from compcache.files import reraise_interrupt
 from compcache.formats.bodies import Body
 from compcache.images import platform_symbols
 
@@ -26,7 +27,7 @@ __all__ = ["IS_MODE", "MOST_INSTRUCTIONS", "offered_bodies", "quoted", "type_of"
 
 #: LLVM's own limit for functions that ThinLTO imports from other modules.
 MOST_INSTRUCTIONS = 100
-_MOST_LINES = 1000
+_MOST_LINES = 4 * MOST_INSTRUCTIONS
 _MOST_CONSTANT = 4096
 #: Attributes that say how all code of a function computes: bodies have none of these, and go into no code that has.
 IS_MODE = re.compile(
@@ -34,8 +35,9 @@ IS_MODE = re.compile(
 )
 
 _TOKEN = re.compile(r'[@%$!#]?"[^"]*"|@[-$._A-Za-z0-9]+')
+_TYPE_NAME = re.compile(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)')
 _STRING = re.compile(r'"[^"]*"')
-_TYPE = re.compile(r"(?:void|i\d+|half|bfloat|float|double|fp128|x86_fp80|ptr|[{\[<%].*)\Z")
+_TYPE = re.compile(r"(?:void|i\d+|half|bfloat|float|double|fp128|\w+_fp80|ptr|[{\[<%].*)\Z")
 _GROUP = re.compile(r" #(\d+)")
 _ATTRIBUTES = re.compile(r"attributes #(\d+) = \{ ?(.*?) ?\}")
 _ATTACHED = re.compile(r", !([-\w.]+) (!\d+)")
@@ -50,7 +52,7 @@ _OPCODES = re.compile(
     "load|store|getelementptr|[sz]ext|(?:fp)?trunc|fpext|fpto[us]i|[us]itofp|ptrtoint|inttoptr|bitcast|[if]cmp|phi|select|freeze|call"
 )
 _FORBIDDEN = re.compile(
-    r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|x86_amx|token|metadata !\w*\()"
+    r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|\w+_amx|token|metadata !\w*\()"
 )
 #: What functions, and calls, may say of themselves: nothing of it depends on where the code stands, or LLVM compares it when it inlines.
 _HARMLESS = re.compile(
@@ -123,7 +125,7 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
 
 def _expanded(text: str, types: Mapping[str, str]) -> str:
     for _ in range(8):
-        found = set(re.findall(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)', text))
+        found = set(_TYPE_NAME.findall(text))
         if not found:
             return text
         for name in sorted(found, key=len, reverse=True):
@@ -177,7 +179,7 @@ class _Module:
                     self._functions[found[0]] = chunk[start:]
         self._declared = {references(line)[0]: line for line in lines_from(text, "declare ") if "@" in line}
         self._variables = {references(line)[0]: line for line in lines_from(text, "@")}
-        self._types = lines_from(text, "%")
+        self._types = {line.partition(" = ")[0]: line for line in lines_from(text, "%")}
         self._nodes = dict(line.split(" = ", 1) for line in lines_from(text, "!") if line[1:2].isdigit())
         self._attributes = {match[1]: match[2] for line in lines_from(text, "attributes #") if (match := _ATTRIBUTES.fullmatch(line))}
 
@@ -187,7 +189,8 @@ class _Module:
         for symbol, name in self._wanted.items():
             try:
                 body = _Reader(self, symbol, name).read()
-            except (_NotOffered, ValueError, KeyError):
+            except (_NotOffered, ValueError, KeyError) as error:
+                reraise_interrupt(error)
                 continue
             found.append(body)
         return tuple(found)
@@ -226,9 +229,15 @@ class _Module:
         """What a node of metadata is."""
         return self._nodes[token]
 
-    def types(self) -> list[str]:
-        """The lines that name types."""
-        return self._types
+    def types_in(self, lines: Iterable[str]) -> list[str]:
+        """The lines that say what types are which these lines name, and those that they name."""
+        found: dict[str, None] = {}
+        waiting = [*lines]
+        for text in waiting:  # grows while it is walked
+            new = [name for name in _TYPE_NAME.findall(text) if name in self._types and name not in found]
+            found |= dict.fromkeys(new)
+            waiting += [self._types[name].partition(" = ")[2] for name in dict.fromkeys(new)]
+        return [self._types[name] for name in found]
 
 
 class _Reader:
@@ -256,10 +265,8 @@ class _Reader:
                 functions.append(self._function(self._module.function(symbol), written, is_local=True))
             else:
                 constants.append(self._constant(self._module.variable(symbol), written))
-        if self._instructions > MOST_INSTRUCTIONS:
-            raise _NotOffered
-        lines = [*self._module.types(), *constants, *functions, *self._declared.values(), *self._metadata()]
-        code = "\n".join([*lines, ""])
+        lines = [*constants, *functions, *self._declared.values(), *self._metadata()]
+        code = "\n".join([*self._module.types_in(lines), *lines, ""])
         if passes_vectors(code):
             raise _NotOffered
         return Body(self._name, self._instructions, code, tuple(self._natives), tuple(self._imports))
@@ -267,13 +274,13 @@ class _Reader:
     def _function(self, chunk: str, written: str, *, is_local: bool) -> str:
         head, _, inside = chunk.partition("\n")
         lines = inside.split("\n")
-        if len(lines) > _MOST_LINES:
+        self._instructions += _count(lines) if len(lines) <= _MOST_LINES else _MOST_LINES
+        if self._instructions > MOST_INSTRUCTIONS:
             raise _NotOffered
         plain = _STRING.sub('""', inside)
         if _FORBIDDEN.search(plain):
             raise _NotOffered
         first = self._head(head.removeprefix("define ").removesuffix("{").strip(), written, is_local=is_local)
-        self._instructions += _count(lines)
         return "\n".join([first, *[self._line(line) for line in lines if not line.lstrip().startswith("#dbg_")], "}"])
 
     def _head(self, head: str, written: str, *, is_local: bool) -> str:
