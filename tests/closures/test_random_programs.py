@@ -16,7 +16,7 @@ from compcache import Cache, ModuleSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-SEEDS = range(int(os.environ.get("COMPCACHE_TEST_SEEDS", "30")))
+SEEDS = range(int(os.environ.get("RANDOM_PROGRAMS", "30")))
 _RUN = """\
 from compcache import Cache
 result = []

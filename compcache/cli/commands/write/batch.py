@@ -85,8 +85,8 @@ def command(
         except BatchInterrupted as interrupt:
             report = interrupt.report
         if link is not None and not report.interrupted:
-            names = [name for done in (report.built, report.cached) for job in done for name in job.functions]
-            cache.link(names, into=link)
+            names = [job.functions for job in report.built] + [job.functions for job in report.cached]
+            cache.link([name for several in names for name in several], into=link)
     _print(report, quiet=quiet, as_json=as_json)
     if report.interrupted:
         return _INTERRUPTED
