@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import fnmatch
+import heapq
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.names import common_prefix, short, split
+from compcache.cli.names import common_prefix, literal_prefix, short, split
 from compcache.cli.output import Column, age_text, id_text, is_terminal, print_rows, printable, show_progress, size_text, time_text
 from compcache.cli.session import Session, pass_session
-from compcache.frontend import list_entries
+from compcache.frontend import list_entries, list_functions, list_modules
 from compcache.identity import label_of
+from compcache.publish.module_lists import base_of
 from compcache.usage.summaries import FunctionSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from compcache.usage.summaries import EntrySummary, ModuleSummary
 
@@ -63,32 +66,34 @@ def command(
     tabs between the fields: name, or label of several variants, signature, realizations, size in bytes, time, uses, time of the last one,
     problem; and, if there are layers, the directories that hold it. Of an entry of data (--all) the signature is 'entry' and its kind.
     """
-    found: list[Any]
+    rows: Iterator[Any]
     matches = _matcher(patterns) if patterns else None
     with session.read() as cache:
         if by_module:
-            found = [*cache.modules(progress=show_progress)]
+            rows = list_modules(cache, progress=show_progress)
             if matches:
-                found = [row for row in found if _selects(row, patterns, matches)]
+                rows = (row for row in rows if _selects(row, patterns, matches))
         else:
-            found = [*cache.functions(matches, folded=not unfolds, progress=show_progress)]
+            rows = list_functions(cache, literal_prefix(patterns), matches, folded=not unfolds, progress=show_progress)
             if unfolds:
-                found += [entry for entry in list_entries(cache) if not matches or matches(entry.name)]
-                found.sort(key=_SORTS["name"])
-    if sort != "name":  # already sorted by name
-        found.sort(key=_SORTS[sort])
-    rows = (found[::-1] if reverse else found)[:limit]
-    if as_lines:
-        print_json_lines(rows)
-    elif not rows and is_terminal() and not as_json:
-        what = "matches" if patterns else "is cached"
-        click.echo(f"nothing {what} in {printable(str(session.directory))}", err=True)
-    elif as_json:
-        print_json(rows)
-    elif by_module:
-        _print_modules(rows, cache.layers)
-    else:
-        _print_functions(rows, cache.layers)
+                entries = [entry for entry in list_entries(cache) if not matches or matches(entry.name)]
+                rows = heapq.merge(rows, entries, key=lambda row: (base_of(row[0]), row[0]))
+        if sort != "name" or reverse:  # else they are sorted, and need not be there all at once
+            found = list(rows) if sort == "name" else sorted(rows, key=_SORTS[sort])
+            rows = iter(found[::-1] if reverse else found)
+        rows = islice(rows, limit)
+        listed = list(rows) if is_terminal() else rows  # in a pipe they are printed as they come
+        if as_lines:
+            print_json_lines(listed)
+        elif not listed and not as_json:
+            what = "matches" if patterns else "is cached"
+            click.echo(f"nothing {what} in {printable(str(session.directory))}", err=True)
+        elif as_json:
+            print_json(list(listed))
+        elif by_module:
+            _print_modules(listed, cache.layers)
+        else:
+            _print_functions(listed, cache.layers)
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
@@ -109,21 +114,21 @@ def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
     return FunctionSummary(row.name, f"entry {row.kind}", 1, row.size, row.created, "", (row.module_id,), 0, 0.0, (row.directory,), 0)
 
 
-def _print_functions(rows: Sequence[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
+def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
     if is_terminal():
         _print_function_table(rows, layers)
         return
     print_rows(
         [],
-        [
+        (
             (name, signature, str(copies), str(size), time_text(created), str(uses), time_text(used), problem)
             + ((" ".join(directories),) if layers else ())
             for name, signature, copies, size, created, problem, _, uses, used, directories, *_ in map(_as_function, rows)
-        ],
+        ),
     )
 
 
-def _print_function_table(listed: Sequence[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
+def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
     rows = [*map(_as_function, listed)]
     names = [split(row.func_name) if row.variants == 1 else (row.func_name, f"{row.variants} variants") for row in rows]
     prefix = common_prefix([label for label, _ in names])
@@ -155,7 +160,7 @@ def _belongings(parts: int, entries: int) -> str:
     return ", ".join(f"{number} {one if number == 1 else several}" for number, one, several in counts if number)
 
 
-def _print_modules(rows: Sequence[ModuleSummary], layers: tuple[str, ...]) -> None:
+def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> None:
     columns = [
         Column("module"), Column("functions", True, spare=2), Column("size", True), Column("age", True, spare=3),
         Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),
@@ -166,14 +171,14 @@ def _print_modules(rows: Sequence[ModuleSummary], layers: tuple[str, ...]) -> No
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
     print_rows(
         columns + where,
-        [
+        (
             (
                 shown(row.module_id), str(len(row.functions)), size(row.size), age(row.created), str(row.uses),
                 age(row.last_used), row.cpu, row.llvm_version, row.image_kind,
                 _held([name for name, _ in row.functions]), *[row.directory][: len(where)],
             )
             for row in rows
-        ],
+        ),
     )  # fmt: skip
 
 
