@@ -20,10 +20,10 @@ import maintenance
 
 from compcache import Cache, frontend
 from compcache.files import read_file
+from compcache.publish.module_rows import load_rows
 from compcache.store import HOSTS, MODULE_FILES, MODULE_ROWS, Store
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_files import list_modules
-from compcache.usage.module_rows import load_rows
 from compcache.usage.size_estimate import add_to_estimate, remember_size
 
 if TYPE_CHECKING:

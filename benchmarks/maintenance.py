@@ -28,7 +28,7 @@ from compcache.build.slots import Resolution
 from compcache.digest import digest
 from compcache.files import Files
 from compcache.formats.graph import encode_graph, encode_notes
-from compcache.formats.host import ABI_VERSION, platform_name
+from compcache.formats.host import ABI_VERSION, platform_name, target_id
 from compcache.formats.manifest import IMAGE_SHARED, NO_ENTRY, FunctionRecord, NeedsRecord
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module, encode_needs
 from compcache.formats.records import ModuleRecord
@@ -36,7 +36,6 @@ from compcache.hit.recorder import recorder_for
 from compcache.publish import index_merge
 from compcache.publish.additions import add_module
 from compcache.store import Store
-from compcache.usage.module_rows import encode_rows, make_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,20 +57,19 @@ def publish(store: Store, number: int) -> None:
     key = digest([number.to_bytes(8, "little")])
     writer = ManifestWriter()
     host = store.host()
-    header = ModuleRecord(
-        key, "shared", platform_name(), host.cpu, host.features, "", host.adjustments, "22.1.0", ABI_VERSION
-    )
+    header = ModuleRecord(key, "shared", platform_name(), host.cpu, (host.features,), "", host.features, "22.1.0", "", "", ABI_VERSION)
     writer.add(encode_module(header))
     imports = ((1, f"function.{number - 1:08d}"),) if number % 10 else ()
     needs = writer.add(encode_needs(NeedsRecord(imports, (), (), ()))) if imports else 0
     name = f"function.{number:08d}"
-    offset = writer.add(encode_function(FunctionRecord(name, "f", "i64(i64)", "", 0, NO_ENTRY, needs)))
+    requirement = target_id(header.requirement(host.features))
+    offset = writer.add(encode_function(FunctionRecord(name, "f", "i64(i64)", requirement, 0, NO_ENTRY, needs)))
     table = b"CCMODULE" + (1).to_bytes(4, "little") + (2).to_bytes(4, "little") + key
     image = b"\x7fELF" + bytes(60) + table + bytes(4000)
     sections = image, writer.content(), graph_of(name, imports), b"", encode_notes(0.05, None, {})
     module_id = add_module(store, sections, [(name, offset, header.requirement())], target=bytes(8), flags=IMAGE_SHARED, key=key)
     store.stats.compiled(0.05)
-    store.stats.added(len(image), encode_rows([make_row(module_id, sections[1], sections[4])]))
+    store.stats.added(len(image))
     if number % 2:
         store.stats.hit(name, module_id)
 
@@ -124,7 +122,7 @@ def measure(root: str, modules: int, repeat: int, only: list[str]) -> None:
     chosen = {line: words for line, words in commands(modules).items() if not only or line in only}
     print(f"{'command':<52} {'CPU s':>8} {'elapsed':>8}")
     if not only:
-        for path in (Path(root) / "module-lists-v4").glob("*"):
+        for path in (Path(root) / "module-lists-v5").glob("*"):
             path.unlink()
         _show("ls, cold", [run(root, ["ls"])])
     for line, words in chosen.items():

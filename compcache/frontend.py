@@ -13,7 +13,7 @@ from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import Any
 
     from compcache.build.source import ModuleSource
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from compcache.miss.entries import PendingEntries
     from compcache.session import Session
     from compcache.store import ModuleFile
-    from compcache.usage.summaries import EntrySummary, GroupSummary
+    from compcache.usage.module_files import Progress
+    from compcache.usage.summaries import EntrySummary, FunctionSummary, GroupSummary, ModuleSummary
 
 __all__ = [
     "add_missing",
@@ -45,7 +46,9 @@ __all__ = [
     "is_checking",
     "is_on",
     "list_entries",
+    "list_functions",
     "list_groups",
+    "list_modules",
     "list_uncached",
     "note_uncached",
     "passes_vectors",
@@ -314,12 +317,45 @@ def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
     return tuple(entries_in(look_over_all(cache._store)))
 
 
-def list_groups(cache: Cache) -> tuple[GroupSummary, ...]:
-    """The groups that are stored (`Cache.add_modules`), with their members, sorted by name."""
+def list_groups(cache: Cache, names: Collection[str] | None = None) -> tuple[GroupSummary, ...]:
+    """The groups that are stored (`Cache.add_modules`), or those of these names, with their members, sorted by name."""
     cache._require_open()
     from compcache.usage.groups import groups
 
-    return tuple(groups(cache._store))
+    return tuple(groups(cache._store, names))
+
+
+def list_functions(
+    cache: Cache, prefix: str = "", match: Callable[[str], object] | None = None, *, folded: bool = False, progress: Progress | None = None
+) -> Iterator[FunctionSummary]:
+    """The functions that are stored, one by one: the first ones come at once, however many there are. See `Cache.functions` for the rest.
+
+    Args:
+        cache: the cache.
+        prefix: what their labels begin with, or their names where these have no label.
+        match: whether a function is listed, by its name.
+        folded: one summary for all functions of a label.
+        progress: called with (modules read, modules to read) now and then where lists of modules have to be made first.
+
+    Returns:
+        Summaries, sorted by label and name.
+    """
+    cache._require_open()
+    from compcache.usage.listings import listed_functions
+
+    return listed_functions(cache._store, progress, match, folded=folded, prefix=prefix)
+
+
+def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = None) -> Iterator[ModuleSummary]:
+    """The modules that are stored and whose ids begin with a prefix, one by one, in the order of `Cache.modules`.
+
+    Raises:
+        ValueError: `prefix` has other than hexadecimal digits.
+    """
+    cache._require_open()
+    from compcache.usage.listings import listed_modules
+
+    return listed_modules(cache._store, prefix, progress)
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:

@@ -51,7 +51,8 @@ __all__ = [
     "MERGED_LAYERS",
     "MODULES",
     "MODULE_FILES",
-    "MODULE_ROWS",
+    "MODULE_LISTS",
+    "PARTS",
     "PINS",
     "PLACES",
     "QUARANTINE",
@@ -109,14 +110,15 @@ class Place(Record):
 TAG = Place("CACHEDIR.TAG")
 MODULES = Place("modules-v1/<aa>/<module_id>.ccm", cleared=True)
 INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
+PARTS = Place("index-v1/<directories and time>.idx-part", derived=True, cleared=True)
 HOSTS = Place("hosts-v4/<boot and processor>.host", derived=True)
 LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
 BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
 CLOSURES = Place("closures-v1/<key of the function>.closure", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
-MODULE_ROWS = Place("module-lists-v4/modules", derived=True, cleared=True)
-MODULE_FILES = Place("module-lists-v4/files", derived=True, cleared=True)
+MODULE_LISTS = Place("module-lists-v5/<LL>-<digest>.list", derived=True, cleared=True)
+MODULE_FILES = Place("module-lists-v5/files", derived=True, cleared=True)
 JOURNALS = Place("stats/<host>.journal1")
 STATISTICS = Place("stats/<unique>.stats1")
 SIZE = Place("stats/size-v2", derived=True, cleared=True)
@@ -127,8 +129,8 @@ TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
-    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE,
-    PINS, UNCACHED, LOCKS, TEMPORARY, QUARANTINE,
+    TAG, MODULES, INDEX, PARTS, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_LISTS, MODULE_FILES, JOURNALS,
+    STATISTICS, SIZE, PINS, UNCACHED, LOCKS, TEMPORARY, QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.
 FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v", "notes-v")
@@ -250,7 +252,7 @@ class NullRecorder:
     def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
         """A module was compiled."""
 
-    def added(self, size: int, rows: list[bytes]) -> None:
+    def added(self, size: int) -> None:
         """A module was published."""
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
@@ -448,10 +450,10 @@ class Store:
         """Whether the directory has been used as a cache: an empty one has its places, too."""
         return any(self.present_names(self.directory(place)) for place in (MODULES, INDEX, HOSTS, UNCACHED, BUNDLES))
 
-    def module_ids(self) -> Iterator[bytes]:
-        """The ids of all modules on disk, in no order; for tools, never for look-ups."""
+    def module_ids(self, *fans: str) -> Iterator[bytes]:
+        """The ids of all modules on disk, or in these directories, in no order; for tools, never for look-ups."""
         base = self.directory(MODULES)
-        for fan in self.present_names(base):
+        for fan in fans or self.present_names(base):
             for name in self.present_names(f"{base}/{fan}"):
                 module_id = module_id_of(name)
                 if module_id is not None and name[:2] == fan:
@@ -554,7 +556,7 @@ class Store:
             self._checked_index = False  # an index that was there and goes is looked for again
         try:
             changed = look and self.index.refresh()
-            nothing = not self.index.segments and not self.index.problem and not self._checked_index
+            nothing = (self.index.unfinished or not self.index.segments) and not self.index.problem and not self._checked_index
         except OSError as error:
             reraise_interrupt(error)
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error

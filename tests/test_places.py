@@ -14,8 +14,9 @@ from helpers import PACKAGE_ROOT, adder, caller, constant
 
 from compcache import Cache, ModuleSource, PrunePolicy, frontend
 from compcache.inspect.uncached import note
+from compcache.publish.module_lists import ModuleLists, write_list
 from compcache.signing.keys import new_key
-from compcache.store import BUNDLES, FORMER_DIRECTORIES, MODULES, PLACES, QUARANTINE, TAG, TEMPORARY, Place
+from compcache.store import BUNDLES, FORMER_DIRECTORIES, MODULES, PARTS, PLACES, QUARANTINE, TAG, TEMPORARY, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,6 +119,10 @@ def everything(cache: Cache) -> Cache:
         layered.export(["below"], f"{layer}.ccb")
     with Cache(cache.path, layers=[f"{layer}.ccb"]) as bundled:
         bundled.get_target("below")
+    for segment in root.index.segments:  # as if there were many modules, and somebody rebuilt the index
+        write_list(root, segment.name, [(row, 1) for row in ModuleLists(root).all_rows()] * 600)
+    with open(root.path(PARTS, "begun.idx-part"), "wb"):
+        pass
     return cache
 
 
@@ -163,7 +168,7 @@ def test_clear_leaves_what_is_of_no_kind(cache: Cache) -> None:
 def test_check_names_what_is_of_no_kind(cache: Cache) -> None:
     cache.add_module(ModuleSource(constant("one", 1)))
     expected = set()
-    for name in ("modules-v1/zz", "index-v1", "pins-v1", "module-lists-v4", "stats", "locks"):
+    for name in ("modules-v1/zz", "index-v1", "pins-v1", "module-lists-v5", "stats", "locks"):
         path = f"{cache.path}/{name}/a stranger"
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb"):

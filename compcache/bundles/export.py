@@ -15,20 +15,20 @@ from compcache.formats.manifest import decode_function
 from compcache.formats.records import decode_module
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import unique_name
+from compcache.publish.module_rows import make_row
 from compcache.publish.packs import encode_pack, entries_of, holding, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.store import SIGNATURES
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
 from compcache.targets.processor_words import processor_with
-from compcache.usage.module_rows import make_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from compcache.formats.host import Processor
+    from compcache.publish.module_rows import Row
     from compcache.signing.keys import SecretKey
     from compcache.store import Store
-    from compcache.usage.module_rows import Row
 
 __all__ = ["export"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -49,7 +50,14 @@ def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
     def selected(name: str) -> bool:
         return name.startswith(incomplete) and name.isprintable()
 
-    return _ask(ctx, lambda cache: [summary.func_name for summary in cache.functions(selected)])
+    def stored(cache: Cache) -> list[str]:
+        from compcache.frontend import list_functions
+
+        prefixes = dict.fromkeys((incomplete, incomplete.rpartition("-")[0] or incomplete))  # what is cut may be a label and some digits
+        found = [row.func_name for prefix in prefixes for row in islice(list_functions(cache, prefix, selected), _MAX_NAMES)]
+        return sorted(set(found))
+
+    return _ask(ctx, stored)
 
 
 def complete_pinned(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

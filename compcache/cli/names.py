@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import click
 
 from compcache.cli.output import is_terminal, printable
 from compcache.errors import NotCachedError
-from compcache.frontend import list_groups, list_uncached
+from compcache.frontend import list_functions, list_groups, list_uncached
 from compcache.identity import label_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.usage.summaries import GroupSummary
 
-__all__ = ["by_last_part", "common_prefix", "groups_among", "resolve", "resolve_all", "short", "split"]
+__all__ = ["by_last_part", "common_prefix", "groups_among", "literal_prefix", "resolve", "resolve_all", "short", "split"]
 
 _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 3
@@ -63,12 +64,17 @@ def _matching(cache: Cache, name: str) -> Sequence[str]:
         return [name]
     if _GLOB.search(name):
         matches = re.compile(fnmatch.translate(name)).match
-        found = [summary.func_name for summary in cache.functions(matches)]
+        found = [summary.func_name for summary in list_functions(cache, literal_prefix((name,)), matches)]
         return [name] if name in found else found
-    labelled = cache.labelled(name) or [summary.func_name for summary in cache.functions(name.__eq__)]
-    return labelled or [
-        function for group in list_groups(cache) if group.name == name for function in group.functions if cache.has(function)
-    ]
+    labelled = cache.labelled(name) or [summary.func_name for summary in list_functions(cache, label_of(name) or name, name.__eq__)]
+    return labelled or [function for group in list_groups(cache, [name]) for function in group.functions if cache.has(function)]
+
+
+def literal_prefix(patterns: Sequence[str]) -> str:
+    """What the labels of all functions begin with that one of these globs can match."""
+    starts = [_GLOB.split(pattern, maxsplit=1)[0].partition("-")[0] for pattern in patterns] or [""]
+    alike = takewhile(lambda letters: len({*letters}) == 1, zip(*starts, strict=False))
+    return "".join(first for first, *_ in alike)
 
 
 def by_last_part(cache: Cache, name: str) -> str:
@@ -94,7 +100,7 @@ def by_last_part(cache: Cache, name: str) -> str:
 def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:
     """Those of the NAMEs that are names of groups, and not of functions."""
     wanted = [name for name in names if not cache.has(name)]
-    return {group.name: group for group in list_groups(cache) if group.name in wanted} if wanted else {}
+    return {group.name: group for group in list_groups(cache, wanted)} if wanted else {}
 
 
 def short(func_name: str) -> str:

@@ -41,7 +41,7 @@ from compcache.usage.ledger import read_ledger
 from compcache.usage.limits import effective_limit
 from compcache.usage.linked import linked_closures
 from compcache.usage.module_files import list_modules
-from compcache.usage.module_rows import load_rows
+from compcache.usage.snapshot import load_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,7 +89,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
 
 def _all_functions(store: Store) -> list[str]:
     """All functions that can be called; modules that are linked closures themselves add none."""
-    rows = load_rows(store, list_modules(store), lambda: read_ledger(store).rows())
+    rows = load_rows(store, list_modules(store))
     return sorted({
         name
         for row in rows.values()

@@ -315,6 +315,7 @@ class Index:
         "problem",
         "suffix",
         "temporary",
+        "unfinished",
     )
 
     def __init__(
@@ -333,6 +334,7 @@ class Index:
         self.damaged: dict[str, str] = {}
         self.owners: frozenset[int] | None = None  # the users whose files are used; None: of all
         self.vouching: frozenset[int] | None = None  # of these, those whose stamps are believed
+        self.unfinished = False  # it is being rebuilt: what it has is not all
         self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
         self._ranks: dict[bytes, int] = {}
 
@@ -367,6 +369,7 @@ class Index:
             self.problem = f"{self.directory} cannot be read: {error.strerror}"
             return []
         left_out = self.damaged.keys() | self.ignored
+        self.unfinished = any(name.endswith(self.suffix + "-part") for name in found)
         names = [name for name in found if _is_segment_name(name, self.suffix) and name not in left_out]
         return sorted(names, key=lambda name: (-_level_of(name), name))
 

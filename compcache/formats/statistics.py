@@ -2,24 +2,24 @@
 
 A journal is what the processes of one host append to, each write one batch: an empty line,
 lines of text, and ``= `` with a check of these. A line is ``time counter amount [module_id [name key]]`` for an
-event, or ``row <hex>`` for an item of the module rows of modules that were added. A batch that is torn does not count.
+event. A batch that is torn does not count.
 A journal that was renamed to the name of a sum is sealed: no process opens it to append any more.
 
 A sum is published once, complete or not at all::
 
-    magic "CCSTATS1" | four section lengths u32 | counters | uses | inputs | rows | check of all before it
+    magic "CCSTATS1" | four section lengths u32 | counters | uses | inputs | check of all before it
 
 (little-endian). *Counters* are rows of ``hour u32 | value f64 | name length u8 | name``: what was counted in
 that hour since the epoch. *Uses* are rows of ``name key | module_id | count u64 | last use f64``; a name key of
 zeros counts the processes that loaded the module and whose saved seconds are not in the counters yet, a module_id of
 zeros the misses of the name. *Inputs*
 are the names, one per line, of the files that were folded into this one: who finds both counts only this one,
-so that a fold that was interrupted counts nothing twice. *Rows* are items of the module rows of modules that were
-added (`compcache.usage.module_rows.encode_rows`), opaque here.
+so that a fold that was interrupted counts nothing twice. The last section is empty; earlier versions had rows of modules in it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception class
 
@@ -31,44 +31,43 @@ from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     Counters = Mapping[tuple[int, str], float]
     Uses = Mapping[tuple[bytes, bytes], tuple[int, float]]
 
-__all__ = ["HEAD_SIZE", "LOADS_KEY", "MISSES_ID", "StatsFile", "decode_stats", "encode_stats", "read_inputs", "size_of_rows"]
+__all__ = ["LOADS_KEY", "MISSES_ID", "StatsFile", "UsesInSum", "decode_stats", "encode_stats", "read_inputs"]
 
 #: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
 LOADS_KEY = bytes(KEY_SIZE)
 
 _HEAD = Struct("<8s4I")
-HEAD_SIZE = _HEAD.size
 _COUNTER = Struct("<IdB")
 _END_OF_TIME = HOUR << 32  # seconds; hours are stored in 32 bits
 _MAX_AMOUNT = 1e15  # of anything that is counted: no sum of these is infinite
 _USE = Struct("<16s16sQd")
 _MAGIC = b"CCSTATS1"
+_PAGE = 128  # uses that are read at a time
 
 
 class StatsFile(Record):
     """The content of one file of `size` bytes: counters by (hour, name), uses by (name key, module_id) as (count, last use)."""
 
-    __slots__ = ("counters", "inputs", "rows", "size", "uses")
+    __slots__ = ("counters", "inputs", "size", "uses")
     counters: dict[tuple[int, str], float]
     inputs: tuple[str, ...]
-    rows: bytes
     size: int
     uses: dict[tuple[bytes, bytes], tuple[int, float]]
 
 
-def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = (), rows: bytes = b"") -> bytes:
+def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = ()) -> bytes:
     """The bytes of a statistics file."""
     texts = [(hour, value, name.encode()) for (hour, name), value in counters.items()]
     sections = [
         b"".join([_COUNTER.pack(hour, value, len(name)) + name for hour, value, name in texts]),
         b"".join([_USE.pack(*key, *value) for key, value in uses.items()]),
         "\n".join(inputs).encode(),
-        rows,
+        b"",
     ]
     data = b"".join([_HEAD.pack(_MAGIC, *map(len, sections)), *sections])
     return data + check(data)
@@ -98,10 +97,7 @@ def decode_stats(data: bytes) -> StatsFile:
             for name, module, count, last in _USE.iter_unpack(sections[1])
             if 0 <= last < _END_OF_TIME  # NaN is neither
         }
-        return StatsFile(
-            counters=_decode_counters(sections[0]), inputs=tuple(sections[2].decode().split()), rows=sections[3], size=len(data), uses=uses
-        )
-
+        return StatsFile(counters=_decode_counters(sections[0]), inputs=tuple(sections[2].decode().split()), size=len(data), uses=uses)
     except (StructError, ValueError) as error:
         reraise_interrupt(error)
         raise FormatError(f"the statistics file does not decode: {error}") from error
@@ -111,22 +107,18 @@ def decode_journal(data: bytes) -> StatsFile:
     """The counts in the complete batches of a journal; torn or damaged ones are left out."""
     counters: dict[tuple[int, str], float] = {}
     uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
-    rows: list[bytes] = []
     for part in data.split(b"\n\n"):  # an empty line is before each batch, and in none
         text, _, expected = part.strip(b"\n").rpartition(b"\n" + BATCH_END.encode())
         if text and check(text).hex().encode() == expected:
-            _add_batch(counters, uses, rows, text.decode("utf-8", "replace").split("\n"))
-    return StatsFile(counters=counters, inputs=(), rows=b"".join(rows), size=len(data), uses=uses)
+            _add_batch(counters, uses, text.decode("utf-8", "replace").split("\n"))
+    return StatsFile(counters=counters, inputs=(), size=len(data), uses=uses)
 
 
-def _add_batch(
-    counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, bytes], tuple[int, float]], rows: list[bytes], lines: list[str]
-) -> None:
+def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, bytes], tuple[int, float]], lines: list[str]) -> None:
     try:
         for line in lines:  # of half a million, after a long batch
             first, counter, *rest = line.split(" ")
-            if first == "row":
-                rows.append(bytes.fromhex(counter))
+            if first == "row":  # of an earlier version, which kept there what is in lists of modules now
                 continue
             when = float(first)
             amount = float(rest[0])
@@ -145,9 +137,56 @@ def _add_batch(
         return  # of another version
 
 
-def size_of_rows(head: bytes) -> int | None:
-    """The bytes of module rows in the sum that begins with `head` (`HEAD_SIZE` bytes); None where it is not a sum."""
-    return _HEAD.unpack(head)[-1] if len(head) == HEAD_SIZE and head.startswith(_MAGIC) else None
+class UsesInSum:
+    """The uses in a sum, looked up by module: `read(offset, size)` gives pieces of it, of which the check of the whole says nothing.
+
+    Raises:
+        FormatError: it is not a sum of `size` bytes.
+    """
+
+    __slots__ = ("_count", "_firsts", "_read", "_start", "inputs")
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        head = read(0, _HEAD.size)
+        if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
+            raise FormatError("this is not a sum of statistics")
+        _, counters, uses, *rest = _HEAD.unpack(head)
+        if _HEAD.size + counters + uses + sum(rest) + CHECK_SIZE != size or uses % _USE.size:
+            raise FormatError("the statistics file is incomplete")
+        self._read = read
+        self._start = _HEAD.size + counters
+        self._count = uses // _USE.size
+        self._firsts: dict[int, bytes] = {}
+        self.inputs = read_inputs(read)
+
+    def counters(self) -> dict[tuple[int, str], float]:
+        """The counters by (hour, name)."""
+        try:
+            return _decode_counters(self._read(_HEAD.size, self._start - _HEAD.size))
+        except (StructError, ValueError) as error:
+            reraise_interrupt(error)
+            raise FormatError(f"the statistics file does not decode: {error}") from error
+
+    def of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
+        """The name keys under which a module was used, or this one alone, each with the number of uses and the time of the last one."""
+        wanted = module_id + key
+        page = max(bisect_left(range(-(-self._count // _PAGE)), wanted, key=self._first_of) - 1, 0)
+        while page * _PAGE < self._count:
+            data = self._read(self._start + page * _PAGE * _USE.size, min(_PAGE, self._count - page * _PAGE) * _USE.size)
+            for name, module, count, last in _USE.iter_unpack(data[: len(data) // _USE.size * _USE.size]):
+                if module > module_id or (key and module == module_id and name > key):
+                    return
+                if (module + name).startswith(wanted) and 0 <= last < _END_OF_TIME:
+                    yield name, (count, last)
+            page += 1
+
+    def _first_of(self, page: int) -> bytes:
+        """The module and the name key of the first use on a page, which are in order."""
+        first = self._firsts.get(page)
+        if first is None:
+            data = self._read(self._start + page * _PAGE * _USE.size, 2 * KEY_SIZE)
+            first = self._firsts[page] = data[KEY_SIZE:] + data[:KEY_SIZE]
+        return first
 
 
 def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:

@@ -94,10 +94,10 @@ class LoggingRecorder(NullRecorder):
         _logger.debug("compiled %s in %s", shown, _time(seconds))
         self._counts.compiled(seconds)
 
-    def added(self, size: int, rows: list[bytes]) -> None:
+    def added(self, size: int) -> None:
         """A module was published."""
         _logger.debug("stored %d bytes", size)
-        self._counts.added(size, rows)
+        self._counts.added(size)
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
         """Something happened."""

@@ -48,7 +48,7 @@ class Recorder:
     """
 
     __slots__ = (
-        "_directory", "_events", "_files", "_flushed", "_is_long", "_loaders", "_registered", "_rows", "_seen", "_told", "unaccounted",
+        "_directory", "_events", "_files", "_flushed", "_is_long", "_loaders", "_registered", "_seen", "_told", "unaccounted",
     )  # fmt: skip
 
     def __init__(self, files: Tree, root: str) -> None:
@@ -62,7 +62,6 @@ class Recorder:
     def forget(self) -> None:
         """Start anew, as a forked child must: its parent writes what was counted before."""
         self._events: list[tuple[float, str, float, str, bytes]] = []
-        self._rows: list[bytes] = []
         self._flushed = 0.0
         self._seen: dict[bytes, object] = {}
         self._told = time()  # when the journal was told what is held in memory
@@ -100,9 +99,8 @@ class Recorder:
         self.count("compilations")
         self.count("compile_seconds", seconds)
 
-    def added(self, size: int, rows: list[bytes]) -> None:
-        """A module was published; `rows` are items of its row in the list of modules."""
-        self._rows.extend(rows)
+    def added(self, size: int) -> None:
+        """A module was published."""
         self.count("added_modules")
         self.count("added_bytes", size)
 
@@ -161,7 +159,6 @@ class Recorder:
         for (hour, counter, func_name), amount in sums.items():
             missed = f" {MISSES_ID.hex()} {name_key(func_name).hex()}" if func_name else ""
             lines.append(f"{hour} {counter} {amount}{missed}")
-        lines += [f"row {row.hex()}" for row in dict.fromkeys(_drain(self._rows))]
         if not self._write(encode_batch(lines)) and len(events) < _MOST_KEPT:
             self._events += events  # the directory is made by the first addition
 

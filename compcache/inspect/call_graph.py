@@ -13,9 +13,10 @@ from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED, decode_graph
 from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
+from compcache.publish.module_lists import ModuleLists
+from compcache.publish.module_reader import ModuleSections, read_graph
 from compcache.usage import listings
 from compcache.usage.linked import linked_closures
-from compcache.usage.module_reader import ModuleSections, read_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Loader
     from compcache.store import Store
     from compcache.usage.module_files import Progress
+    from compcache.usage.summaries import ModuleSummary
 
 __all__ = ["cache_graph", "function_graph", "whole_graph"]
 
@@ -156,7 +158,22 @@ def cache_graph(
     roots = list(dict.fromkeys(names))
     if not reverse:
         return function_graph(store, loader, roots)
-    return _users(whole_graph(store, progress), store, roots)
+    return _users(whole_graph(store, progress, _using(store, roots)), store, roots)
+
+
+def _using(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
+    """The modules that hold the roots, or import what these hold, and so on."""
+    found: dict[str, ModuleSummary] = {}
+    places = [ModuleLists(place) for place in (store, *store.layers)]
+    names = set(roots)
+    known = {module_id for lists in places for name in names for module_id in lists.holders(name) | lists.importers(name)}
+    while known:
+        rows = listings.modules_of(store, known)
+        found.update({row.module_id: row for row in rows})
+        names = {name for row in rows for name, _ in row.functions}
+        users = {module_id for lists in places for name in names for module_id in lists.importers(name)}
+        known = {module_id for module_id in users if module_id.hex() not in found} - known
+    return list(found.values())
 
 
 def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
@@ -212,17 +229,19 @@ class _Looked:
             return None
 
 
-def whole_graph(store: Store, progress: Progress | None = None) -> FunctionGraph:
-    """All functions and what they depend on. Every module is read once, and what cannot be read is left out.
+def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[ModuleSummary] | None = None) -> FunctionGraph:
+    """All functions, or those of some modules, and what they depend on. Every module is read once, and what cannot be read is left out.
 
     Args:
         store: the directory.
         progress: called with (modules read, modules to read) now and then.
+        among: the modules; None for all.
     """
     realized: dict[str, list[bytes]] = {}
     problems: dict[bytes, str] = {}
     derived = {module_id.hex() for module_id in linked_closures(store)}
-    for module in [module for module in listings.modules(store, progress) if module.module_id not in derived]:
+    found = listings.modules(store, progress) if among is None else among
+    for module in (module for module in found if module.module_id not in derived):
         module_id = bytes.fromhex(module.module_id)
         problems[module_id] = module.problem
         for name, _ in module.functions:

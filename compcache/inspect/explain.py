@@ -17,7 +17,7 @@ from compcache.inspect.names import suggestion
 from compcache.inspect.passed_over import passed_over
 from compcache.inspect.separate_state import SeparateState, separate_state
 from compcache.inspect.uncached import Refusal, read_all
-from compcache.usage.module_reader import read_notes
+from compcache.publish.module_reader import read_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -192,16 +192,14 @@ def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, s
 
 def _stored(store: Store, func_name: str, label: str, progress: Progress | None) -> list[tuple[float, str, bytes]]:
     """The other stored functions of a label, the latest first: when, under which name, in which module."""
-    from compcache.usage.snapshot import look_over
+    from compcache.publish.module_lists import ModuleLists
+    from compcache.usage.snapshot import statuses_of
 
-    present, rows, _ = look_over(store, progress)
-    same = [
-        (present[module_id].modified, name, module_id)
-        for module_id, row in rows.items()
-        for name in row.names
-        if name != func_name and name.startswith(label) and _belongs(label_of(name), label)
-    ]
-    return sorted(same, reverse=True)
+    lists = ModuleLists(store, progress)
+    found = [(name, module_id) for prefix in (f"{label}\0", f"{label}(") for name, module_id in lists.functions(prefix)]
+    found = [(name, module_id) for name, module_id in found if name != func_name and _belongs(label_of(name), label)]
+    present = statuses_of(store, {module_id for _, module_id in found})
+    return sorted([(present[module_id].modified, name, module_id) for name, module_id in found if module_id in present], reverse=True)
 
 
 def _overloads(store: Store, loader: Loader, func_name: str, same: list[tuple[float, str, bytes]]) -> tuple[Overload, ...]:

@@ -16,11 +16,11 @@ from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
 from compcache.inspect.provenance import provenance
 from compcache.interrupts import suppress
+from compcache.publish.module_reader import read_graph, read_notes
 from compcache.store import INDEX, MODULES, QUARANTINE
 from compcache.targets.processor_words import names_in
-from compcache.usage.ledger import read_ledger
+from compcache.usage.ledger import Uses
 from compcache.usage.listings import belongings
-from compcache.usage.module_reader import read_graph, read_notes
 
 if TYPE_CHECKING:
     from compcache.formats.graph import ModuleGraph
@@ -117,10 +117,10 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
 
 
 def cache_info(store: Store, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
-    """The cache as a whole, counted by the directory, the list of modules and the statistics: only modules that are not listed are opened.
+    """The cache as a whole, counted by what the lists of modules say of themselves, or one by one where there are few; see `CacheInfo`.
 
     `max_size` is the limit that the cache was opened with, as for `Cache`; `progress` is called with (files, all files)
-    now and then while the status of module files is asked for.
+    now and then while lists are made.
     """
     from compcache import __version__
     from compcache.build import codegen
@@ -130,14 +130,11 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     from compcache.images.making import usual_kind
     from compcache.publish.host_file import describe_host
     from compcache.usage.limits import effective_limit
-    from compcache.usage.module_files import list_modules
-    from compcache.usage.module_rows import load_rows
+    from compcache.usage.snapshot import count_modules
     from compcache.usage.statistics import hits_and_misses
     from compcache.usage.whole_directories import other_formats
 
-    present = list_modules(store, progress)
-    rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress).values()
-    names = [name for row in rows for name in row.names]
+    counts = count_modules(store, progress)
     hits, misses = hits_and_misses(store)
     machine = describe_host(store, keep=False)  # a question creates nothing
     return CacheInfo(
@@ -145,10 +142,10 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         exists=os.path.isdir(store.root),
         format=f"{MODULES.directory}, {INDEX.directory}",
         other_formats=tuple(other_formats(store)),
-        modules=len(present) - sum(row.is_pack for row in rows),
-        functions=len(set(names)),
-        realizations=len(names),
-        size=sum(status.size for status in present.values()),
+        modules=counts.modules,
+        functions=counts.names,
+        realizations=counts.realizations,
+        size=counts.size,
         max_size=effective_limit(max_size, store.root),
         hits=hits,
         misses=misses,
@@ -203,8 +200,8 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         notes = read_notes(module)
         has_code = module.footer().bitcode > 0
     identity = notes.get("identity")
-    used = read_ledger(store).uses
     key = name_key(func_name)
+    used = Uses(store).of([bytes.fromhex(copy.module_id) for copy in copies]).uses
     parts, entries = belongings(store, func_name)
     return FunctionReport(
         func_name=func_name,

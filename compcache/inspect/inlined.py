@@ -8,7 +8,7 @@ from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED
 from compcache.formats.manifest import decode_function
-from compcache.usage.module_reader import read_graph
+from compcache.publish.module_reader import read_graph
 
 if TYPE_CHECKING:
     from compcache.store import Store

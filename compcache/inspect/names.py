@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeVar
 
 from compcache.identity import label_of
-from compcache.usage.listings import functions
+from compcache.publish.module_lists import ModuleLists
+from compcache.usage.snapshot import statuses_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from compcache.store import Store
 
 __all__ = ["labelled", "suggestion"]
 
+T = TypeVar("T")
 _MAX_COMPARED = 2_000
 _LEAST_LIKE = 0.6
 _MAX_LENGTHS_APART = 4
@@ -27,7 +33,18 @@ def labelled(store: Store, label: str) -> tuple[str, ...]:
         own = label_of(name)
         return own == label or (prefix is not None and own == head and name.startswith(prefix))
 
-    return tuple([summary.func_name for summary in functions(store, None, belongs)])
+    return _stored(store, belongs, *[f"{base}\0" for base in (label, head) if base])
+
+
+def _stored(store: Store, select: Callable[[str], bool], *prefixes: str) -> tuple[str, ...]:
+    """The stored functions that are selected among those whose bases begin with a prefix, sorted."""
+    names: set[str] = set()
+    for place in (store, *store.layers):
+        lists = ModuleLists(place)
+        found = [each for prefix in prefixes for each in lists.functions(prefix) if each[0] not in names and select(each[0])]
+        present = statuses_of(place, {module_id for _, module_id in found})
+        names.update([name for name, module_id in found if module_id in present])
+    return tuple(sorted(names))
 
 
 def suggestion(store: Store, name: str) -> str:
@@ -47,18 +64,24 @@ def suggestion(store: Store, name: str) -> str:
 def _near(store: Store, name: str) -> str | None:
     from difflib import get_close_matches
 
-    def may_be_near(other: str) -> bool:
-        whole = label_of(other) or other
-        return min(abs(len(text) - len(name)) for text in (whole, _last_part(whole))) <= _MAX_LENGTHS_APART
-
-    found = functions(store, None, may_be_near)[:_MAX_COMPARED]
-    known = dict.fromkeys([label_of(each.func_name) or each.func_name for each in found])
+    parts: dict[str, str] = {}  # who gives no package
+    known: dict[str, None] = {}
+    for lists in [ModuleLists(place) for place in (store, *store.layers)]:
+        known.update(dict.fromkeys(_likely(name, lists.bases, str)))
+        parts.update(_likely(name, lists.last_parts, itemgetter(0)))
     whole: list[str] = get_close_matches(name, known, n=1, cutoff=_LEAST_LIKE)
     if whole:
         return whole[0]
-    parts = {_last_part(label): label for label in known}  # who gives no package
+    parts.update({label.rpartition(".")[2]: label for label in known})
     return next((parts[part] for part in get_close_matches(name, parts, n=1, cutoff=_LEAST_LIKE)), None)
 
 
-def _last_part(label: str) -> str:
-    return label.rpartition(".")[2]
+def _likely(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:
+    """Some of what is stored and about as long as the name, first what begins as the name does."""
+    found: dict[T, None] = {}
+    length = len(name)
+    while len(found) < _MAX_COMPARED and length >= 0:
+        some = islice(starting_with(name[:length]), 4 * _MAX_COMPARED)
+        found.update(dict.fromkeys([each for each in some if abs(len(text(each)) - len(name)) <= _MAX_LENGTHS_APART]))
+        length = length // 2 if length else -1
+    return list(found)[:_MAX_COMPARED]

@@ -13,8 +13,8 @@ from compcache.formats.order import order_of
 from compcache.formats.records import decode_module
 from compcache.inspect.descriptions import Provenance, Signer
 from compcache.interrupts import suppress
+from compcache.publish.module_reader import read_notes
 from compcache.store import SIGNATURES
-from compcache.usage.module_reader import read_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from compcache.depgraph import DependencyGraph
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import MERGED
-from compcache.usage.module_reader import read_graph
+from compcache.publish.module_reader import read_graph
 
 if TYPE_CHECKING:
     from compcache.formats.graph import ModuleGraph

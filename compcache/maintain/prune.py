@@ -33,12 +33,13 @@ from compcache.publish.index_merge import (
     unrepeated,
 )  # fmt: skip
 from compcache.publish.locks import wait_lock
+from compcache.publish.module_rows import read_row
 from compcache.publish.packs import clean_packs, stored_packs
 from compcache.publish.removal import remove_file
 from compcache.store import QUARANTINE, STATISTICS
 from compcache.usage.ledger import fold, last_uses_since, read_ledger, settle
 from compcache.usage.module_files import list_modules
-from compcache.usage.module_rows import load_rows
+from compcache.usage.snapshot import load_rows
 from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ if TYPE_CHECKING:
     from compcache.formats.makers import Maker
     from compcache.maintain.policy import Plan
     from compcache.maintain.unindexed import Unindexed
+    from compcache.publish.module_rows import Platform, Row
     from compcache.store import Store
     from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import FileStatus, Progress
-    from compcache.usage.module_rows import Platform, Row
 
 __all__ = ["PruneProposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
 
@@ -222,8 +223,8 @@ def _read_entries(
         return [], None
     rows: dict[bytes, Row] = {}
 
-    def read_rows(ledger: Ledger) -> None:
-        rows.update(load_rows(store, present, ledger.rows, progress))
+    def read_rows(_: Ledger) -> None:
+        rows.update(load_rows(store, present, progress))
 
     def seconds_of(module_id: bytes) -> float:
         return rows[module_id].seconds if module_id in rows else 0.0
@@ -337,8 +338,7 @@ def _spared(store: Store, plan: Plan, present: Mapping[bytes, object], ledger: L
         for name in removal.entry.functions:
             providers.setdefault(name, []).append(removal.entry)
     newcomers = [module_id for module_id in store.module_ids() if module_id not in present]
-    rows = load_rows(store, newcomers, dict, store_result=False) if newcomers else {}
-    wanted = [name for row in rows.values() for name in row.imports]
+    wanted = [name for row in map(partial(read_row, store), newcomers) if row is not None for name in row.imports]
     wanted += [name for name in pinned(store) if name in providers]
     used = last_uses_since(store, ledger) if ledger is not None else {}
     spared: set[bytes] = set()
@@ -353,6 +353,16 @@ def _spared(store: Store, plan: Plan, present: Mapping[bytes, object], ledger: L
                 wanted += [other for other in entry.imports if other not in seen]
                 seen.update(entry.imports)
     return spared
+
+
+class _Absent:
+    """The modules that are not there."""
+
+    def __init__(self, is_there: Callable[[bytes], bool]) -> None:
+        self._is_there = is_there
+
+    def __contains__(self, module_id: object) -> bool:
+        return not (isinstance(module_id, bytes) and self._is_there(module_id))
 
 
 def rewrite_index(store: Store, present: Container[bytes], gone: Collection[bytes]) -> None:
@@ -389,7 +399,8 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Collection[byte
                         keep_newest(modules, data)
                 functions.update([e for e in function_entries(segment) if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])])
             level = segment_level(len(modules))
-            replace_segments(store.index, unrepeated(functions), [modules[key] for key in sorted(modules)], requirements, level, segments)
+            kept = [modules[key] for key in sorted(modules)]
+            replace_segments(store.index, unrepeated(functions), kept, requirements, level, segments, store=store, gone=_Absent(is_there))
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return  # the next look-up rebuilds an unreadable index; stale entries are harmless

@@ -19,7 +19,7 @@ from compcache.formats.records import decode_module
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.reading import undefined_symbols
 from compcache.publish.index_rebuild import module_functions
-from compcache.usage.module_reader import read_graph
+from compcache.publish.module_reader import read_graph
 
 if TYPE_CHECKING:
     from compcache.build.ir_text import Definition

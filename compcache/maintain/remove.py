@@ -9,33 +9,35 @@ from compcache.files import reraise_interrupt
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
 from compcache.formats.linked import decode_closure
+from compcache.hit.closures.remember import remove_closures
 from compcache.identity import label_of
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
+from compcache.publish.index_merge import readable
 from compcache.publish.packs import encode_pack
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
-from compcache.usage.ledger import read_ledger
 from compcache.usage.linked import linked_closures
 from compcache.usage.listings import module_key
-from compcache.usage.module_files import list_modules
-from compcache.usage.module_rows import load_rows
+from compcache.usage.snapshot import Excerpts
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
+    from compcache.publish.module_rows import Row
     from compcache.store import Store
-    from compcache.usage.module_rows import Row
 
 __all__ = ["remove_function", "remove_linked", "remove_module", "remove_modules"]
+
+#: Modules in an index.
+_SHORT = 4096
 
 
 def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, ...]:
     """See `Cache.remove`."""
     store.require_writable()
-    present = list_modules(store)
-    rows = {key: row for key, row in load_rows(store, present, lambda: read_ledger(store).rows()).items() if not row.parts}
+    rows = {module_id: row for module_id, row in Excerpts(store).with_importers(func_name).items() if not row.parts}
     holders = {module_id: row for module_id, row in rows.items() if func_name in row.names}
     names = {func_name}
     if not holders:
@@ -112,8 +114,10 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
         message = f"cannot remove a module of {store.root}: {error.strerror or error}"
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
     finally:
-        if removed:
+        if removed and _is_short(store):
             rewrite_index(store, (), frozenset(removed))
+        elif removed:
+            remove_closures(store, frozenset(removed))
     return removed
 
 
@@ -135,6 +139,11 @@ def _realizes(store: Store, module_id: bytes, func_name: str) -> bool:
 def _derived_of(store: Store, gone: list[bytes]) -> list[bytes]:
     """The linked closures that are derived of these modules."""
     return [key for key, entry in linked_closures(store).items() if key not in gone and not set(gone).isdisjoint(entry.requires)]
+
+
+def _is_short(store: Store) -> bool:
+    """Whether the index is rewritten at once. In a longer one the entries of what is gone stay until a prune; look-ups pass them over."""
+    return sum(segment.modules.count for segment in readable(store.index)) <= _SHORT
 
 
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:

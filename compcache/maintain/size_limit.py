@@ -39,11 +39,10 @@ def note_additions(
     A failure is a `CacheWarning`, one per cache object: the addition itself has succeeded.
     """
     from compcache.publish.quarantine import warn_once
-    from compcache.usage.module_rows import encode_rows, row_of_built
 
     sizes = [sum(map(len, built.sections)) + FOOTER_SIZE for _, built in added]
-    for size, (module_id, built) in zip(sizes, added, strict=True):
-        store.stats.added(size, encode_rows([row_of_built(module_id, built)]))
+    for size in sizes:
+        store.stats.added(size)
     try:
         limit = effective_limit(given, store.root)
         if limit is not None:

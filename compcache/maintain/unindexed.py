@@ -13,7 +13,7 @@ from compcache.errors import FormatError, UnknownVersionError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.publish import index_merge
-from compcache.usage.module_reader import ModuleSections
+from compcache.publish.module_reader import ModuleSections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,7 +61,7 @@ def find_unindexed(store: Store, present: Mapping[bytes, FileStatus], before: fl
 
 def _holds_functions(store: Store, module_id: bytes) -> bool:
     """Whether an intact module is readable here and has functions. Raises `FormatError` if it is not intact."""
-    from compcache.usage.module_rows import read_row
+    from compcache.publish.module_rows import read_row
 
     with ModuleSections(store, module_id) as module:
         require_intact(module.footer, module_id, module.read)

@@ -9,8 +9,8 @@ from compcache.formats.manifest import LINKED
 from compcache.maintain.remove import remove_modules
 from compcache.miss.groups import add_group
 from compcache.miss.many import add_modules
+from compcache.publish.module_rows import read_row
 from compcache.store import is_ordered
-from compcache.usage.module_rows import read_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -24,9 +24,9 @@ from compcache.miss.publication import publish_built
 from compcache.processes.detached import start_detached
 from compcache.processes.secret_references import literal
 from compcache.publish.locks import wait_lock
+from compcache.publish.module_reader import read_graph
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
-from compcache.usage.module_reader import read_graph
 
 if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule

@@ -2,29 +2,79 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from compcache.files import reraise_interrupt
-from compcache.publish.index_merge import merge_additions
+from compcache.files import Files, reraise_interrupt
+from compcache.processes.detached import start_detached
+from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
+from compcache.publish.index_merge import merge as merge_segments
+from compcache.publish.locks import try_lock
 from compcache.publish.packs import merge_packs
 from compcache.publish.quarantine import warn
 from compcache.publish.writer import Publication, publish_modules
+from compcache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compcache.store import Sections, Store
+    from compcache.store import Sections
 
-__all__ = ["add_module", "compact", "merge"]
+__all__ = ["add_module", "compact", "merge", "merge_large"]
+
+#: So many large segments of the lowest level are merged.
+_MANY = 4
+_CHILD = "import sys\nfrom compcache.publish.additions import merge_large\nmerge_large(sys.argv[1], trust=sys.argv[2] == '1')\n"
+#: The processes that merge, by directory; a child that ends is waited for before the next one is started.
+_merging: dict[str, int] = {}
 
 
 def merge(store: Store) -> None:
-    """Merge the index, and the packs that it names, if many additions have come together; a failure is a warning."""
+    """Merge the index, and the packs that it names, if many additions have come together; a failure is a warning.
+
+    What takes long a process of its own does, where it needs no keys for that, so that no addition waits for it.
+    """
+    later = _merges_later(store)
     try:
-        merge_additions(store, merge_packs=merge_packs)
+        merge_additions(store, merge_packs=merge_packs, levels=SMALL_LEVELS if later else ALL_LEVELS)
+        if later and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MANY:
+            _start_merging(store)
     except OSError as error:
         reraise_interrupt(error)
         warn(f"the index of {store.root} could not be merged: {error}")
+
+
+def _merges_later(store: Store) -> bool:
+    """Whether another process can merge the index as this one would: what writes in another way, or signs, does it itself."""
+    return type(store.files.system) is Files and hasattr(os, "posix_spawn") and not (store.stamp_key or store.publish_key or store.exposed)
+
+
+def _start_merging(store: Store) -> None:
+    """Start a process that merges large segments, unless one that was started here for this directory goes on."""
+    process = _merging.pop(store.root, 0)
+    if process:
+        try:
+            ended, _ = os.waitpid(process, os.WNOHANG)
+        except ChildProcessError as error:  # already reaped, or this process was forked from the one that started it
+            reraise_interrupt(error)
+            ended = process
+        if not ended:
+            _merging[store.root] = process
+            return
+    _merging[store.root] = start_detached(_CHILD, [store.root, str(int(store.trust))], os.environ)
+
+
+def merge_large(root: str, *, trust: bool) -> None:
+    """Merge the large segments of the index of a directory, with their lists, unless another process does: for a process of its own."""
+    os.nice(5)
+    store = Store(root, trust=trust)
+    with try_lock(store, "index-merge-large") as owned:
+        while owned and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MANY:
+            before = {segment.name for segment in store.index.segments}
+            gone = merge_packs(store, segments_to_merge(store.index, LARGE_LEVELS))
+            merge_segments(store.index, gone, store, LARGE_LEVELS)
+            if before == {segment.name for segment in store.index.segments}:
+                return
 
 
 def add_module(
@@ -42,6 +92,6 @@ def add_module(
 def compact(store: Store) -> None:
     """Merge the newest segments even if they are few, unless another process is merging them. A failure is harmless."""
     try:
-        merge_additions(store, most=1, merge_packs=merge_packs)
+        merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS if _merges_later(store) else ALL_LEVELS)
     except OSError as error:
         reraise_interrupt(error)

@@ -23,6 +23,7 @@ from compcache.formats.order import UNNUMBERED
 from compcache.formats.table import encode_table
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
+from compcache.publish.module_lists import forget_list, keep_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     MergePacks = Callable[[Store, list[Segment]], Container[bytes]]
 
 __all__ = [
+    "ALL_LEVELS",
+    "LARGE_LEVELS",
+    "SMALL_LEVELS",
     "add",
     "add_all",
     "encode_function_entry",
@@ -59,6 +63,9 @@ __all__ = [
 ]
 
 _FANOUT = 8
+ALL_LEVELS = range(100)
+#: Segments of some hundreds of modules: merging them takes some milliseconds. Those of the others takes longer than an addition should.
+SMALL_LEVELS, LARGE_LEVELS = range(3), range(3, 100)
 #: How many entries are sorted at a time: merging holds these in memory, besides the bytes of the result.
 _RANGE = 1 << 13
 #: How much of a function entry says what it is of.
@@ -174,9 +181,15 @@ def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order:
 
 
 def publish_segment(
-    index: Index, level: int, functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], greatest: int = 0
+    index: Index,
+    level: int,
+    functions: Iterable[bytes],
+    modules: Iterable[bytes],
+    requirements: Iterable[str],
+    greatest: int = 0,
+    prepare: Callable[[str], object] | None = None,
 ) -> str:
-    """Publish a segment of entries as `encode_segment` takes them; return its name.
+    """Publish a segment of entries as `encode_segment` takes them; return its name, which `prepare` is called with before.
 
     Raises:
         OSError: the segment could not be written.
@@ -184,6 +197,8 @@ def publish_segment(
     data = encode_segment(functions, modules, requirements, greatest)
     name = f"{level:02d}-{digest([data], size=NAME_SIZE).hex()}{index.suffix}"
     path = f"{index.directory}/{name}"
+    if prepare is not None:
+        prepare(name)
     # Additions are not synced: after a power failure prune indexes their modules again, or they are added again.
     publish(index.files, index.temporary, path, [data], sync=level > 0)
     return name
@@ -218,14 +233,16 @@ def needs_merge(index: Index, most: int = _FANOUT) -> bool:
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
 
-def segments_to_merge(index: Index) -> list[Segment]:
-    """The segments that `merge` would merge now."""
+def segments_to_merge(index: Index, levels: range = ALL_LEVELS) -> list[Segment]:
+    """The segments of these levels that `merge` would merge now."""
     index.refresh()
-    return _choose(index.segments)[0]
+    return _choose(index.segments, levels)[0]
 
 
-def merge(index: Index, gone: Container[bytes] = ()) -> None:
-    """Merge the additions, and as many levels as these fill, without the modules that are `gone`.
+def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None, levels: range = ALL_LEVELS) -> None:
+    """Merge the additions, and as many levels as these fill, without the modules that are `gone`; of the index of a store the lists, too.
+
+    Segments of other `levels` stay. What is merged of small ones has no list yet: making it takes longer than merging.
 
     Raises:
         OSError: the merged segment could not be written; nothing is lost.
@@ -233,7 +250,9 @@ def merge(index: Index, gone: Container[bytes] = ()) -> None:
     index.refresh()
     left_out: set[str] = set()
     while True:
-        chosen, level = _choose([segment for segment in index.segments if segment.name not in left_out])
+        chosen, level = _choose([segment for segment in index.segments if segment.name not in left_out], levels)
+        if not chosen:
+            return
         try:
             modules = _merge_modules(index, chosen, gone)
             functions = _merge_functions(chosen, gone)
@@ -243,8 +262,13 @@ def merge(index: Index, gone: Container[bytes] = ()) -> None:
             if isinstance(problem.error, FormatError):
                 index.set_aside(problem.segment, problem.error)
             continue
-        replace_segments(index, functions, modules, requirements, level, chosen)
+        prepare = _keep_nothing if levels is SMALL_LEVELS else None
+        replace_segments(index, functions, modules, requirements, level, chosen, prepare=prepare, store=store, gone=gone)
         return
+
+
+def _keep_nothing(_: str) -> None:
+    """Make no list."""
 
 
 class _UnreadableError(Exception):
@@ -256,12 +280,12 @@ class _UnreadableError(Exception):
         self.error = error
 
 
-def _choose(segments: Iterable[Segment]) -> tuple[list[Segment], int]:
-    """The additions and the levels that they fill, and the level of the merged segment."""
+def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], int]:
+    """The segments of the first of these levels and of those that they fill, and the level of the merged segment."""
     chosen: list[Segment] = []
-    level = 0
+    level = levels[0]
     modules = 0
-    for segment in sorted(segments, key=lambda segment: segment.level):
+    for segment in sorted([segment for segment in segments if segment.level in levels], key=lambda segment: segment.level):
         if segment.level > level:
             break
         try:
@@ -337,18 +361,55 @@ def replace_segments(
     level: int,
     replaced: Sequence[Segment],
     greatest: int = 0,
+    prepare: Callable[[str], object] | None = None,
+    *,
+    store: Store | None = None,
+    gone: Container[bytes] = (),
 ) -> None:
     """Publish a segment of entries as `encode_segment` takes them, and remove the segments that it replaces.
+
+    In the index of a `store` their lists become one as well, without modules that are `gone`; else the name is given to `prepare` first.
 
     Raises:
         OSError: a segment could not be written or removed; no entry is lost.
     """
     greatest = max([greatest, *[segment.greatest for segment in replaced]])
-    name = publish_segment(index, level, functions, modules, requirements, greatest)
+
+    def keep(name: str) -> None:
+        if store is not None and name not in [segment.name for segment in replaced]:
+            keep_list(store, name, replaced, gone)
+
+    prepare = keep if prepare is None else prepare
+    name = publish_segment(index, level, functions, modules, requirements, greatest, prepare)
     for segment in replaced:
         if segment.name != name:
             _remove(index, segment.name)
+            if store is not None:
+                forget_list(store, segment.name)
     index.refresh()
+
+
+def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
+    """Publish the merged entries of parts, with their lists, and remove the segments that they replace; the number of modules.
+
+    Raises:
+        OSError: it could not be written.
+        FormatError: a part is damaged.
+    """
+    index = store.index
+    try:
+        modules = _merge_modules(index, parts, ())
+        functions = _merge_functions(parts, ())
+        requirements = _merge_requirements(parts)
+    except _UnreadableError as problem:
+        raise problem.error from problem
+    greatest = max([part.greatest for part in parts])
+    count = sum(map(len, modules)) // MODULE.size
+    level = segment_level(count)
+    replace_segments(index, functions, modules, requirements, level, replaced, greatest, lambda name: keep_list(store, name, parts))
+    for segment in replaced:
+        forget_list(store, segment.name)
+    return count
 
 
 def readable(index: Index) -> tuple[Segment, ...]:
@@ -378,8 +439,10 @@ def _remove(index: Index, name: str) -> None:
         return
 
 
-def merge_additions(store: Store, index: Index | None = None, *, most: int = _FANOUT, merge_packs: MergePacks | None = None) -> None:
-    """Merge the newest segments of an index if there are more than `most`, unless another process is merging them.
+def merge_additions(
+    store: Store, index: Index | None = None, *, most: int = _FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
+) -> None:
+    """Merge the newest segments of an index if there are more than `most`, unless another process is merging them; of these `levels` alone.
 
     `index` is the one of the store, or another one in its directory; `merge_packs` puts together the packs of these segments first, and
     gives those that are gone then.
@@ -391,4 +454,5 @@ def merge_additions(store: Store, index: Index | None = None, *, most: int = _FA
     if needs_merge(index, most):
         with try_lock(store, f"{'index' if index is store.index else index.directory}-merge") as owned:
             if owned:
-                merge(index, merge_packs(store, segments_to_merge(index)) if merge_packs is not None else ())
+                gone = merge_packs(store, segments_to_merge(index, levels)) if merge_packs is not None else ()
+                merge(index, gone, store if index is store.index else None, levels)

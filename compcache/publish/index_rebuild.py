@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import re
 import stat
+import time
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
-from compcache.files import reraise_interrupt
+from compcache.files import READ_FLAGS, read_at, reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import LARGEST_FOREIGN, require_intact
 from compcache.formats.graph import decode_notes
-from compcache.formats.index import Stamp
+from compcache.formats.index import Segment, Stamp
 from compcache.formats.known_faults import fault_of
 from compcache.formats.makers import read_makers
 from compcache.formats.manifest import SUSPECT
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
+from compcache.interrupts import suppress
 from compcache.publish import index_merge
-from compcache.publish.atomic_file import is_settled
+from compcache.publish.atomic_file import is_settled, publish
+from compcache.publish.memory_file import MemoryFile
+from compcache.publish.module_lists import forget_list, write_list
+from compcache.publish.module_rows import make_row
 from compcache.publish.quarantine import is_shortage
-from compcache.store import ModuleFile
+from compcache.store import MODULES, PARTS, ModuleFile
 
 if TYPE_CHECKING:
     from compcache.formats.index import ModuleEntry
+    from compcache.publish.module_rows import Row
     from compcache.store import Store
 
 __all__ = ["IndexedModules", "describe", "module_functions", "module_index", "module_order", "rebuild_index"]
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
+#: A file of so many bytes is read at once.
+_SMALL = 1 << 20
 
 
 def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
@@ -97,19 +106,89 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
 def rebuild_index(store: Store) -> int:
     """Replace the index with one built from the module files; return the number of usable modules.
 
-    Damaged modules go to quarantine. Additions that other processes publish meanwhile are kept.
+    Damaged modules go to quarantine. Additions that other processes publish meanwhile are kept. The modules are read in parts, which no
+    look-up sees: the index of a part might name an older realization than another part has. A rebuild that was killed goes on.
 
     Raises:
         OSError: the new index could not be written; the old one is unchanged.
     """
-    replaced = index_merge.readable(store.index)
-    indexed = IndexedModules()
-    for module_id in store.module_ids():
-        indexed.add(store, module_id)
-    level = index_merge.segment_level(len(indexed.modules))
-    index_merge.replace_segments(store.index, *indexed.entries(), level, replaced, indexed.greatest)
-    index_merge.remove_damaged(store.index)
-    return len(indexed.modules)
+    index = store.index
+    publish(store.files, store.temporary, store.path(PARTS, _MARK), [], sync=False)
+    replaced = index_merge.readable(index)
+    index_merge.remove_damaged(index)
+    known = _known_parts(store)
+    parts = [name for name in known if _is_current(store, name)]
+    done = {fan for name in parts for fan in _fans_of(name)}
+    fans = sorted({f"{number:02x}" for number in range(256)}.intersection(store.present_names(store.directory(MODULES))) - done)
+    reading = IndexedModules()
+    first, started = "", 0
+    for fan in fans:
+        if not first:
+            first, started = fan, time.time_ns()
+        for module_id in store.module_ids(fan):
+            reading.add(store, module_id)
+        if len(reading.modules) >= _PART:
+            parts.append(reading.publish(store, _part_name(first, fan, started)))
+            first, reading = "", IndexedModules()
+    if parts and reading.modules:
+        parts.append(reading.publish(store, _part_name(first, fans[-1], started)))
+    segments = [Segment(index, name) for name in parts]
+    if segments:
+        count = index_merge.replace_by_merged(store, segments, replaced)
+    else:
+        count = len(reading.modules)
+        level = index_merge.segment_level(count)
+        rows = reading.rows
+        index_merge.replace_segments(
+            index, *reading.entries(), level, replaced, reading.greatest, lambda name: write_list(store, name, rows)
+        )
+        for segment in replaced:
+            forget_list(store, segment.name)
+    for name in {*parts, *known, _MARK}:
+        forget_list(store, name)
+        with suppress(OSError):
+            store.files.unlink(store.path(PARTS, name))
+    index.refresh()
+    return count
+
+
+#: What says that a rebuild has begun and has not ended.
+_MARK = PARTS.file_name("begun")
+#: For how many modules or more a part is made: as many as are read within a second.
+_PART = 4096
+#: The clock of files may be behind.
+_TICK = 20_000_000
+
+
+def _part_name(first: str, last: str, started: int) -> str:
+    return PARTS.file_name(f"{first}-{last}-{started:016x}")
+
+
+def _known_parts(store: Store) -> list[str]:
+    """The parts that a rebuild has left, the latest first."""
+    found = [name for name in store.names(PARTS) if _PART_NAME.fullmatch(name)]
+    return sorted(found, key=lambda name: name[6:], reverse=True)
+
+
+_PART_NAME = re.compile(r"[0-9a-f]{2}-[0-9a-f]{2}-[0-9a-f]{16}" + re.escape(PARTS.suffix))
+
+
+def _fans_of(part: str) -> list[str]:
+    return [f"{number:02x}" for number in range(int(part[:2], 16), int(part[3:5], 16) + 1)]
+
+
+def _is_current(store: Store, part: str) -> bool:
+    """Whether a part can be read, and nothing was added to its directories since it was begun."""
+    try:
+        segment = Segment(store.index, part)
+        if segment.functions.count < 0 or segment.requirements is None:
+            return False
+        present = set(store.present_names(store.directory(MODULES))).intersection(_fans_of(part))
+        started = int(part[6:22], 16) - _TICK
+        return all(store.files.stat(store.path(MODULES, fan)).st_mtime_ns < started for fan in present)
+    except (FormatError, OSError) as error:
+        reraise_interrupt(error)
+        return False
 
 
 class IndexedModules:
@@ -119,6 +198,7 @@ class IndexedModules:
         self._functions: set[bytes] = set()
         self._requirements: set[str] = set()
         self.modules: dict[bytes, bytes] = {}
+        self.rows: list[tuple[Row, int]] = []
         self.greatest = 0
 
     def add(self, store: Store, module_id: bytes) -> None:
@@ -132,26 +212,37 @@ class IndexedModules:
         found = _read_module(store, module_id)
         if found is None:
             return
-        indexed, entry, order = found
+        indexed, entry, order, row, size = found
         self.modules[module_id] = entry.encode()
+        self.rows.append((row, size))
         self._functions.update(index_merge.entries_of(indexed, module_id, order))
         self._requirements.update([needs for _, _, needs in indexed])
         self.greatest = max(self.greatest, order.number)
+
+    def publish(self, store: Store, name: str) -> str:
+        """Keep them as a part of an index, under this name."""
+        write_list(store, name, self.rows)
+        data = index_merge.encode_segment(*self.entries(), self.greatest)
+        publish(store.files, store.temporary, store.path(PARTS, name), [data], sync=False)
+        return name
 
     def entries(self) -> tuple[list[bytes], list[bytes], set[str]]:
         """The entries of functions and of modules, sorted, and the requirements."""
         return sorted(self._functions), [self.modules[key] for key in sorted(self.modules)], self._requirements
 
 
-def _read_module(store: Store, module_id: bytes) -> tuple[list[tuple[str, int, str]], ModuleEntry, Order] | None:
+#: What the index gets of a module, its entry, its place among additions, its row and the size of its file.
+_Read = tuple[list[tuple[str, int, str]], "ModuleEntry", Order, "Row", int]
+
+
+def _read_module(store: Store, module_id: bytes) -> _Read | None:
+    small = _read_whole(store, module_id)
+    if small is not None:
+        with suppress(FormatError):  # a closer look tells damage from another version
+            return _describe(store, *small)
     try:
-        module = store.open_module(module_id, leave_stamp=False)
-    except IntegrityError:
-        other = _intact_module(store, module_id) if store.stamp_key else None
-        if other is None:
-            return None
-        module = other
-    except (FileNotFoundError, IncompatibleTargetError) as error:
+        module, size, stamp = _open_module(store, module_id)
+    except (FileNotFoundError, IncompatibleTargetError, IntegrityError) as error:
         reraise_interrupt(error)
         return None
     except StorageError as error:
@@ -159,12 +250,48 @@ def _read_module(store: Store, module_id: bytes) -> tuple[list[tuple[str, int, s
             raise
         return None
     try:
-        found, order = module_index(module), module_order(module)
-        status = store.files.fstat(module.descriptor)
+        return _describe(store, module, size, stamp)
     except FormatError as error:
         store.condemn(module, error)
         return None
     finally:
         module.close()
+
+
+def _describe(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> _Read:
+    footer = module.footer()
+    indexed = module_index(module)
+    row = make_row(module.module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
+    return indexed, store.entry_of(module, stamp, len(indexed)), module_order(module), row, size
+
+
+def _read_whole(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp] | None:
+    """A small module in memory that is as it was published, and the stamp of its file; None for what needs a closer look."""
+    if store.stamp_key or store.exposed or not store.verify:
+        return None
+    path = store.module_path(module_id)
+    try:
+        opened = store.files.open_owned(path, READ_FLAGS)
+        status = store.files.fstat(opened.number)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _SMALL or store.is_foreign(status):
+            return None
+        module = MemoryFile(store.files, path, module_id, read_at(store.files, opened.number, 0, status.st_size))
+        require_intact(module.footer(), module_id, module.read)
+        describe(module)
+    except (OSError, FormatError) as error:
+        reraise_interrupt(error)
+        return None
+    return module, status.st_size, Stamp.of(status) if is_settled(status) else _NO_STAMP
+
+
+def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp]:
+    try:
+        module = store.open_module(module_id, leave_stamp=False)
+    except IntegrityError:
+        other = _intact_module(store, module_id) if store.stamp_key else None
+        if other is None:
+            raise
+        module = other
+    status = store.files.fstat(module.descriptor)
     believed = is_settled(status) and not module.elsewhere
-    return found, store.entry_of(module, Stamp.of(status) if believed else _NO_STAMP, len(found)), order
+    return module, status.st_size, Stamp.of(status) if believed else _NO_STAMP

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["numbers_of"]
 
+#: More additions than an index that is being rebuilt can lack.
+_UNSEEN = 1 << 28
 #: Modules of one addition, by module_id.
 Group = dict[bytes, "BuiltModule"]
 
@@ -28,7 +30,7 @@ Group = dict[bytes, "BuiltModule"]
 def numbers_of(store: Store, groups: Sequence[Group]) -> list[int | None]:
     """The number that the modules of each addition get; None where they keep what they have."""
     Store.renew_index(store)  # and of none of its layers; an index that was lost would know no number
-    following = greatest_number(store.index) + 1
+    following = greatest_number(store.index) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     for group in groups:
         numbers.append(None if _is_used(store, group) else following)

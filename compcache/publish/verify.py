@@ -14,8 +14,9 @@ from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe, rebuild_index
+from compcache.publish.locks import claim
 from compcache.publish.quarantine import quarantine, refuse, warn, warn_once
-from compcache.store import SIGNATURES, ModuleFile
+from compcache.store import INDEX, SIGNATURES, ModuleFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["condemn", "distrust", "is_vouched_for", "recover_index", "remember_in", "unreadable", "verify_module", "warn_of_layer"]
 
 _CHUNK = 1 << 20
+#: For how many seconds a look-up waits for a process that rebuilds the index; then the function is compiled again.
+_PATIENCE = 1.0
 
 
 def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, foreign: bool) -> ModuleFile:
@@ -126,7 +129,7 @@ def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
     """Record in an index of the store's directory that a file was verified."""
     try:
         index_merge.add(index, (), entry)
-        index_merge.merge_additions(store, index)
+        index_merge.merge_additions(store, index, levels=index_merge.SMALL_LEVELS)
     except OSError as error:
         reraise_interrupt(error)
         return  # the next open verifies again
@@ -190,7 +193,7 @@ def warn_of_layer(layer: Store, problem: str) -> None:
 
 
 def recover_index(store: Store) -> None:
-    """Rebuild an index that is damaged or was deleted, unless the cache is read-only."""
+    """Rebuild an index that is damaged or was deleted, unless the cache is read-only. One process does; others wait for a moment."""
     damaged = dict(store.index.damaged)
     if damaged:
         names = ", ".join(sorted(damaged))
@@ -200,7 +203,21 @@ def recover_index(store: Store) -> None:
         return
     try:
         if any(True for _ in store.module_ids()):
+            with claim(store, "index-rebuild", timeout=_PATIENCE, until=lambda: _is_complete(store)) as owned:
+                if owned is not False and not _is_complete(store):
+                    rebuild_index(store)
+                store.index.refresh()
+        elif store.index.unfinished:
             rebuild_index(store)
-    except OSError as error:
+    except (OSError, FormatError) as error:
         reraise_interrupt(error)
         warn(f"the index of {store.root} cannot be rebuilt: {error}")
+
+
+def _is_complete(store: Store) -> bool:
+    """Whether nobody needs to rebuild the index any more."""
+    index = store.index
+    index.refresh()
+    for name in set(index.damaged).difference(store.names(INDEX)):  # another process has removed it
+        del index.damaged[name]
+    return bool(index.segments) and not index.unfinished and not index.damaged

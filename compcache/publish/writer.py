@@ -19,6 +19,7 @@ from compcache.formats.order import Order, order_of, with_number
 from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish, publish_all
+from compcache.publish.memory_file import MemoryFile
 from compcache.publish.numbering import numbers_of
 from compcache.publish.root import prepare_root
 from compcache.store import MODULES, SIGNATURES, ModuleFile, Store
@@ -26,7 +27,6 @@ from compcache.store import MODULES, SIGNATURES, ModuleFile, Store
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from compcache.files import Files
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
@@ -251,29 +251,10 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, syn
     return path
 
 
-class _MemoryFile(ModuleFile):
-    """A module file in memory: a descriptor is open only while its image is mapped."""
-
-    __slots__ = ("_content",)
-
-    def __init__(self, files: Files, module_id: bytes, content: bytes) -> None:
-        super().__init__(files, f"<module {module_id.hex()} in memory>", module_id)
-        self._content = content
-        self.size = len(content)
-
-    def read_record(self, offset: int) -> bytes:
-        """See `ModuleFile`."""
-        return read_frame(lambda at, size: self.read(self.image + at, size), offset, self.records, self.key)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """See `ModuleFile`."""
-        return self._content[offset : offset + size]
-
-
 def keep_in_memory(store: Store, built: BuiltModule | Publication) -> bytes:
     """Keep a module that could not be published in this store object alone; return its module_id."""
     module_id, parts = encode_container(*built.sections, store.signing_key)
-    module = _MemoryFile(store.files, module_id, b"".join(parts))
+    module = MemoryFile(store.files, "", module_id, b"".join(parts))
     module.describe(len(built.sections[0]), len(built.sections[1]), built.target, built.flags, built.key)
     store.hold_in_memory(module, built.indexed)
     return module_id

@@ -13,8 +13,8 @@ from compcache.usage.summaries import EntrySummary
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from compcache.publish.module_rows import Row
     from compcache.store import Store
-    from compcache.usage.module_rows import Row
     from compcache.usage.snapshot import Overview
     from compcache.usage.summaries import FunctionSummary
 

@@ -9,10 +9,13 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import decode_entry
 from compcache.formats.group import GROUP, decode_group
-from compcache.usage.listings import look_over_all
+from compcache.publish.module_lists import base_of
+from compcache.usage.snapshot import Excerpts
 from compcache.usage.summaries import GroupSummary, MemberSummary
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from compcache.store import Store
 
     #: When a module was made, where it is, and where in its file its group is described.
@@ -21,14 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["groups"]
 
 
-def groups(store: Store) -> list[GroupSummary]:
-    """See `compcache.frontend.list_groups`."""
+def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSummary]:
+    """See `compcache.frontend.list_groups`; with `names` of these alone."""
     found: dict[str, list[_Place]] = {}
     sizes: dict[bytes, int] = {}
-    for place, overview in look_over_all(store):
+    excerpts = Excerpts(store)
+    chosen = excerpts.groups() if names is None else dict.fromkeys(map(base_of, names))
+    for own, (place, overview) in [(base, each) for base in chosen for each in excerpts.of_bases(base, base)]:
         for module_id, row in overview.rows.items():
             for kind, name, offset, *_ in row.entries:
-                if kind == GROUP:
+                if kind == GROUP and base_of(name) == own and (names is None or name in names):
                     sizes[module_id], modified = overview.present[module_id]
                     found.setdefault(name, []).append((modified, place, module_id, offset))
     return [_summary(name, places, sizes) for name, places in sorted(found.items())]

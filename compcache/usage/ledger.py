@@ -17,25 +17,25 @@ from compcache import files as file_ops
 from compcache.errors import FormatError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
-from compcache.formats.statistics import LOADS_KEY, MISSES_ID, StatsFile, decode_stats, encode_stats, read_inputs
+from compcache.formats.statistics import LOADS_KEY, MISSES_ID, StatsFile, UsesInSum, decode_stats, encode_stats, read_inputs
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.store import JOURNALS, STATISTICS
-from compcache.usage.module_rows import decode_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
     from compcache.files import Files
     from compcache.store import Store
-    from compcache.usage.module_rows import Row
 
-__all__ = ["Ledger", "fold", "fold_small", "last_uses_since", "read_ledger", "settle", "zero"]
+__all__ = ["Ledger", "Uses", "fold", "fold_small", "last_uses_since", "read_ledger", "settle", "zero"]
 
 _MAX_FILE = 1 << 31
 #: Counters older than this are kept by day instead of by hour.
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
 _MANY = 8
+#: A sum of so many bytes is looked up in, and not read as a whole.
+_LONG = 1 << 19
 #: For how many seconds a sealed journal may still grow: a process opens and writes it in two calls.
 SETTLED_SECONDS = 60.0
 
@@ -43,19 +43,14 @@ SETTLED_SECONDS = 60.0
 class Ledger(NamedTuple):
     """The sum of all statistics files.
 
-    `counters` are by (hour, name), `uses` by (name key, module_id) as (count, last use); `encoded_rows` are module rows
-    of recent additions. `files` were added up, contained ones included, and had these sizes in bytes; `torn` are damaged.
+    `counters` are by (hour, name), `uses` by (name key, module_id) as (count, last use). `files` were added up, contained
+    ones included, and had these sizes in bytes; `torn` are damaged.
     """
 
     counters: dict[tuple[int, str], float]
     uses: dict[tuple[bytes, bytes], tuple[int, float]]
-    encoded_rows: bytes
     files: dict[str, int]
     torn: tuple[str, ...]
-
-    def rows(self) -> dict[bytes, Row]:
-        """The rows of recently added modules, by module_id; only needed for modules without a stored row."""
-        return {row.module_id: row for row in decode_rows(self.encoded_rows)}
 
     def last_uses(self) -> dict[bytes, float]:
         """The time of the last use of each module."""
@@ -109,10 +104,8 @@ def read_ledger(store: Store) -> Ledger:
 def _add_up(contents: Mapping[str, StatsFile], torn: Iterable[str]) -> Ledger:
     counters: dict[tuple[int, str], float] = {}
     uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
-    rows: list[bytes] = []
     for name in _effective(contents):
         content = contents[name]
-        rows.append(content.rows)
         for key, value in content.counters.items():
             counters[key] = counters.get(key, 0) + value
         if not uses:
@@ -122,7 +115,70 @@ def _add_up(contents: Mapping[str, StatsFile], torn: Iterable[str]) -> Ledger:
             before, when = uses.get(use, (0, 0.0))
             uses[use] = (before + count, max(last, when))
     sizes = {name: content.size for name, content in contents.items()}
-    return Ledger(counters, uses, b"".join(rows), sizes, tuple(torn))
+    return Ledger(counters, uses, sizes, tuple(torn))
+
+
+class Uses:
+    """The uses of some modules, looked up in the statistics: long sums are not read as a whole."""
+
+    def __init__(self, store: Store) -> None:
+        names = _names(store)
+        long = {name: sum_ for name in names if (sum_ := _long_sum(store, name)) is not None}
+        contents, _ = _read(store, [name for name in names if name not in long])
+        inputs = {name: content.inputs for name, content in contents.items()}
+        taken = _effective_of({**inputs, **{name: file.inputs for name, file in long.items()}})
+        self._sums = [long[name] for name in taken if name in long]
+        self._others: dict[bytes, list[tuple[bytes, tuple[int, float]]]] = {}
+        for (key, module_id), used in _add_up({name: contents[name] for name in taken if name in contents}, ()).uses.items():
+            self._others.setdefault(module_id, []).append((key, used))
+        self._counters = [*[contents[name].counters for name in taken if name in contents], *[file.counters() for file in self._sums]]
+        self.is_empty = not self._sums and not self._others
+
+    def counted(self) -> Ledger:
+        """A ledger of the counters alone."""
+        counters: dict[tuple[int, str], float] = {}
+        for each in self._counters:
+            for key, value in each.items():
+                counters[key] = counters.get(key, 0) + value
+        return Ledger(counters, {}, {}, ())
+
+    def of(self, module_ids: Iterable[bytes], missed: Iterable[bytes] = ()) -> Ledger:
+        """A ledger of the uses of these modules, and of the misses of functions with these name keys, alone."""
+        uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
+
+        def add(key: bytes, module_id: bytes, used: tuple[int, float]) -> None:
+            before, when = uses.get((key, module_id), (0, 0.0))
+            uses[key, module_id] = before + used[0], max(when, used[1])
+
+        for module_id in sorted(module_ids):
+            for key, used in self._others.get(module_id, ()):
+                add(key, module_id, used)
+            for file in self._sums:
+                for key, used in file.of(module_id):
+                    add(key, module_id, used)
+        misses = dict(self._others.get(MISSES_ID, ()))
+        for name in sorted(missed):
+            if name in misses:
+                add(name, MISSES_ID, misses[name])
+            for file in self._sums:
+                for key, used in file.of(MISSES_ID, name):
+                    add(key, MISSES_ID, used)
+        return Ledger({}, uses, {}, ())
+
+
+def _long_sum(store: Store, name: str) -> UsesInSum | None:
+    """A statistics file that is a sum and long; None for others, which are read as a whole."""
+    if store.exposed:
+        return None
+    try:
+        opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
+        status = store.files.fstat(opened.number)
+        if status.st_size < _LONG or store.is_foreign(status):
+            return None
+        return UsesInSum(lambda at, size: file_ops.read_at(store.files, opened.number, at, size), status.st_size)
+    except (OSError, FormatError) as error:
+        reraise_interrupt(error)
+        return None
 
 
 def last_uses_since(store: Store, ledger: Ledger) -> dict[bytes, float]:
@@ -141,14 +197,20 @@ def last_uses_since(store: Store, ledger: Ledger) -> dict[bytes, float]:
 
 def _effective(contents: Mapping[str, StatsFile]) -> list[str]:
     """The files that no other one contains, the largest first."""
+    chosen = _effective_of({name: content.inputs for name, content in contents.items()})
+    return sorted(chosen, key=lambda name: -len(contents[name].uses))
+
+
+def _effective_of(inputs: Mapping[str, Collection[str]]) -> list[str]:
+    """The files that no other one contains, of these with what they contain."""
     taken: set[str] = set()
     chosen = []
-    for name in sorted(contents, key=lambda name: (-len(contents[name].inputs), name)):
-        covered = {name, *contents[name].inputs}
+    for name in sorted(inputs, key=lambda name: (-len(inputs[name]), name)):
+        covered = {name, *inputs[name]}
         if taken.isdisjoint(covered):
             chosen.append(name)
         taken |= covered
-    return sorted(chosen, key=lambda name: -len(contents[name].uses))
+    return chosen
 
 
 def fold(
@@ -238,7 +300,6 @@ def _replace(
     all_names: Iterable[str],
     ledger: Ledger,
     present: Container[bytes] | None = None,
-    rows: bytes = b"",
     now: float = 0.0,
 ) -> dict[str, int]:
     """Publish a sum and remove the files that it contains: the folded ones, and those that these already contained.
@@ -257,7 +318,7 @@ def _replace(
         }  # fmt: skip
     uses = dict(sorted(uses.items(), key=_by_module))
     name = STATISTICS.file_name(unique_name())
-    data = encode_stats(ledger.counters, uses, names, rows)
+    data = encode_stats(ledger.counters, uses, names)
     try:
         publish(store.files, store.temporary, store.path(STATISTICS, name), [data])
     except OSError as error:
@@ -267,9 +328,9 @@ def _replace(
     return {name: len(data)}
 
 
-def _by_module(use: tuple[tuple[bytes, bytes], tuple[int, float]]) -> bytes:
-    """The order of the module rows: entries that are used together are then close in memory."""
-    return use[0][1]
+def _by_module(use: tuple[tuple[bytes, bytes], tuple[int, float]]) -> tuple[bytes, bytes]:
+    """The order of modules: the uses of one are found without reading the others."""
+    return use[0][1], use[0][0]
 
 
 def _remove(store: Store, names: Iterable[str]) -> None:
@@ -296,14 +357,8 @@ def zero(store: Store, now: float) -> bool:
         ledger = settle(_add_up(contents, torn), lambda _: 0.0, now)
         uses = {key: (0, last) for key, (_, last) in ledger.uses.items() if key[1] != MISSES_ID}
         zeroed = ledger._replace(counters={(int(now) // HOUR, "zeroed"): now}, uses=uses)
-        _replace(store, contents, contents, zeroed, rows=_rows(ledger))
+        _replace(store, contents, contents, zeroed)
         return True
-
-
-def _rows(ledger: Ledger) -> bytes:
-    from compcache.usage.module_rows import encode_rows
-
-    return b"".join(encode_rows(ledger.rows().values()))
 
 
 def fold_small(files: Files, root: str) -> None:
@@ -332,7 +387,7 @@ def fold_small(files: Files, root: str) -> None:
         settled = {name: contents[name] for name in contents if _is_settled(store, name, contents[name], now)}
         if len(settled) > 1:
             ledger = _add_up(settled, ())
-            _replace(store, settled, names, ledger, rows=_rows(ledger))
+            _replace(store, settled, names, ledger)
 
 
 def _contained(store: Store, names: Iterable[str]) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -13,25 +14,31 @@ from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.statistics import LOADS_KEY, MISSES_ID
 from compcache.images.kinds import is_known
+from compcache.publish.module_lists import base_of
+from compcache.publish.module_rows import Platform, Row, read_row
 from compcache.store import Store
 from compcache.targets.processor_words import as_text, missing, names_in, required
 from compcache.usage.folding import belonging, entries_in, fold
-from compcache.usage.ledger import read_ledger
-from compcache.usage.module_rows import Platform, Row, read_row
-from compcache.usage.snapshot import look_over
+from compcache.usage.ledger import Uses
+from compcache.usage.snapshot import Excerpts, look_over
 from compcache.usage.summaries import ExportedFunction, FunctionSummary, ModuleSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import Progress
     from compcache.usage.snapshot import Overview
     from compcache.usage.summaries import EntrySummary
 
-__all__ = ["belongings", "describe_module", "functions", "look_over_all", "module_key", "modules"]
+__all__ = [
+    "belongings", "describe_module", "functions", "listed_functions", "listed_modules", "look_over_all", "module_key", "modules",
+    "modules_of",
+]  # fmt: skip
 
 _NEVER = (0, 0.0)
+#: How many labels or modules are read first, and at a time at most: the first rows cost little, many at a time less than one by one.
+_FIRST, _MOST_AT_ONCE = 64, 1 << 13
 _MODULE_ID_DIGITS = 32
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
@@ -108,7 +115,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     row = read_row(holder, key)
     if row is None:
         raise FileNotFoundError(f"module {module_id} cannot be read from {store.root}")
-    ledger = read_ledger(store)
+    ledger = Uses(store).of([key])
     counts = [count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY]
     used = sum(counts), ledger.last_uses().get(key, 0.0)
     return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used, holder.source)
@@ -118,16 +125,53 @@ def functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False
 ) -> list[FunctionSummary]:
     """Every function that a module realizes, or those whose names `select` accepts, sorted by name; see `Cache.functions`."""
-    places = look_over_all(store, progress)
-    if folded:
-        sizes = {key.hex(): size for _, overview in places for key, (size, _) in overview.present.items()}
-        return fold(_functions_of(places), entries_in(places), select, sizes)
-    return sorted(_functions_of(places, select), key=itemgetter(0))
+    return sorted(_listed(look_over_all(store, progress), select, folded=folded), key=itemgetter(0))
+
+
+def _listed(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
+    if not folded:
+        return _functions_of(places, select)
+    sizes = {key.hex(): size for _, overview in places for key, (size, _) in overview.present.items()}
+    return fold(_functions_of(places), entries_in(places), select, sizes)
+
+
+def listed_functions(
+    store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False, prefix: str = ""
+) -> Iterator[FunctionSummary]:
+    """The same, as it is read, sorted by label: who asks for the first ones alone waits for these. `prefix` is what labels begin with."""
+    excerpts = Excerpts(store, progress)
+    bases = excerpts.bases("" if folded and any(lists.has_members() for lists in excerpts.lists) else prefix)
+    size = _FIRST
+    while batch := list(islice(bases, size)):
+        size = min(8 * size, _MOST_AT_ONCE)
+        chosen = set(batch)
+        rows = _listed(excerpts.of_bases(batch[0], batch[-1]), select, folded=folded)
+        yield from sorted([row for row in rows if base_of(row[0]) in chosen], key=lambda row: (base_of(row[0]), row))
+
+
+def listed_modules(store: Store, prefix: str = "", progress: Progress | None = None) -> Iterator[ModuleSummary]:
+    """The modules of a directory and its layers whose ids begin with a prefix, as they are read, in the order of `modules`."""
+    excerpts = Excerpts(store, progress)
+    for number, (lists, place) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
+        size = _FIRST
+        ids = lists.module_ids(bytes.fromhex(prefix[: len(prefix) // 2 * 2]))
+        while batch := list(islice(ids, size)):
+            size = min(8 * size, _MOST_AT_ONCE)
+            chosen = {module_id.hex() for module_id in batch}
+            found = _modules_in(place, excerpts.of_modules(batch)[number][1])
+            yield from [row for row in found if row.module_id in chosen and row.module_id.startswith(prefix)]
+
+
+def modules_of(store: Store, module_ids: Iterable[bytes]) -> list[ModuleSummary]:
+    """These modules of a directory and its layers."""
+    chosen = {module_id.hex() for module_id in module_ids}
+    places = Excerpts(store).of_modules(map(bytes.fromhex, chosen))
+    return [row for place, overview in places for row in _modules_in(place, overview) if row.module_id in chosen]
 
 
 def belongings(store: Store, func_name: str) -> tuple[list[FunctionSummary], list[EntrySummary]]:
     """The parts of a function, and the entries of data that belong to it; see `FunctionReport`."""
-    places = look_over_all(store)
+    places = Excerpts(store).of_name(func_name)
     return belonging(func_name, _functions_of(places), entries_in(places))
 
 

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 from compcache.errors import StorageError
 from compcache.formats.journal import HOUR
 from compcache.store import STATISTICS
-from compcache.usage.ledger import fold, read_ledger, settle, zero
+from compcache.usage.ledger import Uses, fold, settle, zero
 from compcache.usage.limits import effective_limit
 from compcache.usage.module_files import list_modules
-from compcache.usage.module_rows import load_rows
-from compcache.usage.snapshot import look_over
+from compcache.usage.snapshot import load_rows, look_over
 from compcache.usage.summaries import CacheStats, RemoteStats, StatsPeriod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.publish.module_rows import Row
     from compcache.store import Store
     from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import Progress
-    from compcache.usage.module_rows import Row
 
 __all__ = ["cache_stats", "history", "hits_and_misses", "zero_stats"]
 
@@ -33,8 +32,8 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
     present = list_modules(store, progress)
     rows: dict[bytes, Row] = {}
 
-    def read_rows(ledger: Ledger) -> None:
-        rows.update(load_rows(store, present, ledger.rows, progress))
+    def read_rows(_: Ledger) -> None:
+        rows.update(load_rows(store, present, progress))
 
     def seconds_of(module_id: bytes) -> float:
         return rows[module_id].seconds if module_id in rows else 0.0
@@ -79,7 +78,7 @@ def _remote_stats(totals: dict[str, float]) -> RemoteStats:
 
 def hits_and_misses(store: Store) -> tuple[int, int]:
     """The hits and misses of all processes since the statistics were zeroed."""
-    totals, _ = _totals(read_ledger(store), None)
+    totals, _ = _totals(Uses(store).counted(), None)
     missed = sum(number for name, number in totals.items() if name.startswith(_MISSES))
     return round(totals.get("hits", 0)), round(missed)
 

@@ -32,13 +32,14 @@ from compcache.formats.journal import BATCH_END
 from compcache.formats.manifest import FunctionRecord, NeedsRecord, decode_function, decode_needs, read_frame
 from compcache.formats.manifest_writer import encode_function, encode_global, encode_link_type, encode_module, encode_needs
 from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global, decode_link_type, decode_module
+from compcache.formats.sorted_keys import SortedKeys, encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.formats.table import Table, encode_table
 from compcache.globals import Integer, Text, decode_definition, define
 from compcache.globals.definition import known_kinds
 from compcache.publish.index_merge import encode_function_entry, encode_segment, merge, module_entries
+from compcache.publish.module_rows import Platform, decode_rows
 from compcache.store import INDEX
-from compcache.usage.module_rows import decode_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -278,17 +279,40 @@ def test_graphs_and_notes(data: st.DataObject) -> None:
 def test_lengths_in_msgpack_allocate_nothing(head: bytes) -> None:
     bounded(decode_notes, head, FormatError)
     bounded(decode_graph, zlib.compress(head), FormatError)
-    bounded(decode_rows, head)
+    bounded(decode_row, head, FormatError)
+    bounded(read_keys, check(head) + head, FormatError)
 
 
 @FEW
 @given(st.data())
 def test_statistics(data: st.DataObject) -> None:
-    valid = encode_stats({(5, "hits"): 2.0}, {(bytes(16), bytes(16)): (3, 4.0)}, ("a.stats1",), b"rows")
+    valid = encode_stats({(5, "hits"): 2.0}, {(bytes(16), bytes(16)): (3, 4.0)}, ("a.stats1",))
     changed = data.draw(st.composite(mutated)(valid[:-8]))
     bounded(decode_stats, changed + check(changed), FormatError)
     bounded(decode_stats, data.draw(st.composite(mutated)(valid)), FormatError)
-    bounded(decode_rows, data.draw(st.binary(max_size=60)))
+    bounded(decode_row, data.draw(st.binary(max_size=60)), FormatError)
+
+
+def decode_row(data: bytes) -> object:
+    return decode_rows([(bytes(16), Platform("", "", "", "", "", 0, ""), data)])
+
+
+def read_keys(data: bytes) -> object:
+    keys = SortedKeys(lambda at, size: data[at : at + size], len(data))
+    return list(keys.between(b"", b"\xff")), keys.find(b"b")
+
+
+@FEW
+@given(st.data())
+def test_sorted_keys(data: st.DataObject) -> None:
+    valid = b"".join(encode_keys([(b"a", b"1"), (b"b", b""), (b"c", b"3")], lambda: b"told"))
+    assert read_keys(valid) == ([(b"a", b"1"), (b"b", b""), (b"c", b"3")], b"")
+    bounded(read_keys, data.draw(st.composite(mutated)(valid)), FormatError)
+    value = msgpack.packb(data.draw(st.lists(st.one_of(st.integers(-(2**63), 2**64 - 1), st.binary(max_size=4), st.none()), max_size=6)))
+    block = check(value) + value
+    for index in (value, msgpack.packb([b"a", 0, len(block)])):
+        tail = pack("<8sQQI64s", b"CCKEYS01", len(block), 8 + len(index), 0, b"")
+        bounded(read_keys, block + check(index) + index + tail + check(tail), FormatError)
 
 
 @FEW

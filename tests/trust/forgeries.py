@@ -26,6 +26,8 @@ from compcache.layers.layered_store import LayeredStore
 from compcache.layers.unpacked_bundle import name_of_state
 from compcache.publish import index_merge
 from compcache.publish.index_rebuild import module_index
+from compcache.publish.module_lists import _items_of, _publish
+from compcache.publish.module_rows import read_row
 from compcache.signing.keys import new_key
 from compcache.signing.signatures import add_signature
 from compcache.store import (
@@ -38,8 +40,9 @@ from compcache.store import (
     LOCKS,
     MERGED_LAYERS,
     MODULE_FILES,
-    MODULE_ROWS,
+    MODULE_LISTS,
     MODULES,
+    PARTS,
     PINS,
     PLACES,
     QUARANTINE,
@@ -54,7 +57,6 @@ from compcache.store import (
 )  # fmt: skip
 from compcache.usage.module_files import _write as write_module_files
 from compcache.usage.module_files import status_of_modules
-from compcache.usage.module_rows import _write_stored, read_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -216,9 +218,17 @@ def _signatures(victim: Victim) -> None:
 def _rows(victim: Victim) -> None:
     with Cache(victim.root, trust=True) as cache:
         found = [read_row(cache._store, module_id) for module_id in _module_ids(victim.root)]
-        rows = {row.module_id: row._replace(names=tuple(f"wrong {name}" for name in row.names)) for row in found if row}
-        _write_stored(cache._store, rows)
-    os.chown(victim.root / MODULE_ROWS.form, OTHER_USER, OTHER_USER)
+        rows = [row._replace(names=tuple(f"wrong {name}" for name in row.names)) for row in found if row]
+        items = dict(item for row in rows for item in _items_of(row, 5000))
+        for segment in cache._store.index.segments:
+            _publish(cache._store, segment.name, sorted(items.items()), ())
+    for path in (victim.root / MODULE_LISTS.directory).iterdir():
+        os.chown(path, OTHER_USER, OTHER_USER)
+
+
+def _part(victim: Victim) -> None:
+    """Of an index that is being rebuilt: what the other user says of all directories, for ever."""
+    victim.write_segment(PARTS, PARTS.file_name(f"00-ff-{'f' * 16}"), *_entries(victim, victim.root))
 
 
 def _files(victim: Victim) -> None:
@@ -264,7 +274,7 @@ FORGERIES: dict[Place, Callable[[Victim], None]] = {
     MERGED_LAYERS: _segment_of_layers,
     CLOSURES: _closure,
     SIGNATURES: _signatures,
-    MODULE_ROWS: _rows,
+    MODULE_LISTS: _rows,
     MODULE_FILES: _files,
     JOURNALS: _journal,
     STATISTICS: _statistics,
@@ -274,6 +284,7 @@ FORGERIES: dict[Place, Callable[[Victim], None]] = {
     LOCKS: lambda victim: victim.write(LOCKS, LOCKS.file_name(name_key("f").hex()), b""),
     TEMPORARY: _copies_in(TEMPORARY),
     QUARANTINE: _copies_in(QUARANTINE),
+    PARTS: _part,
     INDEX: _index,  # it lies about the modules that others are made of
 }
 assert set(FORGERIES) == set(PLACES)

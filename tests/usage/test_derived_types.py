@@ -18,10 +18,11 @@ from compcache import Cache, FormatError, Function, ModuleSource, PrunePolicy
 from compcache.digest import check, name_key
 from compcache.formats.graph import decode_graph, decode_notes
 from compcache.formats.journal import encode_batch
+from compcache.formats.sorted_keys import encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.inspect.uncached import read_all
-from compcache.store import JOURNALS, MODULE_FILES, MODULE_ROWS, SIZE, STATISTICS, UNCACHED, Place
-from compcache.usage.module_rows import decode_rows
+from compcache.publish.module_rows import Platform, decode_rows
+from compcache.store import JOURNALS, MODULE_FILES, MODULE_LISTS, SIZE, STATISTICS, UNCACHED, Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,23 +67,32 @@ def ask_everything(cache: Cache) -> None:
     assert cache.get_target("f")(1) == 2
 
 
+def plant_list(cache: Cache, module_id: bytes, platform: object, row: list[Any]) -> None:
+    """Beside the segment of the index, a list with a right checksum that has this row, and then the rest of a list."""
+    packed = msgpack.packb(platform)
+    digest = check(packed)
+    items = [(b"a" + digest, packed), (b"m" + module_id, digest + (5000).to_bytes(8, "little") + msgpack.packb(row))]
+    name = b"nf\0f\0" + module_id
+    (segment,) = cache._store.index.segments
+    data = b"".join(encode_keys([*items, (name, b"")], lambda: bytes(40)))
+    plant(cache, MODULE_LISTS, segment.name.replace(".idx", ".list"), data)
+
+
 @pytest.mark.parametrize(("field", "value"), WRONG, ids=repr)
 def test_a_row_of_another_type_is_read_from_its_module_again(filled: Any, field: int, value: object) -> None:
     cache, module_id = filled
-    row = [*ROW[:field], value, *ROW[field + 1 :]]
-    content = msgpack.packb([[PLATFORM], [[module_id, *row]]])
-    plant(cache, MODULE_ROWS, "modules", b"CCLISTS4" + check(content) + content)
+    row = [*ROW[1:field], value, *ROW[field + 1 :], [], ""]
+    plant_list(cache, module_id, [*PLATFORM, ""], row)
     assert [function.func_name for function in cache.functions()] == ["f"]
-    packed = msgpack.packb(PLATFORM)
-    item = msgpack.packb([module_id, check(packed), *row[1:]])
-    assert decode_rows(msgpack.packb([check(packed), packed]) + item) == []
+    assert cache.functions()[0].signature == "i64(x: i64)"
+    with pytest.raises(FormatError):
+        decode_rows([(module_id, Platform("shared", "x86_64-linux-elf", "znver4", "+avx2", "22.1.0", 2, ""), msgpack.packb(row))])
 
 
 @pytest.mark.parametrize("platform", [[], PLATFORM[:5], [*PLATFORM[:5], "2"], [1, *PLATFORM[1:]], "abcdef", 5, None])
 def test_a_platform_of_another_type_is_read_from_its_module_again(filled: Any, platform: object) -> None:
     cache, module_id = filled
-    content = msgpack.packb([[platform], [[module_id, *ROW]]])
-    plant(cache, MODULE_ROWS, "modules", b"CCLISTS4" + check(content) + content)
+    plant_list(cache, module_id, platform, [*ROW[1:], [], ""])
     ask_everything(cache)
 
 

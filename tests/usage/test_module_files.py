@@ -79,7 +79,7 @@ def test_additions_and_removals_are_seen(cache: Cache, modules: list[str], direc
 def test_a_damaged_memory_is_no_memory(directory: Path) -> None:
     settle(directory)
     told = look(directory)
-    memory = directory / "module-lists-v4" / "files"
+    memory = directory / "module-lists-v5" / "files"
     data = memory.read_bytes()
     for damaged in (b"", data[:-1], data[:30] + bytes([data[30] ^ 1]) + data[31:], b"x" * len(data)):
         memory.write_bytes(damaged)
@@ -91,7 +91,7 @@ def test_a_damaged_memory_is_no_memory(directory: Path) -> None:
 def test_who_may_not_write_remembers_nothing(directory: Path) -> None:
     settle(directory)
     assert len(list_modules(Store(str(directory), readonly=True))) == 4
-    assert not (directory / "module-lists-v4" / "files").exists()
+    assert not (directory / "module-lists-v5" / "files").exists()
 
 
 def test_who_has_to_ask_for_many_files_hears_how_far_it_is(modules: list[str], directory: Path) -> None:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 @pytest.fixture
 def journal(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A journal that counts as long, and nobody has written to for a while."""
-    monkeypatch.setattr(snapshot, "_LONG", 600)
+    monkeypatch.setattr(snapshot, "_LONG", 200)
     cache.add_module(ModuleSource(adder("f", 1)))
     cache.add_module(ModuleSource(adder("g", 1)))
     assert cache.get_target("f")(1) == 2
     cache._store.stats.flush()
     (path,) = (directory / "stats").glob("*.journal1")
-    assert path.stat().st_size > 600
+    assert path.stat().st_size > 200
     return path
 
 

@@ -12,10 +12,9 @@ from compcache.formats.manifest import FUNCTION, GLOBAL, MODULE, NEEDS, NO_ENTRY
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
-from compcache.usage.ledger import read_ledger
+from compcache.publish.module_reader import ModuleSections
 from compcache.usage.module_files import status_of_modules
-from compcache.usage.module_reader import ModuleSections
-from compcache.usage.module_rows import load_rows
+from compcache.usage.snapshot import load_rows
 
 if TYPE_CHECKING:
     from compcache.maintain.checks.state import CheckState
@@ -30,7 +29,7 @@ def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that every module's records decode."""
     store = state.store
     state.present = status_of_modules(store)
-    state.rows = load_rows(store, state.present, lambda: read_ledger(store).rows(), state.progress)
+    state.rows = load_rows(store, state.present, state.progress)
     for module_id, status in list(state.present.items()):
         if writer(status) < 0:
             state.open_to_others(module_id)

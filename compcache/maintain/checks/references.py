@@ -10,14 +10,14 @@ from compcache.formats.manifest import NEEDS, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.hit.link_types import fits, read_type
 from compcache.maintain.pins import pinned
+from compcache.publish.module_reader import ModuleSections
 from compcache.usage.ledger import read_ledger
-from compcache.usage.module_reader import ModuleSections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from compcache.maintain.checks.state import CheckState
-    from compcache.usage.module_rows import Row
+    from compcache.publish.module_rows import Row
 
 __all__ = ["check_imports", "check_statistics"]
 

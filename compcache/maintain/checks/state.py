@@ -13,9 +13,9 @@ from compcache.store import PLACES
 if TYPE_CHECKING:
     import os
 
+    from compcache.publish.module_rows import Row
     from compcache.store import Store
     from compcache.usage.module_files import Progress
-    from compcache.usage.module_rows import Row
 
 __all__ = ["DIRECTORIES", "CheckState"]
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import fnmatch
+import heapq
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.names import common_prefix, short, split
+from compcache.cli.names import common_prefix, literal_prefix, short, split
 from compcache.cli.output import Column, age_text, id_text, is_terminal, print_rows, printable, show_progress, size_text, time_text
 from compcache.cli.session import Session, pass_session
-from compcache.frontend import list_entries, list_uncached
+from compcache.frontend import list_entries, list_functions, list_modules, list_uncached
 from compcache.identity import label_of
+from compcache.publish.module_lists import base_of
 from compcache.usage.summaries import FunctionSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from compcache.cache import Cache
     from compcache.inspect.uncached import Refusal
@@ -70,38 +73,41 @@ def command(
     if is_refused and (by_module or unfolds):
         raise click.UsageError("--uncached goes neither with --modules nor with --all")
     with session.read() as cache:
-        found = _find(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
-    if sort != "name":  # already sorted by name
-        found.sort(key=_SORTS[sort])
-    rows = (found[::-1] if reverse else found)[:limit]
-    if as_lines:
-        print_json_lines(rows)
-    elif not rows and is_terminal() and not as_json:
-        what = "matches" if patterns else "was refused" if is_refused else "is cached"
-        click.echo(f"nothing {what} in {printable(str(session.directory))}", err=True)
-    elif as_json:
-        print_json(rows)
-    elif is_refused:
-        _print_refusals(rows)
-    elif by_module:
-        _print_modules(rows, cache.layers)
-    else:
-        _print_functions(rows, cache.layers)
+        rows = _find(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
+        if sort != "name" or reverse:  # else they are sorted, and need not be there all at once
+            found = list(rows) if sort == "name" else sorted(rows, key=_SORTS[sort])
+            rows = iter(found[::-1] if reverse else found)
+        rows = islice(rows, limit)
+        listed = list(rows) if is_terminal() else rows  # in a pipe they are printed as they come
+        if as_lines:
+            print_json_lines(listed)
+        elif not listed and not as_json:
+            what = "matches" if patterns else "was refused" if is_refused else "is cached"
+            click.echo(f"nothing {what} in {printable(str(session.directory))}", err=True)
+        elif as_json:
+            print_json(list(listed))
+        elif is_refused:
+            _print_refusals(listed)
+        elif by_module:
+            _print_modules(listed, cache.layers)
+        else:
+            _print_functions(listed, cache.layers)
 
 
-def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> list[Any]:
-    """What is listed, sorted by name."""
+def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
+    """What is listed, sorted by name, as it is read."""
     matches = _matcher(patterns) if patterns else None
     if is_refused:
         refusals = [row for row in list_uncached(cache) if not matches or matches(row.name)]
-        return sorted(refusals, key=lambda row: row.name)
+        return iter(sorted(refusals, key=lambda row: row.name))
     if by_module:
-        return [row for row in cache.modules(progress=show_progress) if not matches or _selects(row, patterns, matches)]
-    found: list[Any] = [*cache.functions(matches, folded=not unfolds, progress=show_progress)]
-    if unfolds:
-        found += [entry for entry in list_entries(cache) if not matches or matches(entry.name)]
-        found.sort(key=_SORTS["name"])
-    return found
+        modules = list_modules(cache, progress=show_progress)
+        return (row for row in modules if not matches or _selects(row, patterns, matches))
+    rows: Iterator[Any] = list_functions(cache, literal_prefix(patterns), matches, folded=not unfolds, progress=show_progress)
+    if not unfolds:
+        return rows
+    entries = [entry for entry in list_entries(cache) if not matches or matches(entry.name)]
+    return heapq.merge(rows, entries, key=lambda row: (base_of(row[0]), row[0]))
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
@@ -122,27 +128,27 @@ def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
     return FunctionSummary(row.name, f"entry {row.kind}", 1, row.size, row.created, "", (row.module_id,), 0, 0.0, (row.directory,), 0)
 
 
-def _print_refusals(rows: Sequence[Refusal]) -> None:
+def _print_refusals(rows: Iterable[Refusal]) -> None:
     columns = [Column("function", flexible=True), Column("age", True), Column("reason", flexible=True)]
     age = age_text if is_terminal() else time_text
     print_rows(columns, [(row.name, age(row.created), row.reason) for row in rows])
 
 
-def _print_functions(rows: Sequence[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
+def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
     if is_terminal():
         _print_function_table(rows, layers)
         return
     print_rows(
         [],
-        [
+        (
             (name, signature, str(copies), str(size), time_text(created), str(uses), time_text(used), problem)
             + ((" ".join(directories),) if layers else ())
             for name, signature, copies, size, created, problem, _, uses, used, directories, *_ in map(_as_function, rows)
-        ],
+        ),
     )
 
 
-def _print_function_table(listed: Sequence[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
+def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
     rows = [*map(_as_function, listed)]
     names = [split(row.func_name) if row.variants == 1 else (row.func_name, f"{row.variants} variants") for row in rows]
     prefix = common_prefix([label for label, _ in names])
@@ -174,7 +180,7 @@ def _belongings(parts: int, entries: int) -> str:
     return ", ".join(f"{number} {one if number == 1 else several}" for number, one, several in counts if number)
 
 
-def _print_modules(rows: Sequence[ModuleSummary], layers: tuple[str, ...]) -> None:
+def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> None:
     columns = [
         Column("module"), Column("functions", True, spare=2), Column("size", True), Column("age", True, spare=3),
         Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),
@@ -185,14 +191,14 @@ def _print_modules(rows: Sequence[ModuleSummary], layers: tuple[str, ...]) -> No
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
     print_rows(
         columns + where,
-        [
+        (
             (
                 shown(row.module_id), str(len(row.functions)), size(row.size), age(row.created), str(row.uses),
                 age(row.last_used), row.cpu, row.llvm_version, row.image_kind,
                 _held([name for name, _ in row.functions]), *[row.directory][: len(where)],
             )
             for row in rows
-        ],
+        ),
     )  # fmt: skip
 
 

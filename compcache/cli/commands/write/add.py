@@ -247,7 +247,7 @@ def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -
     added = [
         (reading.files[number], module_id) for number, module_id in zip(reading.numbers, module_ids, strict=True) if module_id is not None
     ]
-    members = [member.functions for each in list_groups(cache) if each.name == group for member in each.members] if group else []
+    members = [member.functions for each in list_groups(cache, [group]) for member in each.members] if group else []
     return [_row(cache, path, module_id, members[n] if group else None) for n, (path, module_id) in enumerate(added)]
 
 

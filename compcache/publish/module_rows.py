@@ -1,12 +1,7 @@
-"""The module rows: the data that tools need of all modules, in one file.
+"""The rows of modules: what tools need of a module without reading its file, which the lists of modules have (`publish.module_lists`).
 
-Look-ups never read it. It is derived: a row repeats a module's own records, and because module_ids are digests of
-content a row is never out of date. Additions leave their rows in their process's statistics file; rows that are in
-neither are read from the modules, once.
-
-The file is ``"CCLISTS4" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
-its platform, seconds, names, offsets, imports, signatures, entries, part_of]``. Platforms are separate because the list of a CPU's
-features is longer than the rest of a row.
+A row repeats a module's own records, and because module_ids are digests of content a row is never out of date. Its platform is stored
+apart: the list of a CPU's features is longer than the rest of a row.
 """
 
 from __future__ import annotations
@@ -14,22 +9,20 @@ from __future__ import annotations
 from array import array
 from functools import lru_cache, partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
+from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
 from compcache.formats.linked import KIND as LINKED_CLOSURE
 from compcache.formats.linked import marked
 from compcache.formats.makers import MAKERS, decode_makers, makers_of
-from compcache.formats.manifest import FUNCTION, LINKED, MODULE, NEEDS, decode_function
+from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
-from compcache.publish.atomic_file import publish
+from compcache.publish.module_reader import ModuleSections
 from compcache.publish.quarantine import is_shortage
-from compcache.store import MODULE_ROWS
-from compcache.usage.module_reader import ModuleSections
 
 try:
     import msgpack
@@ -37,22 +30,21 @@ except ImportError as error:
     raise MissingPackageError.of("msgpack", "listing what is in a cache") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from compcache.formats.built_module import BuiltModule
     from compcache.formats.entry import EntryRecord
     from compcache.formats.makers import Maker
     from compcache.formats.records import ModuleRecord
     from compcache.store import Store
-    from compcache.usage.module_files import Progress
 
     RowEntry = tuple[str, str, int, tuple[bytes, ...], int, int, bool]
 
-__all__ = ["Platform", "Row", "decode_rows", "encode_rows", "load_rows", "make_row", "read_row", "row_of_built"]
+__all__ = [
+    "Platform", "Row", "decode_entry_of", "decode_platform", "decode_rows", "encode_entry_of", "encode_fields", "encode_platform",
+    "make_row", "read_row", "read_row_and_size",
+]  # fmt: skip
 
-_MAGIC = b"CCLISTS4"
-_MAX_FILE = 1 << 31
-_PLATFORM_FIELDS = 2  # of a platform's item in a statistics file; a row's has those of `Row`
+T = TypeVar("T")
 _MAX_SECONDS = 1e9
 _KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
 
@@ -108,6 +100,7 @@ class Row(NamedTuple):
         return is_pack(self.platform.image_kind)
 
 
+_ANY = Platform("", "", "", "", "", 0, "")
 #: A row from its fields, without a constructor call in Python.
 _new: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 
@@ -162,16 +155,6 @@ def _with_makers(platform: Platform, makers: str) -> Platform:
     return platform._replace(makers=makers)
 
 
-def row_of_built(module_id: bytes, built: BuiltModule) -> Row:
-    """The row of a module that was just built: equal to what `make_row` reads from its sections."""
-    names = tuple([name for name, *_ in built.functions])
-    offsets = tuple([offset & ~LINKED for _, offset, _ in built.functions])
-    platform = _platform(built.header)._replace(makers=built.makers)
-    places = [offset for _, offset, _ in built.indexed[len(names) :]]
-    entries = _entries_of(zip(built.entries, places, strict=True))
-    return Row(module_id, platform, built.seconds, names, offsets, built.imports, built.signatures, *entries)
-
-
 def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEntry, ...], str]:
     """The last two fields of a row."""
     found, part_of = [], ""
@@ -204,17 +187,54 @@ def _seconds(notes: bytes) -> float:
     return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
 
 
-def encode_rows(rows: Iterable[Row]) -> list[bytes]:
-    """Encode rows for a statistics file: items that can be joined with others in any order, without duplicates."""
-    platforms: dict[Platform, tuple[bytes, bytes]] = {}
-    items = []
-    for row in rows:
-        known = platforms.get(row.platform)
-        if known is None:
-            packed = _pack(list(row.platform))
-            known = platforms[row.platform] = check(packed), packed
-        items.append(_pack((row.module_id, known[0], *row[2:])))
-    return [_pack((digest, packed)) for digest, packed in platforms.values()] + items
+def encode_platform(platform: Platform) -> bytes:
+    """A platform as bytes."""
+    return _pack(list(platform))
+
+
+def decode_platform(data: bytes) -> Platform:
+    """The platform in bytes that `encode_platform` made.
+
+    Raises:
+        FormatError: they are malformed.
+    """
+    return _decoded(lambda: _checked_platform(_unpack(data)))
+
+
+def encode_fields(row: Row) -> bytes:
+    """What a row has beside its module_id and its platform, as bytes."""
+    return _pack(row[2:])
+
+
+def encode_entry_of(entry: RowEntry) -> bytes:
+    """An entry of a row as bytes."""
+    return _pack(entry)
+
+
+def decode_entry_of(data: bytes) -> RowEntry:
+    """The entry of a row in bytes that `encode_entry_of` made.
+
+    Raises:
+        FormatError: they are malformed.
+    """
+    return _decoded(lambda: _with_types([_new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (_unpack(data),), ""))])[0].entries[0])
+
+
+def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> list[Row]:
+    """The rows of these module_ids and platforms, whose other fields `encode_fields` has encoded.
+
+    Raises:
+        FormatError: one is malformed.
+    """
+    return _decoded(lambda: _with_types([_new((module_id, platform, *_unpack(data))) for module_id, platform, data in parts]))
+
+
+def _decoded(decode: Callable[[], T]) -> T:
+    try:
+        return decode()
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        reraise_interrupt(error)
+        raise FormatError(f"a row of a list of modules is malformed: {error}") from error
 
 
 def _with_types(rows: list[Row]) -> list[Row]:
@@ -258,33 +278,6 @@ def _checked_platform(fields: Iterable[object]) -> Platform:
     return found
 
 
-def decode_rows(data: bytes) -> list[Row]:
-    """Decode rows from joined items of `encode_rows`; an empty list if they are malformed."""
-    try:
-        items = _items(data)
-        platforms = {item[0]: _checked_platform(_unpack(item[1])) for item in items if len(item) == _PLATFORM_FIELDS}
-        rows = [item for item in items if len(item) == len(Row._fields)]
-        return _with_types([_new((row[0], platforms[row[1]], *row[2:])) for row in rows if row[1] in platforms])
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        return []
-
-
-def _items(data: bytes) -> list[Any]:
-    """A sequence of msgpack values; see `_unpack`."""
-    try:
-        return _stream(data, "strict")
-    except UnicodeDecodeError:
-        return _stream(data, "surrogatepass")
-
-
-def _stream(data: bytes, unicode_errors: str) -> list[Any]:
-    size = max(len(data), 1)
-    unpacker = msgpack.Unpacker(raw=False, use_list=False, unicode_errors=unicode_errors, max_buffer_size=size)
-    unpacker.feed(data)
-    return list(unpacker)
-
-
 def _pack(value: object) -> bytes:
     packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
     return packed
@@ -296,9 +289,15 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
     Raises:
         StorageError: nothing can be read now, for lack of descriptors or memory.
     """
+    found = read_row_and_size(store, module_id)
+    return found[0] if found is not None else None
+
+
+def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
+    """The same, and the size of the file."""
     try:
         with ModuleSections(store, module_id) as module:
-            return make_row(module_id, module.records(), module.notes())
+            return make_row(module_id, module.records(), module.notes()), module.size
     except OSError as error:
         reraise_interrupt(error)
         if is_shortage(error):
@@ -308,79 +307,9 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
         return None
 
 
-def load_rows(
-    store: Store,
-    present: Iterable[bytes],
-    known: Callable[[], Mapping[bytes, Row]],
-    progress: Progress | None = None,
-    *,
-    store_result: bool = True,
-) -> dict[bytes, Row]:
-    """The rows of the modules that are present; those that cannot be read are left out.
-
-    Args:
-        store: the cache directory.
-        present: the modules.
-        known: returns rows that are not stored yet; only called if a row is missing.
-        progress: called with (modules read, modules to read) now and then while modules are read.
-        store_result: store the rows for the next tool.
-    """
-    stored = _read_stored(store)
-    present = dict.fromkeys(present)  # a set that keeps the order
-    if present.keys() == stored.keys():
-        return stored
-    rows: dict[bytes, Row] = {}
-    missing = []
-    lately = known() if present.keys() - stored.keys() else {}
-    for module_id in present:
-        row = stored.get(module_id) or lately.get(module_id)
-        if row is None:
-            missing.append(module_id)
-        else:
-            rows[module_id] = row
-    for number, module_id in enumerate(missing):
-        row = read_row(store, module_id)
-        if row is not None:
-            rows[module_id] = row
-        if progress is not None and number % 256 == 0:
-            progress(number, len(missing))
-    if store_result and rows.keys() != stored.keys():
-        _write_stored(store, rows)
-    return rows
-
-
-def _read_stored(store: Store) -> dict[bytes, Row]:
-    data = store.read_file(MODULE_ROWS, most=_MAX_FILE) or b""
-    start = len(_MAGIC) + CHECK_SIZE
-    if data[: len(_MAGIC)] != _MAGIC or check(data[start:]) != data[len(_MAGIC) : start]:
-        return {}
-    try:
-        platforms, rows = _unpack(memoryview(data)[start:])
-        known = [_checked_platform(platform) for platform in platforms]
-        return {row.module_id: row for row in _with_types([_new((key, known[number], *rest)) for key, number, *rest in rows])}
-    except (ValueError, TypeError, IndexError, OverflowError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        return {}
-
-
 def _unpack(content: memoryview | bytes) -> Any:
     """Decode msgpack. Names that are not valid UTF-8 are rare, and decoding for them takes twice the time."""
     try:
         return msgpack.unpackb(content, raw=False, use_list=False)
     except UnicodeDecodeError:
         return msgpack.unpackb(content, raw=False, use_list=False, unicode_errors="surrogatepass")
-
-
-def _write_stored(store: Store, rows: Mapping[bytes, Row]) -> None:
-    """Publish the rows. If that fails, the next tool reads the modules again."""
-    if store.readonly:
-        return
-    numbers: dict[Platform, int] = {}
-    # In the order of other tables: entries that are used together are then close in memory.
-    packed = [(module_id, numbers.setdefault(rows[module_id].platform, len(numbers)), *rows[module_id][2:]) for module_id in sorted(rows)]
-    content = _pack([[list(platform) for platform in numbers], packed])
-    try:
-        publish(store.files, store.temporary, store.path(MODULE_ROWS), [_MAGIC, check(content), content], sync=False)
-    except OSError as error:
-        reraise_interrupt(error)
-        return

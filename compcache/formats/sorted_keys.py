@@ -1,0 +1,170 @@
+"""Sorted keys with values, in blocks: what begins with some bytes is found by reading one block, whatever the number of keys.
+
+Layout (little-endian), version 1::
+
+    blocks: check | msgpack array key, value, key, value, ...
+    index of blocks: check | msgpack array of the first key, offset and length of each block
+    magic "CCKEYS01" | offset and length of the index u64 | length u32 and 64 bytes of the summary | check of the 92 bytes before it
+
+Keys are bytes, each once, in ascending order. The summary is what the writer says of all. The file is written from its beginning to its
+end, from keys that are never in memory together; it is read by `read(offset, size)`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from compcache.digest import CHECK_SIZE, check
+from compcache.errors import FormatError, MissingPackageError
+from compcache.files import reraise_interrupt
+
+try:
+    import msgpack
+except ImportError as error:
+    raise MissingPackageError.of("msgpack", "listing what is in a cache") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Item = tuple[bytes, bytes]
+    Read = Callable[[int, int], bytes]
+
+__all__ = ["SUMMARY_SIZE", "TAIL_SIZE", "SortedKeys", "encode_keys", "merge_keys"]
+
+_MAGIC = b"CCKEYS01"
+_TAIL = Struct("<8sQQI64s")
+SUMMARY_SIZE = 64
+TAIL_SIZE = _TAIL.size + CHECK_SIZE
+_BLOCK = 1 << 13
+_MAX_BLOCK = 1 << 26
+_MAX_INDEX = 1 << 30
+
+
+def merge_keys(sources: Iterable[Iterable[Item]]) -> Iterator[Item]:
+    """The items of sorted sources in order, of several with one key that of the first source."""
+    last = None
+    for item in heapq.merge(*sources, key=_key_of):
+        if item[0] != last:
+            last = item[0]
+            yield item
+
+
+def _key_of(item: Item) -> bytes:
+    return item[0]
+
+
+def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator[bytes]:
+    """The bytes of a file of these items, which are sorted; `summary` is asked when all have been taken.
+
+    Raises:
+        ValueError: the summary has more than `SUMMARY_SIZE` bytes.
+    """
+    firsts: list[tuple[bytes, int, int]] = []
+    at = 0
+    for first, packed in _blocks(items):
+        block = check(packed) + packed
+        firsts.append((first, at, len(block)))
+        at += len(block)
+        yield block
+    packed = _pack([field for row in firsts for field in row])
+    yield check(packed) + packed
+    told = summary()
+    if len(told) > SUMMARY_SIZE:
+        raise ValueError("the summary of sorted keys is too long")
+    tail = _TAIL.pack(_MAGIC, at, CHECK_SIZE + len(packed), len(told), told)
+    yield tail + check(tail)
+
+
+def _blocks(items: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
+    """The first key of each block, and its content."""
+    block: list[bytes] = []
+    size = 0
+    for key, value in items:
+        block += (key, value)
+        size += len(key) + len(value)
+        if size >= _BLOCK:
+            yield block[0], _pack(block)
+            block, size = [], 0
+    if block:
+        yield block[0], _pack(block)
+
+
+def _pack(values: list[Any]) -> bytes:
+    packed: bytes = msgpack.packb(values, use_bin_type=True)
+    return packed
+
+
+class SortedKeys:
+    """A file of sorted keys of this many bytes behind `read(offset, size)`.
+
+    Raises:
+        FormatError: it is not one, or damaged. So do all methods.
+    """
+
+    __slots__ = ("_blocks", "_firsts", "_places", "_read", "summary")
+
+    def __init__(self, read: Read, size: int) -> None:
+        tail = read(max(size - TAIL_SIZE, 0), TAIL_SIZE)
+        if len(tail) != TAIL_SIZE or check(tail[:-CHECK_SIZE]) != tail[-CHECK_SIZE:] or tail[: len(_MAGIC)] != _MAGIC:
+            raise FormatError("the end of a file of sorted keys is damaged")
+        _, at, length, told, summary = _TAIL.unpack_from(tail)
+        if at + length + TAIL_SIZE != size or length > _MAX_INDEX or told > SUMMARY_SIZE:
+            raise FormatError("a file of sorted keys is truncated")
+        self._read = read
+        self.summary: bytes = summary[:told]
+        self._firsts, self._places = self._read_index(at, length)
+        self._blocks: dict[bytes, tuple[int, list[bytes]]] = {}
+
+    def _unpack(self, at: int, length: int) -> Any:
+        data = self._read(at, length)
+        if len(data) != length or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
+            raise FormatError("a block of sorted keys is damaged")
+        try:
+            return msgpack.unpackb(memoryview(data)[CHECK_SIZE:], raw=False)
+        except (ValueError, msgpack.UnpackException) as error:
+            reraise_interrupt(error)
+            raise FormatError("a block of sorted keys does not decode") from error
+
+    def _read_index(self, at: int, length: int) -> tuple[list[bytes], list[tuple[int, int]]]:
+        """The first keys of the blocks, and where these are."""
+        index = self._unpack(at, length)
+        if not isinstance(index, list) or len(index) % 3 or {*map(type, index[::3])} - {bytes}:
+            raise FormatError("the index of a file of sorted keys does not decode")
+        places = list(zip(index[1::3], index[2::3], strict=True))
+        if not all(type(at) is type(size) is int and CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= at < 1 << 60 for at, size in places):
+            raise FormatError("the index of a file of sorted keys does not decode")
+        return index[::3], places
+
+    def _load(self, number: int, key: bytes) -> list[bytes]:
+        """The keys and values of a block in turn; the last one for each first byte of keys stays: what is asked for next is often near."""
+        known = self._blocks.get(key[:1])
+        if known is not None and known[0] == number:
+            return known[1]
+        block: list[bytes] = self._unpack(*self._places[number])
+        if not isinstance(block, list) or len(block) % 2 or not block or {*map(type, block)} != {bytes}:
+            raise FormatError("a block of sorted keys does not decode")
+        self._blocks[key[:1]] = number, block
+        return block
+
+    def between(self, start: bytes, end: bytes) -> Iterator[Item]:
+        """The items whose keys are not before `start`, and before `end`, in order."""
+        for number in range(max(bisect_right(self._firsts, start) - 1, 0), bisect_left(self._firsts, end)):
+            block = self._load(number, start)
+            keys = block[::2]
+            first = 0 if keys[0] >= start else bisect_left(keys, start)
+            last = len(keys) if keys[-1] < end else bisect_left(keys, end)
+            yield from zip(keys[first:last], islice(block, 2 * first + 1, None, 2), strict=False)
+
+    def find(self, key: bytes) -> bytes | None:
+        """The value of a key; None where it is not there."""
+        number = bisect_right(self._firsts, key) - 1
+        if number < 0:
+            return None
+        block = self._load(number, key)
+        keys = block[::2]
+        at = bisect_left(keys, key)
+        return block[2 * at + 1] if keys[at : at + 1] == [key] else None

@@ -1,0 +1,32 @@
+"""Modules whose files are in memory: what could not be published, and what was read at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.formats.manifest import read_frame
+from compcache.store import ModuleFile
+
+if TYPE_CHECKING:
+    from compcache.files import Files
+
+__all__ = ["MemoryFile"]
+
+
+class MemoryFile(ModuleFile):
+    """A module file in memory: a descriptor is open only while its image is mapped."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, files: Files, path: str, module_id: bytes, content: bytes) -> None:
+        super().__init__(files, path or f"<module {module_id.hex()} in memory>", module_id)
+        self._content = content
+        self.size = len(content)
+
+    def read_record(self, offset: int) -> bytes:
+        """See `ModuleFile`."""
+        return read_frame(lambda at, size: self.read(self.image + at, size), offset, self.records, self.key)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `ModuleFile`."""
+        return self._content[offset : offset + size]

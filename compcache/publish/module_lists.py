@@ -1,0 +1,461 @@
+"""The lists of modules: what tools ask by name, one file beside each segment of the index that holds more than a few additions.
+
+A list has the keys below, sorted (`compcache.formats.sorted_keys`), so that a question reads the blocks with its answer. Merges of
+segments merge their lists. A list is derived: one that is missing or damaged is made again of the modules that its segment names, and
+a small segment has none. Its name is that of its segment, so that none is out of date. Whether a module exists the file system says.
+
+Keys are a letter and names in UTF-8, then what varies, mostly a module_id; `base` of a name is its label, or the name where it has none:
+
+    a | check of a platform                         its fields, msgpack
+    m | module_id                                   check of its platform, size of its file u64, the other fields of a `Row`, msgpack
+    n | base 0 name 0 | module_id                   a function that a module realizes; 1 for what only importers use, else nothing
+    t | last part of the base 0 base                where the base has several, with dots between them
+    i | name 0 | module_id                          a function that a module imports
+    p | base of the owner 0 | module_id             a module of parts
+    g | base of the name of a group 0 | module_id   a module that is a group
+    e | base of the name 0 | module_id, offset u32  an entry of data; the value is the entry in packs, else nothing: the row has it
+    r | module_id                                   and the same: an entry that requires this module
+"""
+
+from __future__ import annotations
+
+import tempfile
+from bisect import bisect_left
+from itertools import islice
+from operator import itemgetter
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache import files as file_ops
+from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
+from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
+from compcache.formats.entry import is_pack
+from compcache.formats.group import GROUP
+from compcache.formats.manifest import LINK_ONLY
+from compcache.formats.sorted_keys import SortedKeys, encode_keys, merge_keys
+from compcache.identity import label_of
+from compcache.interrupts import suppress
+from compcache.publish.atomic_file import publish
+from compcache.publish.module_rows import (
+    Row,
+    decode_entry_of,
+    decode_platform,
+    decode_rows,
+    encode_entry_of,
+    encode_fields,
+    encode_platform,
+    read_row_and_size,
+)
+from compcache.store import INDEX, MODULE_LISTS, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator
+
+    from compcache.formats.index import Segment
+    from compcache.formats.sorted_keys import Item
+    from compcache.publish.module_rows import Platform, RowEntry
+
+    #: Called with (modules read, modules to read) now and then.
+    Progress = Callable[[int, int], object]
+
+__all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "write_list"]
+
+_COUNTS = Struct("<5Q")
+_SIZE = Struct("<Q")
+_OFFSET_SIZE = 4
+#: Behind all keys.
+_END = b"\xff"
+#: Behind all that a key ends with.
+_BEHIND_ALL = _END * (DIGEST_SIZE + _OFFSET_SIZE + 1)
+#: A segment of so many modules has no list: reading their files takes some milliseconds.
+_FEW = 512
+#: How many rows are decoded at a time.
+_AT_ONCE = 1 << 10
+#: How many keys are sorted at a time: the others wait in a file.
+_RUN = 1 << 17
+
+
+class ListCounts(NamedTuple):
+    """How many modules, packs, realizations and distinct names there are in a list, and the size of the files."""
+
+    modules: int = 0
+    packs: int = 0
+    realizations: int = 0
+    names: int = 0
+    size: int = 0
+
+
+def base_of(name: str) -> str:
+    """What the names of all variants of a function have in common: the label of a name of content, else the name."""
+    return (label_of(name) if "-" in name else None) or name
+
+
+def _text(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _items_of(row: Row, size: int) -> Iterator[Item]:
+    """The keys of a module."""
+    key, platform = row.module_id, encode_platform(row.platform)
+    digest = check(platform)
+    yield b"a" + digest, platform
+    stored = row._replace(entries=()) if row.is_pack else row
+    yield b"m" + key, digest + _SIZE.pack(size) + encode_fields(stored)
+    for name, signature in zip(row.names, row.signatures, strict=True):
+        base = base_of(name)
+        yield b"n%b\0%b\0%b" % (_text(base), _text(name), key), b"\1" if signature.startswith(LINK_ONLY) else b""
+        last = base.rpartition(".")[2]
+        if last != base:
+            yield b"t%b\0%b" % (_text(last), _text(base)), b""
+    for name in row.imports:
+        yield b"i%b\0%b" % (_text(name), key), b""
+    if row.part_of:
+        yield b"p%b\0%b" % (_text(base_of(row.part_of)), key), b""
+    for entry in row.entries:
+        kind, name, offset, requires, *_ = entry
+        place, value = key + offset.to_bytes(_OFFSET_SIZE, "little"), encode_entry_of(entry) if row.is_pack else b""
+        if kind == GROUP:
+            yield b"g%b\0%b" % (_text(base_of(name)), key), b""
+        yield b"e%b\0%b" % (_text(base_of(name)), place), value
+        for required in requires:
+            yield b"r" + required + place, value
+
+
+def _sorted(items: Iterable[Item]) -> Iterator[Item]:
+    """The items in order, each key once; many are sorted in parts, which wait in files."""
+    runs: list[Iterator[Item]] = []
+    run: list[Item] = []
+    for item in items:
+        run.append(item)
+        if len(run) >= _RUN:
+            runs.append(_set_down(run))
+            run = []
+    run.sort(key=itemgetter(0))
+    return merge_keys([run, *runs])
+
+
+def _set_down(run: list[Item]) -> Iterator[Item]:
+    run.sort(key=itemgetter(0))
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - it ends with the iterator
+    for part in encode_keys(merge_keys([run]), bytes):
+        file.write(part)
+
+    def read(at: int, size: int) -> bytes:
+        file.seek(at)
+        return file.read(size)
+
+    return SortedKeys(read, file.tell()).between(b"", _END)
+
+
+class _Counter:
+    """Counts what passes on its way to a file."""
+
+    def __init__(self, items: Iterable[Item], gone: Container[bytes]) -> None:
+        self._items = items
+        self._gone = gone
+        self._counts = [0] * len(ListCounts._fields)
+
+    def __iter__(self) -> Iterator[Item]:
+        counts, gone, name, packs = self._counts, self._gone, b"", set()
+        for key, value in self._items:
+            letter = key[:1]
+            if gone and letter not in b"at" and _holder(key) in gone:
+                continue
+            if letter == b"a" and is_pack(decode_platform(value).image_kind):
+                packs.add(key[1:])
+            elif letter == b"m":
+                counts[value[:CHECK_SIZE] in packs] += 1
+                counts[4] += _SIZE.unpack_from(value, CHECK_SIZE)[0]
+            elif letter == b"n":
+                counts[2] += 1
+                counts[3] += key[:-DIGEST_SIZE] != name
+                name = key[:-DIGEST_SIZE]
+            yield key, value
+
+    def summary(self) -> bytes:
+        return _COUNTS.pack(*self._counts)
+
+
+def _holder(key: bytes) -> bytes:
+    """The module that a key was made for."""
+    return key[-DIGEST_SIZE:] if key[:1] not in b"er" else key[-DIGEST_SIZE - _OFFSET_SIZE : -_OFFSET_SIZE]
+
+
+class _InMemory:
+    """Items as `SortedKeys` has them."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        counter = _Counter(_sorted(items), ())
+        self._items = list(counter)
+        self._keys = [key for key, _ in self._items]
+        self.summary = counter.summary()
+
+    def between(self, start: bytes, end: bytes) -> Iterator[Item]:
+        """See `SortedKeys`."""
+        return iter(self._items[bisect_left(self._keys, start) : bisect_left(self._keys, end)])
+
+    def find(self, key: bytes) -> bytes | None:
+        """See `SortedKeys`."""
+        at = bisect_left(self._keys, key)
+        return self._items[at][1] if self._keys[at : at + 1] == [key] else None
+
+
+class _List:
+    """The list of one segment: its file, or what is read of its modules."""
+
+    def __init__(self, store: Store, segment: Segment, progress: Progress | None) -> None:
+        self._store = store
+        self._segment = segment
+        self._progress = progress
+        self._keys: SortedKeys | _InMemory | None = None
+
+    def keys(self) -> SortedKeys | _InMemory:
+        if self._keys is None:
+            self._keys = _open(self._store, self._segment.name) or self._make()
+        return self._keys
+
+    def between(self, start: bytes, end: bytes) -> Iterator[Item]:
+        """See `SortedKeys`."""
+        try:
+            for item in self.keys().between(start, end):
+                yield item
+                start = item[0] + b"\0"
+        except FormatError:
+            yield from self.make_again().between(start, end)
+
+    def find(self, key: bytes) -> bytes | None:
+        """See `SortedKeys`."""
+        try:
+            return self.keys().find(key)
+        except FormatError:
+            return self.make_again().find(key)
+
+    def make_again(self) -> SortedKeys | _InMemory:
+        forget_list(self._store, self._segment.name)
+        self._keys = self._make()
+        return self._keys
+
+    def _make(self) -> SortedKeys | _InMemory:
+        """Make the list of the modules; where it cannot be kept it stays in memory."""
+        store, segment = self._store, self._segment
+        if self._count() > _FEW and not store.readonly and not store.exposed:
+            with suppress(OSError):
+                _publish(store, segment.name, _sorted(self._read()), ())
+                made = _open(store, segment.name)
+                if made is not None:
+                    return made
+        return _InMemory(self._read())
+
+    def _count(self) -> int:
+        try:
+            return self._segment.modules.count
+        except (FormatError, OSError) as error:  # a look-up reports it
+            reraise_interrupt(error)
+            return 0
+
+    def _read(self) -> Iterator[Item]:
+        total = self._count()
+        try:
+            entries = self._segment.modules.entries() if total else iter(())
+            for number, entry in enumerate(entries):
+                found = read_row_and_size(self._store, entry[:DIGEST_SIZE])
+                if found is not None:
+                    yield from _items_of(*found)
+                if self._progress is not None and number % 256 == 0 and total > _FEW:
+                    self._progress(number, total)
+        except (FormatError, OSError) as error:
+            reraise_interrupt(error)
+
+
+def _list_name(segment: str) -> str:
+    return MODULE_LISTS.file_name(segment.removesuffix(INDEX.suffix))
+
+
+def _open(store: Store, segment: str) -> SortedKeys | None:
+    """The list of a segment, if there is one that can be believed."""
+    if store.exposed:
+        return None
+    try:
+        opened = store.files.open_owned(store.path(MODULE_LISTS, _list_name(segment)), file_ops.READ_FLAGS)
+        status = store.files.fstat(opened.number)
+        if store.is_foreign(status):
+            return None
+        return SortedKeys(lambda at, size: file_ops.read_at(store.files, opened.number, at, size), status.st_size)
+    except (OSError, FormatError) as error:
+        reraise_interrupt(error)
+        return None
+
+
+def _publish(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:
+    counter = _Counter(items, gone)
+    path = store.path(MODULE_LISTS, _list_name(segment))
+    publish(store.files, store.temporary, path, encode_keys(counter, counter.summary), sync=False)
+
+
+def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = ()) -> None:
+    """Make the list of a segment that is about to be published, of those of the segments that it replaces. A failure is harmless."""
+    lists = [_List(store, each, None) for each in merged]
+    if store.readonly or store.exposed or sum(each._count() for each in lists) <= _FEW:
+        return
+    with suppress(OSError, FormatError):
+        _publish(store, segment, merge_keys([each.between(b"", _END) for each in lists]), gone)
+
+
+def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
+    """Make the list of a segment that is about to be published, of these rows and the sizes of their files. A failure is harmless."""
+    known = list(rows)
+    if len(known) > _FEW and not store.readonly and not store.exposed:
+        with suppress(OSError):
+            _publish(store, segment, _sorted(item for row, size in known for item in _items_of(row, size)), ())
+
+
+def forget_list(store: Store, segment: str) -> None:
+    """Remove the list of a segment that is gone, or does not decode."""
+    with suppress(OSError):
+        store.files.unlink(store.path(MODULE_LISTS, _list_name(segment)))
+
+
+class ModuleLists:
+    """The lists of all segments of a directory, as one.
+
+    Args:
+        store: the directory, whose index is looked at again.
+        progress: called with (modules read, modules to read) now and then while a list is made.
+        recover: make an index that is missing or damaged again, as a look-up does.
+    """
+
+    def __init__(self, store: Store, progress: Progress | None = None, *, recover: bool = True) -> None:
+        if recover:
+            Store.renew_index(store)  # and of none of its layers
+        else:
+            store.index.refresh()
+        self.store = store
+        self._lists = [_List(store, segment, progress) for segment in store.index.segments]
+        self._platforms: dict[bytes, Platform] = {}
+
+    def counts(self) -> ListCounts:
+        """The sums of what the heads of the lists say: what two segments have is counted twice, and what is gone as if it were there."""
+        found = [_COUNTS.unpack(_summary(each)) for each in self._lists]
+        return ListCounts(*map(sum, zip(*found, strict=True))) if found else ListCounts()
+
+    def _between(self, start: bytes, end: bytes) -> Iterator[Item]:
+        """The items of all lists in order."""
+        return merge_keys([each.between(start, end) for each in self._lists])
+
+    def _starting_with(self, prefix: bytes) -> Iterator[Item]:
+        return self._between(prefix, prefix + _BEHIND_ALL)
+
+    def bases(self, prefix: str = "") -> Iterator[str]:
+        """The bases of the names of functions and groups that begin with a prefix, each once, in the order of their UTF-8."""
+        letters = [
+            ((key[1:].partition(b"\0")[0], b"") for key, _ in self._starting_with(letter + _text(prefix))) for letter in (b"n", b"g")
+        ]
+        return (_name(base) for base, _ in merge_keys(letters))
+
+    def groups(self) -> set[str]:
+        """The bases of the names of groups."""
+        return {_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
+
+    def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """The functions that are to be called and whose base begins with a prefix, each with a module_id, sorted by base and name."""
+        for key, value in self._starting_with(b"n" + _text(prefix)):
+            if not value:
+                yield _name(key[:-DIGEST_SIZE].partition(b"\0")[2][:-1]), key[-DIGEST_SIZE:]
+
+    def last_parts(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """The last parts of bases that begin with a prefix, each with its base."""
+        for key, _ in self._starting_with(b"t" + _text(prefix)):
+            part, _, base = key[1:].partition(b"\0")
+            yield _name(part), _name(base)
+
+    def holders(self, name: str) -> set[bytes]:
+        """The modules that realize a function."""
+        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"n%b\0%b\0" % (_text(base_of(name)), _text(name)))}
+
+    def importers(self, name: str) -> set[bytes]:
+        """The modules that import a function."""
+        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"i%b\0" % _text(name))}
+
+    def of_bases(self, first: str, last: str) -> set[bytes]:
+        """The modules that realize functions whose bases are from `first` to `last` or have parts of these, and groups of such names."""
+        ranges = [(letter + _text(first) + b"\0", letter + _text(last) + b"\1") for letter in (b"n", b"p", b"g")]
+        return {key[-DIGEST_SIZE:] for each in self._lists for start, end in ranges for key, _ in each.between(start, end)}
+
+    def entries(self, first: str, last: str) -> Iterator[tuple[bytes, RowEntry | None]]:
+        """The entries of data whose bases are from `first` to `last`, each with the file that has it; None where its row has the entry."""
+        return self._entries(b"e" + _text(first) + b"\0", b"e" + _text(last) + b"\1")
+
+    def entries_requiring(self, module_id: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
+        """The entries of data that require a module."""
+        return self._entries(b"r" + module_id, b"r" + module_id + _BEHIND_ALL)
+
+    def has_members(self) -> bool:
+        """Whether some function is a part of another one, or of a group: then it is listed with that."""
+        return any(next(self._starting_with(letter), None) is not None for letter in (b"p", b"g"))
+
+    def has_requirements(self) -> bool:
+        """Whether some entry of data requires a module."""
+        return next(self._starting_with(b"r"), None) is not None
+
+    def all_entries(self) -> Iterator[tuple[bytes, RowEntry | None]]:
+        """All entries of data."""
+        return self._entries(b"e", b"f")
+
+    def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
+        for key, value in self._between(start, end):
+            yield _holder(key), decode_entry_of(value) if value else None
+
+    def module_ids(self, prefix: bytes = b"") -> Iterator[bytes]:
+        """The modules whose ids begin with a prefix, in order."""
+        return (key[1:] for key, _ in self._between(b"m" + prefix, b"m" + prefix + _BEHIND_ALL))
+
+    def rows(self, module_ids: Iterable[bytes]) -> dict[bytes, Row]:
+        """The rows of modules that are listed; of packs without their entries."""
+        left = sorted(module_ids)
+        found: dict[bytes, Row] = {}
+        for each in self._lists if left else ():
+            values = [(module_id, each.find(b"m" + module_id)) for module_id in left]
+            found.update(self._decode(each, [(module_id, value) for module_id, value in values if value is not None]))
+            left = [module_id for module_id in left if module_id not in found]
+        return found
+
+    def all_rows(self) -> Iterator[Row]:
+        """The rows of all modules, of packs without their entries; what two segments have comes twice."""
+        for each in self._lists:
+            items = each.between(b"m", b"n")
+            while batch := [(key[1:], value) for key, value in islice(items, _AT_ONCE)]:
+                yield from self._decode(each, batch).values()
+
+    def _decode(self, each: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
+        """The rows in these values of a list; where one is not what this version writes the list is made again."""
+        try:
+            return self._decoded(values)
+        except FormatError:
+            again = each.make_again()
+            found = [(module_id, again.find(b"m" + module_id)) for module_id, _ in values]
+            return self._decoded([(module_id, value) for module_id, value in found if value is not None])
+
+    def _decoded(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
+        start = CHECK_SIZE + _SIZE.size
+        rows = decode_rows((module_id, self._platform(value[:CHECK_SIZE]), memoryview(value)[start:]) for module_id, value in values)
+        return {row.module_id: row for row in rows}
+
+    def _platform(self, digest: bytes) -> Platform:
+        platform = self._platforms.get(digest)
+        if platform is None:
+            stored = next(filter(None, (each.find(b"a" + digest) for each in self._lists)), b"")
+            platform = self._platforms[digest] = decode_platform(stored)
+        return platform
+
+
+def _name(text: bytes) -> str:
+    return text.decode("utf-8", "surrogatepass")
+
+
+def _summary(each: _List) -> bytes:
+    try:
+        found = each.keys().summary
+    except FormatError:
+        found = each.make_again().summary
+    return found if len(found) == _COUNTS.size else bytes(_COUNTS.size)

@@ -1,0 +1,253 @@
+"""The index of many modules: one process rebuilds it, in parts that nobody sees, and no addition waits for what takes long to merge."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import adder, constant
+
+from compcache import Cache, ModuleSource
+from compcache.publish import additions, index_merge, index_rebuild, module_lists, verify
+from compcache.publish.additions import merge, merge_large
+from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
+from compcache.publish.index_rebuild import IndexedModules, rebuild_index
+from compcache.publish.locks import try_lock
+from compcache.store import MODULE_LISTS, Store
+from compcache.usage.listings import functions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def many(cache: Cache, directory: Path) -> Cache:
+    """Twenty modules, and three of one name; the index is gone."""
+    for number in range(20):
+        cache.add_module(ModuleSource(adder(f"f{number}", number)))
+    for number in range(3):
+        cache.add_module(ModuleSource(constant("version", number)))
+    lose_index(directory)
+    return cache
+
+
+def lose_index(directory: Path) -> None:
+    for path in (directory / "index-v1").iterdir():
+        path.unlink()
+
+
+def in_index(directory: Path) -> tuple[int, int]:
+    """How many segments and parts there are, without the mark that says that there are parts."""
+    names = [path.name for path in (directory / "index-v1").iterdir()]
+    return sum(name.endswith(".idx") for name in names), sum(name.endswith("-part") and "begun" not in name for name in names)
+
+
+@contextmanager
+def rebuilt_elsewhere(directory: Path) -> Iterator[None]:
+    """Another thread holds the lock of who rebuilds the index."""
+    done, ready = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with try_lock(Store(str(directory)), "index-rebuild"):
+            ready.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    ready.wait(10)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+class KilledError(Exception):
+    """Ends a rebuild."""
+
+
+def kill_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[bytes]:
+    """Let a rebuild end after so many parts; the modules that are read from now on."""
+    read: list[bytes] = []
+    publish, add = IndexedModules.publish, IndexedModules.add
+    left = [parts]
+
+    def publish_some(self: IndexedModules, store: Store, name: str) -> str:
+        if not left[0]:
+            raise KilledError
+        left[0] -= 1
+        return publish(self, store, name)
+
+    def count(self: IndexedModules, store: Store, module_id: bytes) -> None:
+        read.append(module_id)
+        add(self, store, module_id)
+
+    monkeypatch.setattr(index_rebuild, "_PART", 4)
+    monkeypatch.setattr(index_rebuild, "_TICK", 0)
+    monkeypatch.setattr(IndexedModules, "publish", publish_some)
+    monkeypatch.setattr(IndexedModules, "add", count)
+    return read
+
+
+@pytest.mark.usefixtures("many")
+def test_a_rebuild_that_was_killed_goes_on(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as killing:
+        first = kill_after(killing, 3)
+        with pytest.raises(KilledError):
+            rebuild_index(Store(str(directory)))
+        assert in_index(directory) == (0, 3)
+        assert len(first) < 23
+        looking = Store(str(directory), readonly=True)
+        assert not list(looking.find("version")), "another part may have a newer one"
+    with monkeypatch.context() as going_on:
+        rest = kill_after(going_on, 100)
+        with Cache(directory) as other:
+            assert other.get_target("version")() == 2
+            assert all(other.has(f"f{number}") for number in range(20))
+        assert len(first) + len(rest) <= 23 + 8, "what the killed one had in memory is read again, and no more"
+        assert len(rest) < 23
+    assert not list((directory / "index-v1").glob("*-part"))
+
+
+def test_a_part_is_made_again_where_a_module_was_added_since(many: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as killing:
+        kill_after(killing, 3)
+        with pytest.raises(KilledError):
+            rebuild_index(Store(str(directory)))
+    with monkeypatch.context() as changing:
+        kill_after(changing, 0)  # nobody goes on yet
+        with pytest.raises(KilledError):
+            many.add_module(ModuleSource(constant("version", 7)))
+    monkeypatch.setattr(verify, "_PATIENCE", 0.0)
+    with rebuilt_elsewhere(directory):
+        for number in range(30, 60):
+            many.add_module(ModuleSource(adder(f"f{number}", number)))
+        many.add_module(ModuleSource(constant("version", 8)))
+    for path in (directory / "index-v1").glob("*.idx"):
+        path.unlink()  # what was added meanwhile is known by the modules alone
+    with Cache(directory) as other:
+        assert all(other.has(f"f{number}") for number in (*range(20), *range(30, 60)))
+        assert other.get_target("version")() == 8
+
+
+@pytest.mark.usefixtures("many")
+def test_what_is_added_while_the_index_is_rebuilt_is_the_newest(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_PATIENCE", 0.05)
+    publish = index_merge.replace_segments
+    adding: list[int] = []
+
+    def meanwhile(*arguments: Any, **keywords: Any) -> None:
+        if not adding:
+            adding.append(1)
+            thread = threading.Thread(target=lambda: Cache(directory).add_module(ModuleSource(constant("version", 9))))
+            thread.start()
+            thread.join()
+        publish(*arguments, **keywords)
+
+    monkeypatch.setattr(index_merge, "replace_segments", meanwhile)
+    rebuilding = Store(str(directory))
+    with try_lock(rebuilding, "index-rebuild"):
+        rebuild_index(rebuilding)
+    for _ in range(2):
+        with Cache(directory) as other:
+            assert other.get_target("version")() == 9
+        lose_index(directory)
+
+
+@pytest.mark.usefixtures("many")
+def test_others_wait_as_long_as_for_a_miss_and_then_do_without(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_PATIENCE", 0.3)
+    calls: list[str] = []
+    monkeypatch.setattr(verify, "rebuild_index", lambda store: calls.append(store.root))
+    with rebuilt_elsewhere(directory):
+        started = time.monotonic()
+        assert not Cache(directory).has("f1")
+        assert 0.25 < time.monotonic() - started < 5
+    assert not calls
+
+
+@pytest.mark.usefixtures("many")
+def test_who_waited_rebuilds_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_PATIENCE", 20.0)
+    calls: list[str] = []
+    started = threading.Event()
+
+    def slowly(store: Store) -> int:
+        calls.append(store.root)
+        started.set()
+        time.sleep(0.3)
+        return rebuild_index(store)
+
+    monkeypatch.setattr(verify, "rebuild_index", slowly)
+    answers: list[bool] = []
+    threads = [threading.Thread(target=lambda: answers.append(Cache(directory).has("f1"))) for _ in range(3)]
+    threads[0].start()
+    started.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [True] * 3
+    assert len(calls) == 1
+
+
+# ------------------------------------------------------------------------------------- merges
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Segments of sixteen modules are large; the processes that are started to merge them, which do nothing."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(module_lists, "_FEW", 0)
+    monkeypatch.setattr(index_merge, "segment_level", lambda modules: 1 + (modules > 8) + (modules > 16) + (modules > 80))
+
+    def start(_: str, arguments: list[str], __: object) -> int:
+        started.append(arguments)
+        return 0
+
+    monkeypatch.setattr(additions, "start_detached", start)
+    return started
+
+
+def test_no_addition_waits_for_what_takes_long_to_merge(cache: Cache, directory: Path, small: list[list[str]]) -> None:
+    for number in range(100):
+        cache.add_module(ModuleSource(adder(f"f{number}", number)))
+    levels = sorted(segment.level for segment in cache._store.index.segments)
+    assert levels.count(LARGE_LEVELS[0]) >= 4
+    assert small
+    assert small[0] == [str(directory), "0"]
+    before = functions(cache._store)
+    merge_large(str(directory), trust=False)
+    with Cache(directory) as other:
+        large = [segment for segment in other._store.index.segments if segment.level in LARGE_LEVELS]
+        assert len(large) == 1
+        assert (directory / MODULE_LISTS.directory / large[0].name.replace(".idx", ".list")).exists()
+        assert functions(other._store) == before
+        assert all(other.has(f"f{number}") for number in range(100))
+
+
+def test_who_signs_merges_by_itself(directory: Path, small: list[list[str]]) -> None:
+    with Cache(directory, signing_key=b"k" * 32) as cache:
+        for number in range(100):
+            cache.add_module(ModuleSource(adder(f"f{number}", number)))
+        assert sum(segment.level not in SMALL_LEVELS for segment in cache._store.index.segments) == 1
+    assert not small
+
+
+def test_merging_goes_on_in_a_process_of_its_own(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as fewer:
+        fewer.setattr(index_merge, "segment_level", lambda modules: 1 if modules <= 8 else 2 if modules <= 16 else 3)
+        fewer.setattr(additions, "_MANY", 1 << 30)
+        for number in range(100):
+            cache.add_module(ModuleSource(adder(f"f{number}", number)))
+    assert sum(segment.level in LARGE_LEVELS for segment in cache._store.index.segments) >= 4
+    merge(cache._store)
+    deadline = time.monotonic() + 60
+    while cache._store.index.refresh() or sum(segment.level in LARGE_LEVELS for segment in cache._store.index.segments) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert all(cache.has(f"f{number}") for number in range(100))
