@@ -40,7 +40,7 @@ def test_arguments_of_another_type_are_refused_by_name(cache: Cache, call: Any, 
         call(cache)
 
 
-PARAMETERS_OF_ANY_TYPE = ("ir", "keep_bitcode", "untrusted", "optimize")  # refused when it is compiled, or true or false
+PARAMETERS_OF_ANY_TYPE = ("ir", "keep_bitcode", "untrusted", "optimize", "inline")  # refused when it is compiled, or true or false
 SOURCE_PARAMETERS = sorted(set(inspect.signature(ModuleSource).parameters) - set(PARAMETERS_OF_ANY_TYPE))
 
 

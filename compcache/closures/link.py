@@ -28,6 +28,7 @@ from compcache.formats.manifest import SUSPECT
 from compcache.formats.records import decode_module
 from compcache.hit.closures.linked import is_valid
 from compcache.images import making
+from compcache.images.kinds import is_mapped
 from compcache.linker import link_translated
 from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import LinkedClosure, LinkReport
@@ -136,7 +137,7 @@ class _Linking:
                 if (
                     not footer.bitcode
                     or module.flags == SUSPECT
-                    or header.image_kind != "shared"
+                    or not is_mapped(header.image_kind)
                     or not self._suits(header.cpu, header.machine_features)
                 ):
                     return None

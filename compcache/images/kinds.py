@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compcache.formats.records import ModuleRecord
     from compcache.images.sides import ImageFile, LoadSide, MakeSide
 
-__all__ = ["Table", "check_image", "is_known", "load_image", "make_side", "register", "require_known", "require_table"]
+__all__ = ["Table", "check_image", "is_known", "is_mapped", "load_image", "make_side", "register", "require_known", "require_table"]
 
 #: By the name of a kind the modules of its two sides; imported where one is asked for.
 _KINDS = {
@@ -55,6 +55,11 @@ def register(kind: str, load_module: str, make_module: str) -> None:
     sides = load_module, make_module
     if not kind or _KINDS.setdefault(kind, sides) != sides:
         raise ValueError(f"a kind of images needs a name of its own, not {kind!r}")
+
+
+def is_mapped(kind: str) -> bool:
+    """Whether images of the kind are mapped as they are, so that code of several may be one such image."""
+    return kind == "shared"
 
 
 def is_known(kind: str) -> bool:

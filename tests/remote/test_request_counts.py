@@ -53,12 +53,12 @@ def caller_of_five() -> tuple[Identity, dict[Identity, Any]]:
     names = [*[Identity("leaf", number=number) for number in range(4)], Identity("inner", number=4)]
     sources: dict[Identity, Any] = {name: {"ir": constant("leaf", 1)} for name in names[:4]}
     inner = "declare i64 @leaf()\ndefine i64 @inner() {\n %v = call i64 @leaf()\n ret i64 %v\n}\n"
-    sources[names[4]] = {"ir": inner, "imports": {"leaf": names[0].func_name}}
+    sources[names[4]] = {"inline": False, "ir": inner, "imports": {"leaf": names[0].func_name}}
     ir = "".join(f"declare i64 @f{number}()\n" for number in range(1, 5)) + "define i64 @top() {\n"
     ir += "".join(f" %v{number} = call i64 @f{number}()\n" for number in range(1, 5))
     ir += " %a = add i64 %v1, %v2\n %b = add i64 %v3, %v4\n %c = add i64 %a, %b\n ret i64 %c\n}\n"
     top = Identity("top", number=5)
-    sources[top] = {"ir": ir, "imports": {f"f{number}": names[number].func_name for number in range(1, 5)}}
+    sources[top] = {"inline": False, "ir": ir, "imports": {f"f{number}": names[number].func_name for number in range(1, 5)}}
     return top, sources
 
 
