@@ -552,7 +552,7 @@ class Store:
 
     def _renew_index(self, *, look: bool = True) -> bool:
         """Read the index again, rebuilding it where it is damaged or missing; return whether it has changed."""
-        if self.index.segments:
+        if self.index.segments and not self.index.unfinished:
             self._checked_index = False  # an index that was there and goes is looked for again
         try:
             changed = look and self.index.refresh()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import time
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
-from compcache.files import READ_FLAGS, read_at, reraise_interrupt
+from compcache.files import READ_FLAGS, read_at, reraise_interrupt, writer
 from compcache.formats import host
 from compcache.formats.footer import LARGEST_FOREIGN, require_intact
 from compcache.formats.graph import decode_notes
@@ -178,8 +179,15 @@ def _fans_of(part: str) -> list[str]:
 
 
 def _is_current(store: Store, part: str) -> bool:
-    """Whether a part can be read, and nothing was added to its directories since it was begun."""
+    """Whether a part is this user's alone, can be read, and nothing was added to its directories since it was begun.
+
+    What others can write, or what has no MAC where there is a key, is read again instead: a part says which directories need not be.
+    """
+    if store.stamp_key or store.exposed:
+        return False
     try:
+        if writer(store.files.stat(store.path(PARTS, part))) != os.geteuid():
+            return False
         segment = Segment(store.index, part)
         if segment.functions.count < 0 or segment.requirements is None:
             return False
