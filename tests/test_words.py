@@ -124,7 +124,7 @@ def test_a_near_name_is_suggested_to_who_reads_the_message(cache: Cache, monkeyp
     assert str(caught.value).endswith(cache.path)
     from compcache.inspect import names
 
-    monkeypatch.setattr(names, "functions", pytest.fail)
+    monkeypatch.setattr(names, "suggestion", pytest.fail)
     with pytest.raises(NotCachedError):
         cache.get_target("nrom")  # who catches it pays for no list
 

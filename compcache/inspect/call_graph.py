@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.depgraph import DependencyGraph
+from compcache.digest import is_content_name
 from compcache.errors import CompcacheError, FormatError, NotCachedError
 from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED, decode_graph
@@ -158,7 +159,9 @@ def cache_graph(
     roots = list(dict.fromkeys(names))
     if not reverse:
         return function_graph(store, loader, roots)
-    return _users(whole_graph(store, progress, _using(store, roots)), store, roots)
+    # Code of functions with names of content may be in modules that do not import them; the lists have imports alone.
+    among = None if any(map(is_content_name, roots)) else _using(store, roots)
+    return _users(whole_graph(store, progress, among), store, roots)
 
 
 def _using(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from compcache.formats.graph import decode_notes, pack_notes
 from compcache.linker import build_module
 from compcache.miss.import_types import require_types
 from compcache.miss.offers import offers_of
@@ -41,7 +42,10 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
     else:
         provided = partial(offers_of, session)
         built = build_module(source, machine=store.host(), is_cached=session.can_import, provided=provided, maker=maker)
-    built = built._replace(seconds=built.seconds + seconds)
+    if seconds:
+        seconds += built.seconds
+        notes = pack_notes({**decode_notes(built.sections[4]), "seconds": seconds})
+        built = built._replace(seconds=seconds, sections=(*built.sections[:4], notes))
     if not alone:
         require_types(session, built, {})
     for module in (built, *built.others):

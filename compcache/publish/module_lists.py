@@ -47,6 +47,7 @@ from compcache.publish.module_rows import (
     encode_platform,
     read_row_and_size,
 )
+from compcache.publish.quarantine import is_shortage
 from compcache.store import INDEX, MODULE_LISTS, Store
 
 if TYPE_CHECKING:
@@ -255,17 +256,21 @@ class _List:
             return 0
 
     def _read(self) -> Iterator[Item]:
-        total = self._count()
+        """What the list has, off the modules. Raises `StorageError` where nothing can be read now, for lack of descriptors or memory."""
+        store = self._store
         try:
+            total = self._segment.modules.count
             entries = self._segment.modules.entries() if total else iter(())
             for number, entry in enumerate(entries):
-                found = read_row_and_size(self._store, entry[:DIGEST_SIZE])
+                found = read_row_and_size(store, entry[:DIGEST_SIZE])
                 if found is not None:
                     yield from _items_of(*found)
                 if self._progress is not None and number % 256 == 0 and total > _FEW:
                     self._progress(number, total)
-        except (FormatError, OSError) as error:
+        except (FormatError, OSError) as error:  # a look-up reports damage
             reraise_interrupt(error)
+            if isinstance(error, OSError) and is_shortage(error):
+                raise store.unreadable(store.path(INDEX, self._segment.name), error) from error
 
 
 def _list_name(segment: str) -> str:
@@ -323,6 +328,9 @@ class ModuleLists:
         store: the directory, whose index is looked at again.
         progress: called with (modules read, modules to read) now and then while a list is made.
         recover: make an index that is missing or damaged again, as a look-up does.
+
+    Raises:
+        StorageError: the index cannot be read, so that it is not known what there is.
     """
 
     def __init__(self, store: Store, progress: Progress | None = None, *, recover: bool = True) -> None:
@@ -330,6 +338,8 @@ class ModuleLists:
             Store.renew_index(store)  # and of none of its layers
         else:
             store.index.refresh()
+        if store.index.problem:  # what it says ends with the reason
+            store.tell_unreadable(store.directory(INDEX), OSError(store.index.problem.rpartition(": ")[2]))
         self.store = store
         self._lists = [_List(store, segment, progress) for segment in store.index.segments]
         self._platforms: dict[bytes, Platform] = {}
