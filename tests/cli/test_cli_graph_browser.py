@@ -14,7 +14,7 @@ from helpers import adder
 
 from compcache import Cache, ModuleSource
 from compcache.cli import main
-from compcache.cli.render.html import html
+from compcache.cli.render.html import KINDS, html
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
 
 if TYPE_CHECKING:
@@ -313,6 +313,18 @@ def test_keys_follow_edges_and_readers_hear_what_is_chosen(tmp_path: Path) -> No
     result = run_in_browser("".join(html(small(), "keys")), probe, tmp_path)
     assert result["walk"][1:4] == ["a.normal", "a.n", "a.normal"] or result["walk"][0] != "a.norm"
     assert (result["closer"], result["focusable"], result["told"], result["searching"]) == (True, 0, "polite", True)
+
+
+def test_every_kind_of_node_has_a_colour_and_a_place_in_the_legend(tmp_path: Path) -> None:
+    nodes = tuple(GraphNode(kind, f"a.{kind}", "", "aa" * 16, "") for kind in KINDS)
+    probe = """
+        element("open").click();
+        result.colours = new Set(DATA.kinds.map(kind => colours[kind])).size;
+        result.none = DATA.kinds.filter(kind => !colours[kind]);
+        result.legend = DATA.kinds.every(kind => element("legend").innerText.includes(kind));
+    """
+    result = run_in_browser("".join(html(FunctionGraph(nodes, ()), "kinds")), probe, tmp_path)
+    assert result == {"colours": len(KINDS), "none": [], "legend": True}
 
 
 def test_names_that_look_like_markup_are_text(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from compcache.inspect.descriptions import FunctionGraph
 
-__all__ = ["html"]
+__all__ = ["KINDS", "html"]
 
-_KINDS = ("function", "missing", "global", "variable", "native", "inlined")
+KINDS = ("function", "missing", "global", "variable", "native", "inlined")
 
 
 def html(graph: FunctionGraph, title: str, sizes: Mapping[str, int] | None = None) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _data(graph: FunctionGraph, title: str, sizes: Mapping[str, int]) -> str:
     modules: dict[str, int] = {}
     nodes = [
         [
-            _KINDS.index(node.kind),
+            KINDS.index(node.kind),
             node.name,
             node.signature,
             modules.setdefault(node.module_id, len(modules)) if node.module_id else -1,
@@ -50,7 +50,7 @@ def _data(graph: FunctionGraph, title: str, sizes: Mapping[str, int]) -> str:
         for node in graph.nodes
     ]
     data = {
-        "title": title, "kinds": _KINDS, "modules": list(modules), "sizes": [sizes.get(module, 0) for module in modules],
+        "title": title, "kinds": KINDS, "modules": list(modules), "sizes": [sizes.get(module, 0) for module in modules],
         "nodes": nodes, "edges": graph.edges,
     }  # fmt: skip
     # Inside a script element the text "</script" or "<!--" would end or confuse it.
