@@ -54,6 +54,17 @@ def test_the_graph_says_from_which_realization(cache: Cache) -> None:
     assert functions["kernel"].func_name in [node.name for node in users.nodes]
 
 
+def test_of_a_long_chain_the_nearest_come_in(cache: Cache) -> None:
+    """All of them would make each addition cost what is there already."""
+    functions = {"f0": HEAD.format("f0") + "%r = add i64 %x, 1\nret i64 %r\n}\n"}
+    for number in range(1, 30):
+        functions[f"f{number}"] = HEAD.format(f"f{number}") + f"%v = call i64 @f{number - 1}(i64 %x)\n%r = add i64 %v, 1\nret i64 %r\n}}\n"
+    last = apart(cache, functions)["f29"]
+    assert last(12) == 42
+    graph = cache.graph([last.func_name])
+    assert 3 <= len([node for node in graph.nodes if node.kind == "inlined" and (0, graph.nodes.index(node)) in graph.edges]) <= 14
+
+
 DEEP = {
     "scale": "define double @scale(double %x) {\n%r = fmul double %x, 1.25\nret double %r\n}\n",
     "branch": """define double @branch(double %x) {
