@@ -65,7 +65,11 @@ def test_signatures_are_checked_by_the_keys_that_are_trusted_here(directory: Pat
     module_id = add(directory, KEY)
     assert provenance_of(directory).signers == (("team-1", "unknown"),)
     assert provenance_of(directory, trusted_keys=[str(KEY.public())]).signers == (("team-1", "trusted"),)
-    add(directory, OTHER)
+    if add(directory, OTHER) != module_id:  # LLVM does not always emit code in one order: one in some hundred times under load
+        with Cache(directory) as cache:
+            cache.clear()
+        module_id = add(directory, KEY)
+        assert add(directory, OTHER) == module_id
     assert set(provenance_of(directory, trusted_keys=[str(KEY.public())]).signers) == {("team-1", "trusted"), ("team-2", "unknown")}
     path = directory / "signatures-v1" / f"{module_id}.ed25519"
     lines = dict(line.split() for line in path.read_text().splitlines())
