@@ -8,7 +8,7 @@ from _weakref import ref
 from time import perf_counter
 
 from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, ReentrantLoadError, StorageError, UndefinedSymbolError
-from compcache.files import absolute_path
+from compcache.files import absolute_path, users_directory
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
 from compcache.hit.runtime import path_opener
@@ -59,9 +59,8 @@ def default_directory() -> str:
     if chosen:
         return chosen
     if sys.platform.startswith(("linux", "freebsd", "openbsd", "netbsd")):
-        # The same answer as platformdirs, without its import: XDG Base Directory Specification.
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        return os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "compcache")
+        # The same answer as platformdirs, without its import.
+        return os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), "compcache")
     from platformdirs import user_cache_dir
 
     return user_cache_dir("compcache", appauthor=False)

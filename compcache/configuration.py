@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.digest import CHECK_SIZE, check, digest
 from compcache.errors import CompcacheError
-from compcache.files import READ_FLAGS, WRITABLE_BY_OTHERS, Files, read_at, read_file
+from compcache.files import READ_FLAGS, WRITABLE_BY_OTHERS, Files, read_at, read_file, users_directory
 from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
     except OSError as error:
         reraise_interrupt(error)
         raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror}", "COMPCACHE_CONFIG") from error
-    kept = os.path.join(_users_caches(), f"compcache-settings-{digest([os.pathsep.join(paths).encode()], size=8).hex()}")
+    name = f"compcache-settings-{digest([os.pathsep.join(paths).encode()], size=8).hex()}"
+    kept = os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), name)
     found = _recall(kept, states)
     if found is None:
         found = {}
@@ -219,11 +220,6 @@ def _variable(key: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------ what is kept
-
-
-def _users_caches() -> str:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return base if os.path.isabs(base) else os.path.expanduser("~/.cache")
 
 
 def _state(path: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from compcache.files import users_directory
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,6 +75,4 @@ def configuration_files() -> tuple[str, ...]:
     chosen = os.environ.get(CONFIGURATION_VARIABLE)
     if chosen:
         return () if chosen.lower() == "none" else (chosen,)
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    users = base if os.path.isabs(base) else os.path.expanduser("~/.config")
-    return os.path.join(users, "compcache", "config.toml"), "/etc/compcache/config.toml"
+    return os.path.join(users_directory("XDG_CONFIG_HOME", "~/.config"), "compcache", "config.toml"), "/etc/compcache/config.toml"

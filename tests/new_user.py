@@ -10,9 +10,12 @@ Exit status 1 where something did not work; what it was is printed.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -123,10 +126,30 @@ class User:
         self.run(f"{page.name}, its commands in one shell", ["sh", "-eu", "session.sh"], directory, results_of(page))
 
 
+def _adopt() -> None:
+    """Become the parent of what the user's programs leave behind: helpers of remote stores, processes that merge (prctl(2))."""
+    set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def _end_adopted() -> None:
+    """End what still runs, and wait for it: it writes into the directory that is about to be removed."""
+    while children := Path("/proc/thread-self/children").read_text(encoding="ascii").split():
+        for child in map(int, children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+        time.sleep(0.05)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+
+
 def main() -> int:
     """Do it all; the exit status."""
     with_numba = "--numba" in sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="new-user-") as home:
+    _adopt()
+    with tempfile.TemporaryDirectory(prefix="new-user-") as home, contextlib.ExitStack() as behind:
+        behind.callback(_end_adopted)
         user = User(Path(home), "[numba]" if with_numba else "")
         user.install()
         for page in PAGES:

@@ -21,7 +21,7 @@ from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.records import decode_module
 from compcache.images.kinds import is_known
 from compcache.miss.publication import publish_built
-from compcache.processes.detached import start_detached
+from compcache.processes.detached import has_ended, start_detached
 from compcache.processes.secret_references import literal
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_reader import read_graph
@@ -176,12 +176,7 @@ def reap(tuners: dict[str, int]) -> None:
     """Wait for the processes that have ended, and set their ids to 0."""
     for func_name, process in tuners.items():
         if process:
-            try:
-                ended, _ = os.waitpid(process, os.WNOHANG)
-            except ChildProcessError as error:  # already reaped, or this process was forked from the one that started it
-                reraise_interrupt(error)
-                ended = process
-            tuners[func_name] = 0 if ended else process
+            tuners[func_name] = 0 if has_ended(process) else process
 
 
 def start_tuning(session: Session, func_name: str) -> int:

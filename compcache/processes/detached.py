@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["isolated_command", "start_detached"]
+__all__ = ["has_ended", "isolated_command", "start_detached"]
 
 #: The interpreter's own path stands first: no file of the program (a `json.py` beside its script) takes the place of a standard module.
 _START = "import sys\nsys.path[:] = dict.fromkeys([*sys.path, *{path!r}])\n{code}"
@@ -43,6 +43,16 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def has_ended(process: int) -> bool:
+    """Whether a process that was started here has ended; it is waited for then. One that is not this process's child counts as ended."""
+    try:
+        ended, _ = os.waitpid(process, os.WNOHANG)
+    except ChildProcessError as error:  # already reaped, or this process was forked from the one that started it
+        reraise_interrupt(error)
+        return True
+    return ended != 0
 
 
 def _search_path() -> list[str]:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.files import Files, reraise_interrupt
-from compcache.processes.detached import start_detached
+from compcache.processes.detached import has_ended, start_detached
 from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
@@ -52,15 +52,9 @@ def _merges_later(store: Store) -> bool:
 def _start_merging(store: Store) -> None:
     """Start a process that merges large segments, unless one that was started here for this directory goes on."""
     process = _merging.pop(store.root, 0)
-    if process:
-        try:
-            ended, _ = os.waitpid(process, os.WNOHANG)
-        except ChildProcessError as error:  # already reaped, or this process was forked from the one that started it
-            reraise_interrupt(error)
-            ended = process
-        if not ended:
-            _merging[store.root] = process
-            return
+    if process and not has_ended(process):
+        _merging[store.root] = process
+        return
     _merging[store.root] = start_detached(_CHILD, [store.root, str(int(store.trust))], os.environ)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from compcache.files import users_directory
 from compcache.signing.keys import parse_publics
 
 if TYPE_CHECKING:
@@ -15,8 +16,7 @@ __all__ = ["add_trusted", "trusted_file"]
 
 def trusted_file() -> str:
     """Where it is: ``compcache/trusted-keys`` in the user's configuration directory (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    return os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "compcache", "trusted-keys")
+    return os.path.join(users_directory("XDG_CONFIG_HOME", "~/.config"), "compcache", "trusted-keys")
 
 
 def add_trusted(key: PublicKey) -> str:
