@@ -23,41 +23,21 @@ from compcache.errors import FormatError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     Read = Callable[[int, int], bytes]
 
-__all__ = ["HEADER_SIZE", "Table", "encode_table", "table_size"]
+__all__ = ["BUCKET", "HEADER", "HEADER_SIZE", "MAGIC", "MAX_BITS", "Table", "table_size"]
 
-_MAGIC = b"CCTABLE1"
-_HEADER = Struct("<8sIIQ")
-_BUCKET = Struct("<Q8s")
-_BUCKET_SIZE = _BUCKET.size
-HEADER_SIZE = _HEADER.size + CHECK_SIZE
-_PER_BUCKET = 16
-_MAX_BITS = 24
+MAGIC = b"CCTABLE1"
+HEADER = Struct("<8sIIQ")
+BUCKET = Struct("<Q8s")
+_BUCKET_SIZE = BUCKET.size
+HEADER_SIZE = HEADER.size + CHECK_SIZE
+MAX_BITS = 24
 _MAX_COUNT = 1 << 32
 _MAX_WIDTH = 1 << 12
 _MAX_BUCKET_SIZE = 1 << 26
-
-
-def encode_table(entries: Iterable[bytes], width: int) -> bytes:
-    """The bytes of a table of entries of `width` bytes, sorted and without duplicates, one or more in a piece."""
-    content = b"".join(entries)
-    count = len(content) // width
-    bits = min(max((count // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
-    header = _HEADER.pack(_MAGIC, width, bits, count)
-    shift = 32 - bits
-    ends = [0] * (1 << bits)
-    for (first,) in Struct(f">I{width - 4}x").iter_unpack(content):
-        ends[first >> shift] += 1
-    buckets = []
-    start = 0
-    for number, size in enumerate(ends):
-        end = start + size
-        buckets.append(_BUCKET.pack(end, check(content[start * width : end * width], number)))
-        start = end
-    return b"".join([header, check(header), *buckets, content])
 
 
 def table_size(header: bytes) -> int:
@@ -71,10 +51,10 @@ def table_size(header: bytes) -> int:
 
 
 def _parse_header(header: bytes) -> tuple[int, int, int]:
-    if len(header) < HEADER_SIZE or check(header[: _HEADER.size]) != header[_HEADER.size : HEADER_SIZE]:
+    if len(header) < HEADER_SIZE or check(header[: HEADER.size]) != header[HEADER.size : HEADER_SIZE]:
         raise FormatError("the header of an index table is damaged")
-    magic, width, bits, count = _HEADER.unpack_from(header)
-    if magic != _MAGIC or not KEY_SIZE <= width <= _MAX_WIDTH or bits > _MAX_BITS or count > _MAX_COUNT:
+    magic, width, bits, count = HEADER.unpack_from(header)
+    if magic != MAGIC or not KEY_SIZE <= width <= _MAX_WIDTH or bits > MAX_BITS or count > _MAX_COUNT:
         raise FormatError(f"this is not an index table of a known version: {magic!r}")
     return width, bits, count
 
@@ -136,7 +116,7 @@ class Table:
             start = 0
         if len(ends) != _BUCKET_SIZE:
             raise FormatError("an index table is truncated")
-        end, expected = _BUCKET.unpack(ends)
+        end, expected = BUCKET.unpack(ends)
         if not start <= end <= self.count:
             raise FormatError("a bucket of an index table is damaged")
         size = (end - start) * self.width
