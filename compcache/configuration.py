@@ -107,7 +107,6 @@ def place_of(variable: str, files: Iterable[str]) -> str:
     return variable
 
 
-@lru_cache(maxsize=64)
 def project_setting(variable: str, directory: str) -> tuple[str, str]:
     """A limit that the project around a cache directory sets, and the file that says so; its text is empty where there is none.
 
@@ -119,11 +118,12 @@ def project_setting(variable: str, directory: str) -> tuple[str, str]:
         at = parent
         path = os.path.join(at, "pyproject.toml")
         if os.path.isfile(path):
-            return _project(path).get(variable, ""), path
+            return _project(path, _state(path)).get(variable, ""), path
     return "", ""
 
 
-def _project(path: str) -> dict[str, str]:
+@lru_cache(maxsize=64)
+def _project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edited file is read again
     import tomllib
 
     try:

@@ -538,10 +538,9 @@ def is_on(variable: str) -> bool:
     Raises:
         SettingError: it is neither on nor off (0, off, no, false).
     """
-    from compcache.configuration import read_switch
-    from compcache.settings import from_environment
+    from compcache import settings
 
-    return bool(from_environment(variable, read_switch))
+    return settings.is_on(variable)
 
 
 def has_settled(newest: int) -> bool:

@@ -163,8 +163,8 @@ class CacheStats(Shown):
         misses: functions that were not in the cache or not usable.
         miss_reasons: misses by reason: absent, cpu, damaged, dependency, global, ...
         loads: modules loaded, each counted once per process.
-        compilations, compile_seconds: modules compiled, and the total time.
-        saved_seconds: the compile times of modules that were loaded instead.
+        compilations, compile_seconds: modules compiled, and the processor time that took, in seconds.
+        saved_seconds: the processor time that modules had taken that were loaded instead.
         added_modules, added_size: modules published, and their size.
         evicted_modules, evicted_size: modules that prunes removed, automatic ones included, and their size.
         corrupt: damaged files moved to quarantine.
