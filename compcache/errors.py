@@ -2,6 +2,10 @@
 
 Each class subclasses the builtin that a user would catch anyway, carries what it knows as fields, and
 pickles with them, so that a worker process can hand it to its parent.
+
+The fields, each empty where it is not known: `message` is what `str` gives; `func_name`, `module_id`, `global_name`, `library`
+and `path` are the function, module, variable, shared library and file that an error is about, `cache_dir` the directory of the
+cache; `errno` is the system's number; `reason` says why, without advice.
 """
 
 from __future__ import annotations
@@ -294,7 +298,13 @@ class MissingPackageError(CompcacheError, ImportError):
 
     @classmethod
     def of(cls, package: str, what: str, extra: str = "") -> MissingPackageError:
-        """The exception that says which package something needs, and what to install."""
+        """The exception that says which package something needs, and what to install.
+
+        Args:
+            package: the name of the package to install.
+            what: what needs it.
+            extra: the extra of compcache that has it, if one has.
+        """
         wanted = f"'compcache[{extra}]'" if extra else "compcache"
         return cls(f"{what} needs {package}, which is not installed: pip install {wanted}", name=package.lower())
 

@@ -36,10 +36,14 @@ _MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One realization: `reason` is empty where it can be loaded, else absent, cpu, damaged, dependency, global, ...
+    """Whether one realization can be loaded.
 
-    `message` says the same in words. `passed_over` are realizations of what it imports that are of another link type than it expects,
-    `inlined` functions of other modules whose code may be in it.
+    Attributes:
+        realization: which one.
+        reason: why not: absent, cpu, damaged, dependency, global and others; empty where it can.
+        message: the same in words.
+        passed_over: realizations of what it imports that are of another link type than it expects.
+        inlined: functions of other modules whose code may be in it.
     """
 
     realization: Realization
@@ -53,7 +57,11 @@ class Verdict:
 class Variant:
     """A stored function of the same label, or an older module of the same plain name, and what differs in the one asked for.
 
-    `differences` is None where one of the two was stored without an `Identity`.
+    Attributes:
+        func_name: its name.
+        module_id: its module.
+        created: when its file was written, in seconds since the epoch.
+        differences: the components that differ; None where one of the two was stored without an `Identity`.
     """
 
     func_name: str
@@ -79,15 +87,21 @@ class Overload:
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Shown):
-    """Why a function is to be had or not.
+    """Why a function can be loaded, or not.
 
-    `func_name` is the one asked for; where that is a label, the function that was stored last under it. `hit` is whether a load
-    succeeds now; `reason` and `message` say why not, as in `Verdict`; `verdicts` are all realizations. `variants` are the other
-    stored functions of the same label: the most similar first where an `Identity` was given, else the latest first. `refusals`
-    tell why a function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
-    `overloads` are there where the name is one without types, of a function that is stored for types of arguments: then
-    `hit` is whether one of these can be loaded. `remote` is what the remote store says now, None for a cache without one.
-    `separate` are variables that the function does not share with others of its module, which are used from another module.
+    Attributes:
+        func_name: the function that was asked for; where that was a label, the one that was stored last under it.
+        hit: whether a load succeeds now.
+        reason: why not, in one word as in `Verdict`; empty where it does.
+        message: the same in words.
+        verdicts: all realizations.
+        variants: the other stored functions of the same label, or what was added before under a plain name: the most similar first
+            where an `Identity` was given, else the latest first.
+        refusals: why a function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
+        overloads: where the name is one without types: what is stored for types of arguments; then `hit` is whether one of these
+            can be loaded.
+        remote: what the remote store says now; None for a cache without one.
+        separate: variables that the function does not share with others of its module, which are used from another module.
     """
 
     func_name: str

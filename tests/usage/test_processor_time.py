@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from helpers import adder
@@ -27,7 +28,7 @@ def test_recorded_seconds_are_no_more_than_the_process_used(directory: Path) -> 
         cache.add_modules(_sources(100, 24))
         cache.add_modules(_sources(200, 8), "group")
         for n in range(300, 308):
-            cache.get_or_compile(f"f{n}", lambda n=n: ModuleSource(adder(f"f{n}", n)))
+            cache.get_or_compile(f"f{n}", partial(ModuleSource, adder(f"f{n}", n)))
         used = time.process_time() - started
         recorded = sum(module.seconds for module in cache.modules()) - before
         counted = cache.stats().compile_seconds
