@@ -3,9 +3,8 @@
 Each class subclasses the builtin that a user would catch anyway, carries what it knows as fields, and
 pickles with them, so that a worker process can hand it to its parent.
 
-The fields, each empty where it is not known: `message` is what `str` gives; `func_name`, `module_id`, `global_name`, `library`
-and `path` are the function, module, variable, shared library and file that an error is about, `cache_dir` the directory of the
-cache; `errno` is the system's number; `reason` says why, without advice.
+Fields, empty where they are not known: `message` is what `str` gives; an error is about `func_name`, `module_id`, `global_name`,
+`library`, `path` or `cache_dir`; `reason` is why, without advice; `errno` the system's number.
 """
 
 from __future__ import annotations
