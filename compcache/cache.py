@@ -657,7 +657,7 @@ class Cache:
         self._require_open()
         from compcache.inspect.functions import cache_info
 
-        return cache_info(self._store, self._max_size, progress)
+        return cache_info(self._store, self._loader.maps_files, self._max_size, progress)
 
     def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
         """Count the contents of the cache, and add up the counters of all processes that use it.

@@ -34,7 +34,7 @@ _PREFIX = "COMPCACHE_"
 _ON, _OFF = ("1", "on", "yes", "true"), ("0", "off", "no", "false")
 #: What may stand in a list, and what is between its items in the environment.
 _LISTS = {"layers": os.pathsep, "trusted_keys": " ", "targets": ","}
-_SWITCHES = frozenset(("locks", "stats", "check", "debug", "numba"))
+_SWITCHES = frozenset(("locks", "map_files", "stats", "check", "debug", "numba"))
 _PATHS = frozenset(("dir", "layers"))
 #: A file that others may read does not tell these: it names the file or the variable that does.
 _SECRETS = frozenset(("signing_key", "publish_key"))
