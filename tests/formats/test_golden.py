@@ -44,8 +44,8 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """Where the content of an archive is, and what is expected of it."""
     directory = tmp_path_factory.mktemp("golden")
     if request.param == NOW:
-        script = f"import sys; sys.path.insert(0, 'tools'); import golden; golden.write_all(golden.Path({str(directory)!r}), with_numba=False)"
-        subprocess.run([sys.executable, "-c", script], cwd=PACKAGE_ROOT, check=True)
+        script = "import sys; sys.path.insert(0, 'tools'); import golden; golden.write_all(golden.Path(sys.argv[1]), with_numba=False)"
+        subprocess.run([sys.executable, "-c", script, directory], cwd=PACKAGE_ROOT, check=True)
     else:
         with tarfile.open(request.param) as tar:
             tar.extractall(directory, filter="data")
@@ -120,7 +120,3 @@ def test_numbas_functions_are_listed_and_hits_where_numba_is_the_same(golden: tu
     assert done.stdout == expected["prints"]
     with Cache(directory / "cache") as cache:
         assert (cache.stats().misses, cache.stats().hits > before.hits) == (before.misses, True)
-
-
-def test_this_version_has_an_archive() -> None:
-    assert f"{compcache.__version__}.tar.xz" in [archive.name for archive in ARCHIVES], "make golden"
