@@ -65,3 +65,25 @@ def test_the_version_is_said_once() -> None:
     assert re.search(
         rf"^## (Unreleased|{re.escape(compcache.__version__)})", (PACKAGE_ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
     )
+
+
+def test_the_reference_has_each_member_of_a_cache_in_one_group() -> None:
+    page = (PACKAGE_ROOT / "docs/reference/cache.md").read_text(encoding="utf-8")
+    named = re.findall(r"^::: compcache\.Cache\.(\w+)$", page, re.MULTILINE)
+    members = [name for name in vars(compcache.Cache) if not name.startswith("_")]
+    assert sorted(named) == sorted(members)
+    assert named[:2] == ["compile", "get_or_compile"]
+
+
+#: What programs write, and the description of the formats, which is one document.
+_LONG = {"benchmarks.md", "conformance.md", "format.md"}
+
+
+def test_pages_are_short_and_each_is_in_one_way_in() -> None:
+    pages = [path for path in (PACKAGE_ROOT / "docs").rglob("*.md") if path.name not in _LONG]
+    assert [path.name for path in pages if len(path.read_text(encoding="utf-8").splitlines()) > 200] == []
+    navigation = (PACKAGE_ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
+    named = re.findall(r"[\w/-]+\.md", navigation)
+    assert len(named) == len(set(named))
+    here = {path.relative_to(PACKAGE_ROOT / "docs").as_posix() for path in (PACKAGE_ROOT / "docs").rglob("*.md")}
+    assert {path for path in here if not path.startswith("decisions/")} == set(named) - {"index.md", "changelog.md"}
