@@ -111,8 +111,8 @@ PROCESSES = {
     "import compcache": "import compcache",
     "import compcache, Cache(path)": OPEN,
     "a hit and one call": HIT + "f(1.0, 2.0)",
-    f"{MODULES + 1} libraries by ctypes.CDLL": "import ctypes\nfor i in range(%d): ctypes.CDLL({work!r} + f'/libone{{i}}.so')"
-    % (MODULES + 1),
+    f"{MODULES + 1} libraries by ctypes.CDLL": f"import ctypes\nfor i in range({MODULES + 1}): "
+    "ctypes.CDLL({work!r} + f'/libone{{i}}.so')",
     f"a hit of {MODULES + 1} modules and one call": ALL + "f(1.0)",
 }
 #: Set-up, what is repeated, how often.
@@ -138,7 +138,8 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def command(work: Path, code: str) -> list[str]:
     # The interpreter itself: what `.pth` files of an environment import would be no part of an empty process elsewhere.
-    return [os.path.realpath(sys.executable), "-I", "-c", f"import sys; sys.path.insert(0, {str(work / 'site')!r})\n{code.format(work=str(work), packages=sysconfig.get_path('purelib'))}"]
+    made = code.format(work=str(work), packages=sysconfig.get_path("purelib"))
+    return [os.path.realpath(sys.executable), "-I", "-c", f"import sys; sys.path.insert(0, {str(work / 'site')!r})\n{made}"]
 
 
 def instructions(work: Path, code: str) -> int:
