@@ -6,15 +6,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    runtime: Any
-else:
+__all__ = ["runtime"]
+
+
+def _load() -> Any:
     try:
-        from compcache.hit import _runtime as runtime
+        from compcache.hit import _runtime
     except ImportError as error:
         if error.name is None:  # the extension itself refuses
             raise
         from compcache.hit.native_build import missing
 
         raise missing(error) from error
+    return _runtime
 
-__all__ = ["runtime"]
+
+#: Raises ImportError where the extension module is not there, or cannot work here; the message says what to do.
+runtime: Any = _load()
