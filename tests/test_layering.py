@@ -144,6 +144,7 @@ OTHER_FOLDERS = {
 #: Tests beside the folders, and why.
 TESTS_OF_THE_WHOLE = {
     "test_configuration": "configuration.py and settings.py",
+    "test_docstrings": "what public names say of their parameters and fields",
     "test_documents": "the programs and commands of all pages",
     "test_embeddings": "where the package runs at all",
     "test_example_programs": "compilers that are built on the package",

@@ -107,6 +107,11 @@ PyObject *platform_serves(PyObject *module, PyObject *args);
 PyObject *processor_meets(PyObject *module, PyObject *args);
 PyObject *digest(PyObject *module, PyObject *args);
 
+/* places.c */
+/* Without an exception: whether what is mapped out of an open file stays, whatever other hosts do to the file. */
+int can_map(int descriptor);
+PyObject *file_system(PyObject *module, PyObject *descriptor);
+
 /* records.c */
 PyObject *list_functions(PyObject *module, PyObject *args);
 
