@@ -18,17 +18,17 @@ import msgpack
 from compcache.files import reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.processes.detached import start_detached
-from compcache.remote.directory import outbox_directory, state_directory
+from compcache.remote.directory import state_directory
 
 if TYPE_CHECKING:
-    from compcache.remote.address import RemoteSettings
+    from compcache.remote.address import Stores
 
 __all__ = [
     "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "STAKE", "Question", "ask", "decode", "encode", "owner_of", "wake_helper",
 ]  # fmt: skip
 
 #: The version of the questions and answers. Helpers of several versions may run side by side; breaker and outbox are common to them.
-_PROTOCOL = 5
+_PROTOCOL = 6
 SOCKET, LOCK, REFUSED = f"socket-{_PROTOCOL}", f"helper-{_PROTOCOL}.lock", f"refused-{_PROTOCOL}"
 LENGTH = Struct("<I")
 MAX_MESSAGE = 1 << 30
@@ -69,10 +69,10 @@ class Question:
     `sent` is the monotonic time when it was, 0.0 before. One that `keeps` its connection does so until it is closed.
     """
 
-    def __init__(self, directory: str, settings: RemoteSettings, message: object, *, keeps: bool = False) -> None:
+    def __init__(self, directory: str, stores: Stores, message: object, *, keeps: bool = False) -> None:
         self._keeps = keeps
         self._directory = directory
-        self._settings = settings
+        self._stores = stores
         self._unsent = encode(message)
         self._received = bytearray()
         self._socket: socket.socket | None = None
@@ -134,7 +134,7 @@ class Question:
         except OSError as error:
             reraise_interrupt(error)
             connection.close()
-            self.problem = _start_helper(self._directory, self._settings)
+            self.problem = _start_helper(self._directory, self._stores)
             return False
         finally:
             if folder >= 0:
@@ -185,20 +185,20 @@ def _forget_connections() -> None:
         question._received.clear()
 
 
-def ask(settings: RemoteSettings, *message: Any, keeps: bool = False) -> Question:
-    """Ask the helper of a store. Raises `OSError` where no private directory can be had for its socket."""
-    question = Question(state_directory(settings.url, os.environ), settings, list(message), keeps=keeps)
+def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
+    """Ask the helper of these stores. Raises `OSError` where no private directory can be had for its socket."""
+    question = Question(state_directory(stores.url, os.environ), stores, list(message), keeps=keeps)
     question.wait(0.0)
     return question
 
 
-def wake_helper(settings: RemoteSettings) -> None:
-    """Tell the helper that something waits in the outbox; it is started where it does not run."""
+def wake_helper(stores: Stores) -> None:
+    """Tell the helper that something waits in an outbox; it is started where it does not run."""
     with suppress(OSError):
-        ask(settings, "news").close()
+        ask(stores, "news").close()
 
 
-def _start_helper(directory: str, settings: RemoteSettings) -> str:
+def _start_helper(directory: str, stores: Stores) -> str:
     """Start the helper unless this process has done so just now; what is wrong where it does not come."""
     refused = os.path.join(directory, REFUSED)
     pid, when = _started.get(directory, (0, 0.0))
@@ -215,7 +215,7 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
         return "" if time.monotonic() - when < 1.0 else "its helper process ends when it is started"
     _reached.discard(directory)
     try:
-        told = encode([settings.url, settings.mode, outbox_directory(settings.url, os.environ)])
+        told = encode([list(store) for store in stores.each])
         _started[directory] = start_detached(_HELPER, [directory], os.environ, told), time.monotonic()
     except OSError as error:
         reraise_interrupt(error)

@@ -122,7 +122,7 @@ class GroupSummary(NamedTuple):
 
 
 class RemoteStats(NamedTuple):
-    """What the remote store did for the processes that use a cache.
+    """What the remote stores did for the processes that use a cache, or one of them.
 
     `hits` are modules that came from it, of `size` bytes in all; `misses` are functions that it did not have; `late` are questions
     whose answer came after the compile; `skipped` are questions that were not asked because the store is left alone after failures;
@@ -168,7 +168,8 @@ class CacheStats(Shown):
         added_modules, added_size: modules published, and their size.
         evicted_modules, evicted_size: modules that prunes removed, automatic ones included, and their size.
         corrupt: damaged files moved to quarantine.
-        remote: what came from the remote store.
+        remote: what came from the remote stores.
+        remote_stores: by the address of a store, what it was asked and gave.
         counters: all counters, by name.
     """
 
@@ -192,6 +193,7 @@ class CacheStats(Shown):
     evicted_size: int
     corrupt: int
     remote: RemoteStats
+    remote_stores: dict[str, RemoteStats]
     counters: dict[str, float]
 
     @property
