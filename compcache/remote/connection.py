@@ -21,6 +21,8 @@ from compcache.processes.detached import start_detached
 from compcache.remote.directory import state_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from compcache.remote.address import Stores
 
 __all__ = [
@@ -45,6 +47,7 @@ _awaited: set[str] = set()  # directories whose helper this process has waited f
 #: The one field of a message before the answer: the seconds that compiling took what the store has, and is still to come.
 STAKE = "stake"
 _LONGEST_STAKE = 10.0
+_LONGEST_QUEUE = 10.0
 
 
 def encode(message: object) -> bytes:
@@ -60,7 +63,38 @@ def decode(data: bytes) -> Any:
 
 def owner_of(connection: socket.socket) -> int:
     """The user at the other end of a Unix socket: who has connected, or called `listen`."""
-    return int(_PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1])
+    return _peer_of(connection)[1]
+
+
+def _peer_of(connection: socket.socket) -> tuple[int, int, int]:
+    process, user, group = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return process, user, group
+
+
+class _Queue:
+    """For how long a process waits for a processor from now on, which may be another process later."""
+
+    def __init__(self, process: Callable[[], int]) -> None:
+        self._process = process
+        self._known = process()
+        self._before = _queued(self._known)
+        self._sum = 0.0
+
+    def seconds(self) -> float:
+        """So many since this was made, `_LONGEST_QUEUE` at most."""
+        process = self._process()
+        now = _queued(process)
+        if process == self._known:
+            self._sum += max(0.0, now - self._before)
+        self._known, self._before = process, now
+        return min(self._sum, _LONGEST_QUEUE)
+
+
+def _queued(process: int) -> float:
+    """For how many seconds a process has waited for a processor; 0.0 where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0
 
 
 class Question:
@@ -86,12 +120,16 @@ class Question:
     def wait(self, seconds: float) -> bool:
         """Wait for the answer, for so long at most; whether it is there. False for good where `problem` says why.
 
-        Once the helper has said how much is at stake it is waited for as long as that.
+        Once the helper has said how much is at stake it is waited for as long as that. Time in which the helper waits for a processor does
+        not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer as well, and take it from others.
         """
         started = time.monotonic()
+        queue = _Queue(self._helper) if seconds else None
 
         def left() -> float:
-            return started + (max(seconds, self._stake) if seconds else 0.0) - time.monotonic()
+            end = started + (max(seconds, self._stake) if seconds else 0.0)
+            now = time.monotonic()
+            return end - now if end > now or queue is None else end + queue.seconds() - now
 
         while not (self.is_answered or self.problem):
             if self._socket is None and not self._connect():
@@ -103,6 +141,13 @@ class Question:
             if left() <= 0:
                 break
         return self.is_answered
+
+    def _helper(self) -> int:
+        """The process of the helper, 0 where it is not known."""
+        if self._socket is not None:
+            with suppress(OSError):
+                return _peer_of(self._socket)[0]
+        return _started.get(self._directory, (0, 0.0))[0]
 
     def is_starting(self) -> bool:
         """Whether its helper process is only being started. Says so once in a process."""
