@@ -49,6 +49,8 @@ RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
 #: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
+#: A switch that is needed late: what is wrong with it is said when a cache is opened.
+LOCKS_VARIABLE = "COMPCACHE_LOCKS"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
@@ -599,19 +601,20 @@ class Cache:
             return function_asm(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
 
     def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
-        """Explain why a function can or cannot be loaded: each realization, the nearest stored variants, and what the remote store says.
+        """Explain why a function can or cannot be loaded, and what changed: realizations, stored variants, the remote store's answer.
 
         Args:
-            func_name: the function's name, or its `Identity`.
+            func_name: the function's name, its `Identity`, or a label: then the function that was stored last under it is explained,
+                and compared with those before.
             identity: what the function is made of, if the caller has that: variants are compared with it.
             progress: called now and then with (modules read, modules to read).
         """
         self._require_open()
-        from compcache.inspect.explain import explain
+        from compcache.inspect.explain import explain, newest_of_label
 
         if identity is not None and not hasattr(identity, "components"):
             raise TypeError(f"explain(): identity must be a compcache.Identity, not {type(identity).__name__}")
-        name = _func_name_of(func_name)
+        name = newest_of_label(self._store, _func_name_of(func_name))
         remote = self._session().remote()
         answer = remote.explain(name) if remote is not None else None
         return explain(self._store, self._loader, name, identity, progress, answer)
@@ -654,7 +657,7 @@ class Cache:
         self._require_open()
         from compcache.inspect.functions import cache_info
 
-        return cache_info(self._store, self._max_size, progress)
+        return cache_info(self._store, self._loader.maps_files, self._max_size, progress)
 
     def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
         """Count the contents of the cache, and add up the counters of all processes that use it.
@@ -1140,6 +1143,7 @@ def _open_store(
         from compcache.signing.rules import read_rules
 
         options.update(read_rules(*rules, RULES))
+    is_on(LOCKS_VARIABLE)
     options["recorder"] = recorder_for
     if is_on(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
         from compcache.hit.log import logging_recorder_for

@@ -137,6 +137,12 @@ SETTINGS = (
     Setting("COMPCACHE_MAX_SIZE", "the size limit of the cache; 0: no limit", "5G", _size),
     Setting("COMPCACHE_LOCK_TIMEOUT", "seconds to wait for another process that compiles the same function", "60", _seconds),
     Setting("COMPCACHE_LOCKS", "0: work without lock files", "1", read_switch),
+    Setting(
+        "COMPCACHE_MAP_FILES",
+        "1: map code out of its files wherever they are, 0: copy it to memory first",
+        "by the kind of file system",
+        read_switch,
+    ),
     Setting("COMPCACHE_STATS", "0: record no statistics", "1", read_switch),
     Setting("COMPCACHE_CHECK", "1: hits call build() too, and warn if it returns different code (for CI)", "0", read_switch),
     Setting(

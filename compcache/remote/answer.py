@@ -59,10 +59,15 @@ class Said(NamedTuple):
 class RemoteAnswer(NamedTuple):
     """What a remote store says about a function.
 
-    `url` is that of the store, or of all that were asked, without a password. `outcome` is ``found``, ``missing``, ``rejected`` (it has a
-    module that this cache does not take), ``unavailable`` (it did not answer) or ``skipped`` (it is left alone after failures); `message`
-    says the same in words. `is_asked`: a miss asks for the function; names that do not stand for content are fetched by
-    `Cache.prefetch` and ``compcache remote pull`` alone. `module_id` and `size`, in bytes, are those of a module that was found.
+    Attributes:
+        url: that of the store, or of all that were asked, without a password.
+        outcome: ``found``, ``missing``, ``rejected`` (it has a module that this cache does not take), ``unavailable`` (it did not
+            answer) or ``skipped`` (it is left alone after failures).
+        message: the same in words.
+        is_asked: whether a miss asks for the function: names that do not stand for content are fetched by `Cache.prefetch` and
+            ``compcache remote pull`` alone.
+        module_id: that of a module that was found.
+        size: that of its file, in bytes.
     """
 
     url: str

@@ -346,6 +346,8 @@ def test_what_names_no_secret_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("FIRST", "$SECOND")
     with pytest.raises(ValueError, match="FIRST names another one"):
         read_secret("$FIRST", "a key")
+    with pytest.raises(ValueError, match="a key: '@memory:x' is not a reference to memory"):
+        read_secret("@memory:x", "a key")
     with pytest.raises(FileNotFoundError):
         Cache(tmp_path, remote=f"@{tmp_path}/none", remote_mode="read")
     (tmp_path / "large").write_bytes(bytes(1 << 17))

@@ -47,6 +47,7 @@ static PyObject *end(PyObject *module, PyObject *Py_UNUSED(nothing)) {
 
 static PyMethodDef functions[] = {
     {"map_image", map_image, METH_VARARGS, NULL},
+    {"file_system", file_system, METH_O, NULL},
     {"stored", stored, METH_O, NULL},
     {"is_linking", is_linking, METH_NOARGS, NULL},
     {"open_library", open_named_library, METH_O, NULL},

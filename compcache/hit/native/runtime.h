@@ -90,6 +90,11 @@ void call_raising_hook(PyObject *hook, PyObject *target, PyObject *second, PyObj
 /* arguments.c */
 extern const EntryApi entry_api;
 
+/* places.c */
+/* Without an exception: whether what is mapped out of an open file stays, whatever other hosts do to the file. */
+int can_map(int descriptor);
+PyObject *file_system(PyObject *module, PyObject *descriptor);
+
 /* records.c */
 PyObject *list_functions(PyObject *module, PyObject *args);
 
