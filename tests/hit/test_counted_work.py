@@ -51,13 +51,13 @@ BYTES_OF_A_SEGMENT = 64 * 1024
 #: where code may be mapped from.
 BYTES_READ_BY_THE_IMPORT = 372_000
 SYSTEM_CALLS_OF_A_HIT = 56
-SYSTEM_CALLS_OF_THE_IMPORT = 293
+SYSTEM_CALLS_OF_THE_IMPORT = 303
 #: The other module, one index segment more, the bytecode of two files, and the planned closure that there is not.
-OPENED_FOR_A_DEPENDENCY = 5
+OPENED_FOR_A_DEPENDENCY = 6
 #: Four for the bytecode, the segment, the module's needs, the other module's record and head.
-READS_FOR_A_DEPENDENCY = 8
+READS_FOR_A_DEPENDENCY = 9
 #: Ten of them import each file, three look for a planned closure, up to eight ask the other segment first.
-SYSTEM_CALLS_FOR_A_DEPENDENCY = 47
+SYSTEM_CALLS_FOR_A_DEPENDENCY = 54
 #: 24 of them import the class that knows layers, and its package; the others open a layer and the segment of what all of them hold.
 SYSTEM_CALLS_OF_LAYERS = 44
 #: Is it a bundle, the directory, its owner, the state of its index.
