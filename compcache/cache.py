@@ -17,7 +17,7 @@ from compcache.store import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, NoReturn
 
     from compcache.build.source import ModuleSource
@@ -103,9 +103,9 @@ class Cache:
         min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
             none.
         remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
-            ``file:///``); None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
-        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``; None means $COMPCACHE_REMOTE_MODE
-            or ``"read"``.
+            ``file:///``), or a list of them, the nearest first; None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
+        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``, for all stores, or a list with one for each;
+            None means $COMPCACHE_REMOTE_MODE or ``"read"``.
 
     Raises:
         UntrustedDirectoryError: another user could have written what is in the directory.
@@ -132,13 +132,13 @@ class Cache:
         trusted_keys: Iterable[str] | str | None = None,
         publish_key: str | None = None,
         min_llvm: str | None = None,
-        remote: str | None = None,
-        remote_mode: str | None = None,
+        remote: str | Sequence[str] | None = None,
+        remote_mode: str | Sequence[str] | None = None,
     ) -> None:
         _require("path", path, (str, os.PathLike))
         _require("signing_key", signing_key, (bytes, str))
         _require("lock_timeout", lock_timeout, (int, float))
-        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm), ("remote", remote), ("remote_mode", remote_mode)):
+        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm)):
             _require(name, value, (str,))
         root = absolute_path(default_directory() if path is None else os.fspath(path))
         self._store = _open_store(
@@ -951,7 +951,7 @@ class Cache:
 
     @property
     def remote(self) -> RemoteStore | None:
-        """The remote store that the cache was opened with, for its `status`, `verify` and `collect_garbage`."""
+        """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`."""
         self._require_open()
         return self._session().remote()
 

@@ -537,15 +537,21 @@ def _remote(session: Session, *, told: bool) -> str | None:
     url = session.remote_url()
     if told or not url:
         return url
-    from compcache.remote.address import has_secret
+    from compcache.processes.secret_references import is_reference
+    from compcache.remote.address import has_secret, split_urls
 
     if not has_secret(url):
         return url
     from compcache.session import REMOTE_VARIABLE
 
-    name = _secret(session.remote_given, url, REMOTE_VARIABLE, "the remote store", told=False)
-    assert isinstance(name, str)
-    return name
+    given = session.remote_given
+    if given is None:
+        return str(_secret(None, url, REMOTE_VARIABLE, "the remote store", told=False))
+    names = [
+        _secret(each, each, REMOTE_VARIABLE, "the remote store", told=not (is_reference(each) or has_secret(each)))
+        for each in split_urls(given)
+    ]
+    return " ".join(map(str, names))
 
 
 def allows_pickle(cache: Cache) -> bool:
