@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     Uses = Mapping[tuple[bytes, bytes], tuple[int, float]]
 
 __all__ = [
-    "LOADS_KEY", "MISSES_ID", "StatsFile", "UsesInSum", "decode_journal", "decode_stats", "encode_stats", "encode_sum",
-    "encode_use", "is_sum", "read_inputs",
+    "LOADS_KEY", "MISSES_ID", "StatsFile", "UsesInSum", "counter_of", "decode_journal", "decode_stats", "encode_stats", "encode_sum",
+    "encode_use", "is_sum", "read_inputs", "store_of",
 ]  # fmt: skip
 
 #: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
@@ -57,6 +57,9 @@ _PAGE = 128  # uses that are read at a time
 _BEHIND_ALL = b"\xff" * (KEY_SIZE + 1)
 
 
+_AT = "@"
+
+
 class StatsFile(Record):
     """The content of one file of `size` bytes: counters by (hour, name), uses by (name key, module_id) as (count, last use)."""
 
@@ -65,6 +68,17 @@ class StatsFile(Record):
     inputs: tuple[str, ...]
     size: int
     uses: dict[tuple[bytes, bytes], tuple[int, float]]
+
+
+def counter_of(counter: str, store: str) -> str:
+    """The name of a counter of one remote store, from its name for all and the address of the store: ``remote_hits@s3://bucket``."""
+    return f"{counter}{_AT}{'%20'.join(store.split())}"
+
+
+def store_of(counter: str) -> tuple[str, str]:
+    """The name for all stores and the address of the store; "" where the counter is not of one."""
+    name, _, store = counter.partition(_AT)
+    return name, store
 
 
 def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = ()) -> bytes:

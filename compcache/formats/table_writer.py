@@ -5,8 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from compcache.digest import check
-from compcache.formats.table import BUCKET, HEADER, HEADER_SIZE, MAGIC, MAX_BITS
+from compcache.digest import CHECK_SIZE, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["encode_table", "encoded_size", "table_parts"]
 
+_MAGIC = b"CCTABLE1"
+_HEADER = Struct("<8sIIQ")
+_BUCKET = Struct("<Q8s")
 _PER_BUCKET = 16
+_MAX_BITS = 24
 _AT_ONCE = 1 << 13
 
 
@@ -29,7 +32,7 @@ def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
     """The same in parts, of entries of `size` bytes in all behind `read(offset, size)`."""
     count = size // width
     bits = _bits(count)
-    header = HEADER.pack(MAGIC, width, bits, count)
+    header = _HEADER.pack(_MAGIC, width, bits, count)
     yield header + check(header)
     shift = 32 - bits
     ends = [0] * (1 << bits)
@@ -41,7 +44,7 @@ def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
     start = 0
     for number, length in enumerate(ends):
         end = start + length
-        buckets.append(BUCKET.pack(end, check(read(start * width, length * width), number)))
+        buckets.append(_BUCKET.pack(end, check(read(start * width, length * width), number)))
         start = end
     yield b"".join(buckets)
     yield from _pieces(read, size, width)
@@ -54,9 +57,9 @@ def _pieces(read: Read, size: int, width: int) -> Iterator[bytes]:
 
 
 def _bits(count: int) -> int:
-    return min(max((count // _PER_BUCKET).bit_length() - 1, 0), MAX_BITS)
+    return min(max((count // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
 
 
 def encoded_size(size: int, width: int) -> int:
     """How many bytes a table of entries of `size` bytes in all has."""
-    return HEADER_SIZE + (BUCKET.size << _bits(size // width)) + size
+    return _HEADER.size + CHECK_SIZE + (_BUCKET.size << _bits(size // width)) + size

@@ -12,6 +12,7 @@ from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, UnknownVersionError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
+from compcache.formats.table import all_entries
 from compcache.publish import index_merge
 from compcache.publish.module_reader import ModuleSections
 
@@ -89,7 +90,7 @@ class _Named:
     def _read(self) -> None:
         known = self._known
         for segment in self._segments:
-            for entry in segment.functions.entries():
+            for entry in all_entries(segment.functions):
                 if entry[KEY_SIZE] in known:
                     known[entry[KEY_SIZE]] += entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
 

@@ -11,6 +11,7 @@ from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import index_name
 from compcache.formats.index import NUMBER_SIZE, Stamp
+from compcache.formats.table import all_entries
 from compcache.publish.index_merge import readable
 from compcache.publish.module_lists import sorted_items
 
@@ -84,7 +85,7 @@ def _ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> I
     for segment in list(segments):
         with _reading(store, segments, segment):
             texts = segment.requirements
-            if any(data[_NUMBER] not in texts for data in segment.functions.entries()):
+            if any(data[_NUMBER] not in texts for data in all_entries(segment.functions)):
                 raise FormatError("a function entry names a requirement that the segment does not have")
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     waiting = next(wanted, None)
@@ -129,7 +130,7 @@ def _entry(name: str, module_id: bytes, offset: int) -> bytes:
 def _unverified(state: CheckState, segments: list[Segment]) -> int:
     """How many modules have no stamp that is right."""
     found = 0
-    tables = [segment.modules.entries() for segment in segments]
+    tables = [all_entries(segment.modules) for segment in segments]
     entries = heapq.merge(*tables)
     waiting = next(entries, None)
     for present, each in state.modules():
