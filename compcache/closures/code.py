@@ -96,7 +96,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     exports = linker.finish(module, roots)
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        module.data_layout = str(target.target_data)  # type: ignore[union-attr] # there are two parts
+        module.data_layout = codegen.target_data(target)[1]  # type: ignore[union-attr] # there are two parts
         codegen.optimize(module, target, request.level)
         resolution = restore_resolution(module, linker.imported(module), {}, libraries)
         prepared = Prepared(exports, {}, resolution, (), b"", {}, _sources(exports, closure, parts, reached))

@@ -110,7 +110,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     if doubtful is not None:  # the writer of bitcode reads assembly
         codegen.in_caller(try_in_child, doubtful, request.machine, 0)
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        module.data_layout = str(target.target_data)
+        module.data_layout = codegen.target_data(target)[1]
         codegen.optimize(module, target, request.level)
     return describe_member(module, str(module), copied.difference(request.copies), data)
 
@@ -200,7 +200,7 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
 def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
     """From a module that can be compiled here to its object."""
     printed = source.printed
-    module.data_layout = str(target.target_data)
+    module.data_layout = codegen.target_data(target)[1]
     variables = lines_of_variables(printed)
     names, local = aliases(variables), thread_locals(variables)
     merged = merged_variables(variables) if request.shared and not request.members else {}
@@ -218,7 +218,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         module,
         printed,
         values,
-        target.target_data,
+        codegen.target_data(target)[0],
         request.requests,
         lambda names: codegen.in_caller(_chosen, names, is_cached),
         shared=request.shared,
