@@ -172,15 +172,6 @@ class ModuleFile:
         self._opened = opened
         self.descriptor = opened.number
 
-    def shared(self) -> ModuleFile:
-        """Another object for the same open file, which stays open for it."""
-        other = ModuleFile(self._files, self.path, self.module_id)
-        if self._opened is not None:
-            other.adopt(self._opened)
-        other.describe(self.image, self.records, self.target_id, self.flags, self.key)
-        other.size, other.elsewhere, other.copied = self.size, self.elsewhere, self.copied
-        return other
-
     def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
         """Set what is known of the verified content; see `compcache.formats.index.ModuleEntry`."""
         self.image = image

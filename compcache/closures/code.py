@@ -127,7 +127,7 @@ def read_part(context: Any, module_id: bytes, recipe: Recipe, *, may_move: bool)
 def homes_of(closure: Closure) -> frozenset[bytes]:
     """The modules that would move into the image of a closure."""
     reached, _ = _Linker(closure).reach()
-    return frozenset([closure.parts[number].module_id for number in reached.homes] if len(reached.copies) > 1 else ())
+    return frozenset([closure.parts[number].module_id for number in reached.homes])
 
 
 class _Linker:
@@ -138,6 +138,11 @@ class _Linker:
         self._exports = [{e.name: e for e in part.recipe.exports if e.symbol not in part.recipe.slots} for part in closure.parts]
         self._symbols: dict[str, str] = {}  # of what is imported, by name
         self._homes: dict[int, None] = {}  # the parts that move
+        self._found: dict[int, dict[str, None]] = {}
+        self._bound: dict[str, bytes] = {}
+        self._roots: dict[str, tuple[int, str]] = {}
+        self._waiting: list[tuple[int, str]] = []
+        self._seen: set[tuple[int, str]] = set()
         self._movable: dict[str, tuple[int, str]] = {}  # where names are defined whose parts can move
         for number, part in enumerate(closure.parts):
             if part.may_move and part.copies.whole and all(self._is_its_own(name, part.module_id) for name in self._exports[number]):
@@ -155,52 +160,50 @@ class _Linker:
 
         The exports are by name the numbers of their parts, and their symbols.
         """
-        found: dict[int, dict[str, None]] = {}
-        bound: dict[str, bytes] = {}
-        roots: dict[str, tuple[int, str]] = {}
-        waiting: list[tuple[int, str]] = []
-        seen: set[tuple[int, str]] = set()
-
-        def take(places: Iterable[tuple[int, str]]) -> bool:
-            new = [place for place in places if place not in seen]
-            seen.update(new)
-            waiting.extend(new)
-            return True
-
-        def copy(number: int, symbol: str) -> bool:
-            """Take a definition in, if it can be copied; whether it is there."""
-            return self._is_there(number, symbol) and take([(number, symbol)])
-
-        def move(number: int) -> bool:
-            """Take a whole module in, if it can move; whether it is there."""
-            exports = {name: (number, export.symbol) for name, export in self._exports[number].items()}
-            if number not in self._homes:
-                if any(self._movable.get(name) != place for name, place in exports.items()) or not self._copies[number].whole:
-                    return False
-                self._homes[number] = None
-                roots.update(exports)
-                bound.update(dict.fromkeys(exports, self._closure.parts[number].module_id))
-            return take([(number, key) for key in self._copies[number].whole])
-
         for name in self._closure.roots:
             place = self._place_of(name)
-            if place is not None and (copy(*place) or move(place[0])):
-                roots[name] = place
-                bound[name] = self._closure.bound[name].module_id
-        for number, key in waiting:  # grows while it is walked
+            if place is not None and (self._copy(*place) or self._move(place[0])):
+                self._roots[name] = place
+                self._bound[name] = self._closure.bound[name].module_id
+        for number, key in self._waiting:  # grows while it is walked
             part = self._closure.parts[number]
-            found.setdefault(number, {})[key] = None
+            self._found.setdefault(number, {})[key] = None
             for other in part.copies.whole[key] if number in self._homes else part.copies.mentions[key]:
                 if other in part.recipe.slots:
-                    name = part.recipe.slots[other]
-                    known, place = self._closure.bound.get(name), self._place_of(name)
-                    if known is None or place is None or not known.is_one:
-                        continue
-                    if (known.is_alike and copy(*place)) or move(place[0]):
-                        bound[name] = known.module_id
-                elif not copy(number, other) and other in part.copies.homes and not move(number):
-                    bound[part.copies.homes[other]] = part.module_id
-        return _Reached(found, bound, self._homes), roots
+                    self._follow(part.recipe.slots[other])
+                elif not self._copy(number, other) and other in part.copies.homes and not self._move(number):
+                    self._bound[part.copies.homes[other]] = part.module_id
+        return _Reached(self._found, self._bound, self._homes), self._roots
+
+    def _follow(self, name: str) -> None:
+        """Take in what the name of an import means, if that can be used directly."""
+        known, place = self._closure.bound.get(name), self._place_of(name)
+        if known is None or place is None or not known.is_one:
+            return
+        if (known.is_alike and self._copy(*place)) or self._move(place[0]):
+            self._bound[name] = known.module_id
+
+    def _copy(self, number: int, symbol: str) -> bool:
+        """Take a definition in, if it can be copied; whether it is there."""
+        return self._is_there(number, symbol) and self._take([(number, symbol)])
+
+    def _move(self, number: int) -> bool:
+        """Take a whole module in, if it can move; whether it is there."""
+        copies = self._copies[number]
+        if number not in self._homes:
+            exports = {name: (number, export.symbol) for name, export in self._exports[number].items()}
+            if not copies.whole or any(self._movable.get(name) != place for name, place in exports.items()):
+                return False
+            self._homes[number] = None
+            self._roots.update(exports)
+            self._bound.update(dict.fromkeys(exports, self._closure.parts[number].module_id))
+        return self._take([(number, key) for key in copies.whole])
+
+    def _take(self, places: Iterable[tuple[int, str]]) -> bool:
+        new = [place for place in places if place not in self._seen]
+        self._seen.update(new)
+        self._waiting.extend(new)
+        return True
 
     def _place_of(self, name: str) -> tuple[int, str] | None:
         """Where that is defined which a name is bound to; None where it is in no part."""

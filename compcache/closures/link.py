@@ -76,8 +76,8 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
     left: dict[str, str] = {}
     homes: dict[bytes, None] = {}
     linking = _Linking(session, into)
-    for closure in linking.together([asked] if into is not None else [[name] for name in asked]):
-        found, moved, reasons = linking.link(closure)
+    for planned in linking.together([asked] if into is not None else [[name] for name in asked]):
+        found, moved, reasons = linking.link(planned)
         linked += [found] if found is not None else []
         homes |= dict.fromkeys(moved)
         left |= {name: reason for name, reason in reasons.items() if name in asked}
@@ -124,13 +124,13 @@ class _Linking:
         self._parts: dict[bytes, Part | None] = {}
 
     def together(self, sets: Iterable[Sequence[str]]) -> list[_Planned]:
-        """The closures of these functions; those that a module would move into are one closure, with those that it has moved into before."""
+        """The closures of these functions; two that a module would move into are one, and so are those that it has moved into before."""
         planned = [self._plan(names) for names in sets]
         homes = frozenset().union(*[found.homes for found in planned])
         for entry in linked_closures(self._store).values() if homes else ():
-            closure = decode_closure(entry.data)
-            if not homes.isdisjoint(entry.requires[: closure.homes]):
-                planned.append(self._plan(closure.roots)._replace(is_asked=False))
+            known = decode_closure(entry.data)
+            if not homes.isdisjoint(entry.requires[: known.homes]):
+                planned.append(self._plan(known.roots)._replace(is_asked=False))
         groups = _overlapping(planned)
         while len(groups) < len(planned):
             planned = [self._joined(group) for group in groups]

@@ -13,7 +13,6 @@ A module can also move into a closure as a whole, with all that has an identity:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +24,8 @@ from compcache.content.definitions import Unreadable, read_definitions
 from compcache.images.archives import is_archive
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from compcache.build.recipe import Recipe
     from compcache.content.definitions import Definition
 
@@ -88,11 +89,7 @@ class _Sorter:
         self._text = text
         self._elsewhere = {value.name for value in both if value.linkage == "available_externally"}
         self._elsewhere |= {value.name for value in both if value.is_declaration}
-        self._foreign = {
-            value.name
-            for value in both
-            if value.linkage == "extern_weak" or (value.is_declaration and (value.is_hidden or " thread_local" in value.text))
-        }
+        self._foreign = {v.name for v in both if v.is_declaration and (v.is_hidden or " thread_local" in v.text)}
 
     def sort(self) -> Copies:
         """The copies."""

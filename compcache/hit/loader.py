@@ -66,8 +66,8 @@ class LoadedModule:
 
     `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
     image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
-    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run. `file` is that of a
-    linked closure which other modules are in.
+    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run. `file` is kept of
+    linked closures.
     """
 
     __slots__ = ("__weakref__", "committed", "file", "finish", "image", "module_id", "size", "slots", "started")
@@ -290,6 +290,7 @@ class Loader:
                 and len(sources) >= _FEWEST_PLANNED
                 and not plan.has_errors
                 and chosen[func_name] is root
+                and (self.linked is None or self.linked.may_be_planned(root, chosen))
             ):
                 self._remember_closure(root, offset, chosen)
             return target
@@ -348,8 +349,6 @@ class Loader:
     def _remember_closure(self, root: Choice, offset: int, chosen: dict[str, Choice]) -> None:
         from compcache.hit.closures.remember import remember_closure
 
-        if self.linked is not None and any(self.linked.homes_of(choice.module_id) for choice in chosen.values() if choice is not root):
-            return  # whether closures hold is asked for each
         remember_closure(self.store, root, offset, chosen)
 
     def candidates(
@@ -391,8 +390,8 @@ class Loader:
         return module if module is not None and module.image is not None else None
 
     def is_loaded(self, module_id: bytes) -> bool:
-        """Whether this loader has mapped a module, and somebody uses it."""
-        return self._loaded(module_id) is not None or (self.linked is not None and self.linked.house_of(module_id) is not None)
+        """Whether this loader has mapped a module that somebody uses."""
+        return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Read the record of a realization. Raises one of the errors that rule it out.
@@ -420,13 +419,7 @@ class Loader:
         if several and several % _MOST_FILES == 0:
             for source in sources.values():
                 source.suspend()
-        try:
-            file = self.store.open_module(module_id, entry=entry)
-        except FileNotFoundError:
-            house = self._loaded(module_id)
-            if house is None or house.file is None:
-                raise
-            file = house.file.shared()
+        file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id, entry=entry)
         try:
             self.require_usable(file)
             source = Source(file, self._loaded(module_id))
@@ -605,7 +598,7 @@ class Loader:
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
         modules = {c.module_id: c.loaded for c in chosen.values()}
-        if self.linked is not None:
+        if self.linked:
             self.linked.keep_files(chosen)
         with _lock:
             done = False
@@ -651,7 +644,7 @@ class Loader:
 
             if not have_providers(self, chosen):
                 return False
-        if self.linked is not None and not self.linked.agree(chosen):
+        if self.linked and not self.linked.agree(chosen):
             return False
         return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
 
@@ -764,12 +757,12 @@ class Loader:
         return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_modules(self) -> list[LoadedModule]:
-        """The modules that this loader has loaded and that are still referenced."""
+        """The modules that this loader has loaded and somebody uses."""
         modules = [self._loaded(module_id) for module_id in list(self._mine)]
         return [module for module in modules if module is not None]
 
     def loaded_targets(self) -> list[TypedCallTarget]:
-        """The valid call targets that this loader returned and that are still referenced."""
+        """The valid call targets that this loader returned and somebody has."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
 

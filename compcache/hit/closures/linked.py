@@ -15,19 +15,16 @@ from _weakref import ref
 from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac
 from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError
 from compcache.files import reraise_interrupt
-from compcache.formats.entry import ENTRY, decode_entry
 from compcache.formats.index import MODULE
-from compcache.formats.linked import KIND, decode_closure
 from compcache.formats.manifest import FRAME, LINKED, decode_function
-from compcache.hit.closures.planned import HEAD, MAGIC, seal
-from compcache.hit.needs import Listed
-from compcache.interrupts import suppress
+from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
 from compcache.store import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.formats.entry import EntryRecord
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
+    from compcache.hit.needs import Listed
     from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile, Store
 
@@ -35,6 +32,8 @@ __all__ = ["LinkedClosures", "is_valid", "linked_entry"]
 
 #: How many files of this kind and of planned closures a directory keeps.
 _MOST_KEPT = 512
+#: After how many look-ups that meet a loaded closure all of its functions are listed.
+_LISTED_FROM = 8
 #: How many bytes of records a loader keeps of a closure.
 _MOST_RECORDS = 1 << 22
 
@@ -54,7 +53,7 @@ class _Set:
 class LinkedClosures:
     """The linked closures that a loader has met, which it lives as long as.
 
-    Whether each holds is known for one state of the index. The second function of a closure brings the list of all its functions into
+    Whether each holds is known for one state of the index. Where several functions of a closure were loaded, the list of all comes into
     memory: others are loaded without a look-up, for as long as the index does not change and the image is mapped. `types` are those that
     a load is made of.
     """
@@ -67,7 +66,7 @@ class LinkedClosures:
         self._segments: object = None
         self._state = b""
         self._told: dict[bytes, bool] = {}
-        self._used: set[bytes] = set()
+        self._used: dict[bytes, int] = {}  # how often they were met
         self._sets: dict[str, _Set] = {}
         self._homes: dict[bytes, tuple[bytes, ...]] = {}  # by closure the modules that are in it,
         self._houses: dict[bytes, list[bytes]] = {}  # and the other way round
@@ -135,8 +134,21 @@ class LinkedClosures:
         assert loader is not None
         for choice in chosen.values():
             if choice.module_id in self._homes and choice.loaded.file is None:
-                with suppress(CompcacheError, OSError):
-                    choice.loaded.file = choice.source.open_file(loader.store).shared()
+                try:
+                    choice.loaded.file = _shared(choice.source.open_file(loader.store))
+                except (CompcacheError, OSError) as error:  # its file is gone already
+                    reraise_interrupt(error)
+
+    def kept_file(self, module_id: bytes) -> ModuleFile | None:
+        """The file of a loaded closure that has modules in it."""
+        loader = self._loader()
+        assert loader is not None
+        house = loader._loaded(module_id) if module_id in self._homes else None
+        return _shared(house.file) if house is not None and house.file is not None else None
+
+    def may_be_planned(self, root: Choice, chosen: dict[str, Choice]) -> bool:
+        """Whether a planned closure may name these: whether closures hold is asked for functions that are looked up."""
+        return not any(choice.module_id in self._homes for choice in chosen.values() if choice is not root)
 
     def is_whole(self, module_id: bytes) -> bool:
         """Whether all modules are there that have code in a loaded closure."""
@@ -178,9 +190,10 @@ class LinkedClosures:
                 self._homes[module_id] = homes
                 for home in homes:
                     self._houses.setdefault(home, []).append(module_id)
-        elif known and module_id not in self._used and loader.is_loaded(module_id):
-            self._used.add(module_id)
-            self._list(loader, module_id)
+        elif known and loader._loaded(module_id) is not None:
+            used = self._used[module_id] = self._used.get(module_id, 0) + 1
+            if used == _LISTED_FROM:
+                self._list(loader, module_id)
         return known
 
     def _look_at(self, store: Store) -> None:
@@ -198,6 +211,8 @@ class LinkedClosures:
         except (CompcacheError, OSError) as error:  # who loads a function of it meets it again
             reraise_interrupt(error)
             return
+        from compcache.hit.needs import Listed
+
         with file:
             if file.records > _MOST_RECORDS:
                 return
@@ -234,6 +249,16 @@ class LinkedClosures:
         return loader._commit(func_name, {func_name: choice}, owner, chosen_by=None)
 
 
+def _shared(file: ModuleFile) -> ModuleFile:
+    """Another object for the same open file, which stays open for it."""
+    other = type(file)(file._files, file.path, file.module_id)
+    if file._opened is not None:
+        other.adopt(file._opened)
+    other.describe(file.image, file.records, file.target_id, file.flags, file.key)
+    other.size, other.elsewhere, other.copied = file.size, file.elsewhere, file.copied
+    return other
+
+
 def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[bytes, ...] | None:
     """The modules that are in the linked closure that this module is; None where it does not hold in this state of the index."""
     store = loader.store
@@ -256,7 +281,7 @@ def _file_name(store: Store, module_id: bytes) -> str:
 def _told(store: Store, name: str, state: bytes) -> tuple[tuple[bytes, ...] | None] | None:
     """What is kept for this state of the index; None where nothing is."""
     data = store.read_file(CLOSURES, name) or b""
-    at = len(MAGIC) + DIGEST_SIZE
+    at = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:at], data[at:]
     if len(content) < HEAD.size + MODULE.size or sealed != MAGIC + seal(content, name, store.stamp_key):
         return None
@@ -287,6 +312,9 @@ def linked_entry(file: ModuleFile) -> EntryRecord:
         FormatError: the module is none, or is damaged.
         StorageError: it cannot be read.
     """
+    from compcache.formats.entry import ENTRY, decode_entry
+    from compcache.formats.linked import KIND
+
     at = 0
     while at + FRAME.size <= file.records:
         payload = file.read_record(at)
@@ -299,6 +327,8 @@ def linked_entry(file: ModuleFile) -> EntryRecord:
 
 
 def _homes(loader: Loader, module_id: bytes) -> tuple[bytes, ...] | None:
+    from compcache.formats.linked import decode_closure
+
     store = loader.store
     try:
         with store.open_module(module_id) as file:
