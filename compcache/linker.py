@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +38,7 @@ from compcache.images import making
 from compcache.images.kinds import make_side
 from compcache.images.linkers.version import NAMES as LINKERS
 from compcache.images.linkers.version import version_of
+from compcache.images.llvm_thread import time_spent
 from compcache.targets.cpu_table import basic_features
 from compcache.targets.machine import machine_for
 from compcache.targets.processor_words import requirement_of, words_of
@@ -189,9 +189,9 @@ def rebuild_module(
     before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
 
     def rebuild(*, shared: bool) -> BuiltModule:
-        started = time.perf_counter()
+        started = time_spent()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
-        translated = translated._replace(digests=digests, seconds=time.perf_counter() - started, makers=before)
+        translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=before)
         translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
         built = _finish(translated, notes.get("identity"), entries)
         own = decode_notes(built.sections[4])
@@ -206,11 +206,11 @@ def rebuild_module(
 
 
 def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    started = time.perf_counter()
+    started = time_spent()
     with _naming_target(request):
         _try_untrusted(request)
         translated = codegen.run(lambda context: translate(context, request, is_cached))
-    return translated._replace(seconds=time.perf_counter() - started)
+    return translated._replace(seconds=time_spent() - started)
 
 
 def _try_untrusted(request: Request) -> None:
@@ -254,7 +254,7 @@ def _finish(
     translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = ()
 ) -> BuiltModule:
     """Make the image of the object, and write the sections of the module's file; `more` are entries with all that they say."""
-    started = time.perf_counter()
+    started = time_spent()
     resolution = translated.prepared.resolution
     made = making.make_image(
         translated.object,
@@ -348,7 +348,7 @@ def _assemble(
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
         bitcode += encode_bodies(prepared.bodies)
-    seconds = time.perf_counter() - started
+    seconds = time_spent() - started
     contents = [
         exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
         for export, signature in zip(prepared.exports, entries.signatures, strict=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Counters = Mapping[tuple[int, str], float]
     Uses = Mapping[tuple[bytes, bytes], tuple[int, float]]
 
-__all__ = ["LOADS_KEY", "MISSES_ID", "StatsFile", "UsesInSum", "decode_stats", "encode_stats", "read_inputs"]
+__all__ = ["LOADS_KEY", "MISSES_ID", "StatsFile", "UsesInSum", "counter_of", "decode_stats", "encode_stats", "read_inputs", "store_of"]
 
 #: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
 LOADS_KEY = bytes(KEY_SIZE)
@@ -50,6 +50,9 @@ _MAGIC = b"CCSTATS1"
 _PAGE = 128  # uses that are read at a time
 
 
+_AT = "@"
+
+
 class StatsFile(Record):
     """The content of one file of `size` bytes: counters by (hour, name), uses by (name key, module_id) as (count, last use)."""
 
@@ -58,6 +61,17 @@ class StatsFile(Record):
     inputs: tuple[str, ...]
     size: int
     uses: dict[tuple[bytes, bytes], tuple[int, float]]
+
+
+def counter_of(counter: str, store: str) -> str:
+    """The name of a counter of one remote store, from its name for all and the address of the store: ``remote_hits@s3://bucket``."""
+    return f"{counter}{_AT}{'%20'.join(store.split())}"
+
+
+def store_of(counter: str) -> tuple[str, str]:
+    """The name for all stores and the address of the store; "" where the counter is not of one."""
+    name, _, store = counter.partition(_AT)
+    return name, store
 
 
 def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = ()) -> bytes:

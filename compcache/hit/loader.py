@@ -32,6 +32,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
+from compcache.settings import is_on, setting
 from compcache.store import CLOSURES, is_ordered
 
 TYPE_CHECKING = False
@@ -54,6 +55,10 @@ __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 _MOST_FILES = 64
 #: Of how many modules a closure is that a load keeps for the next process.
 _FEWEST_PLANNED = 3
+
+#: 1: images are mapped out of their files wherever these are, 0: nowhere; else by the kind of their file system (`native/places.c`).
+MAP_VARIABLE = "COMPCACHE_MAP_FILES"
+_BY_FILE_SYSTEM = 2
 
 _lock: Any = RLock()
 _mapping = RLock()
@@ -191,6 +196,7 @@ class Loader:
         "closed",
         "decoded",
         "linked",
+        "maps_files",
         "merged",
         "opened",
         "providers",
@@ -201,6 +207,7 @@ class Loader:
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
         self.store = store
         self.allow_pickle = allow_pickle
+        self.maps_files = is_on(MAP_VARIABLE) if setting(MAP_VARIABLE) else _BY_FILE_SYSTEM
         store.listener = ref(self)
         #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
@@ -568,12 +575,12 @@ class Loader:
 
     def _map_file(self, file: ModuleFile) -> Any:
         """The image, mapped from the open file; None where its kind is not mapped so, this process has it mapped,
-        or it cannot be mapped.
+        or it cannot be mapped, or not safely.
         """
         if file.flags not in MAPPED_IN_PLACE:
             return None
         try:
-            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size)
+            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size, self.maps_files)
         except OSError as error:
             reraise_interrupt(error)
             return None  # a noexec mount

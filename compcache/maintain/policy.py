@@ -97,7 +97,11 @@ class PrunePolicy:
             object.__setattr__(self, field.name, value)
 
     def allows(self, size: int) -> bool:
-        """Whether modules of so many bytes in all are within `max_bytes`."""
+        """Whether modules of so many bytes in all are within `max_bytes`.
+
+        Args:
+            size: in bytes.
+        """
         return not isinstance(self.max_bytes, int) or size <= self.max_bytes
 
     @property

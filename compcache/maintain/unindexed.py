@@ -12,6 +12,7 @@ from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, UnknownVersionError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
+from compcache.formats.table import all_entries
 from compcache.publish import index_merge
 from compcache.publish.module_reader import ModuleSections
 
@@ -40,7 +41,7 @@ def find_unindexed(store: Store, present: Mapping[bytes, FileStatus], before: fl
         named = {
             entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
             for segment in index_merge.readable(store.index)
-            for entry in segment.functions.entries()
+            for entry in all_entries(segment.functions)
         }
     except (FormatError, OSError) as failure:
         reraise_interrupt(failure)

@@ -20,7 +20,7 @@ from compcache.formats.index import (
     requirement_number,
 )  # fmt: skip
 from compcache.formats.order import UNNUMBERED
-from compcache.formats.table import encode_table
+from compcache.formats.table import all_entries, encode_table
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
 from compcache.publish.module_lists import forget_list, keep_list
@@ -83,7 +83,7 @@ def encode_function_entry(name: str, module_id: bytes, offset: int, requirement:
 
 def function_entries(segment: Segment) -> list[bytes]:
     """The function entries of a segment, those of a former version as this one has them. Raises what reading the segment raises."""
-    return _widened(segment.functions.entries())
+    return _widened(all_entries(segment.functions))
 
 
 def _widened(entries: Iterable[bytes]) -> list[bytes]:
@@ -219,7 +219,7 @@ def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
 
     Raises what reading the segment raises.
     """
-    for entry in segment.modules.entries():
+    for entry in all_entries(segment.modules):
         yield entry if _is_believed(index, segment) else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
 
 

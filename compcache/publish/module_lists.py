@@ -34,6 +34,7 @@ from compcache.formats.entry import is_pack
 from compcache.formats.group import GROUP
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.sorted_keys import SortedKeys, encode_keys, merge_keys
+from compcache.formats.table import all_entries
 from compcache.identity import label_of
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish
@@ -260,7 +261,7 @@ class _List:
         store = self._store
         try:
             total = self._segment.modules.count
-            entries = self._segment.modules.entries() if total else iter(())
+            entries = all_entries(self._segment.modules) if total else iter(())
             for number, entry in enumerate(entries):
                 found = read_row_and_size(store, entry[:DIGEST_SIZE])
                 if found is not None:

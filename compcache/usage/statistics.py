@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
 from compcache.formats.journal import HOUR
+from compcache.formats.statistics import store_of
 from compcache.store import STATISTICS
 from compcache.usage.ledger import Uses, fold, settle, zero
 from compcache.usage.limits import effective_limit
@@ -67,8 +68,14 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
         evicted_size=number("evicted_bytes"),
         corrupt=number("corrupt"),
         remote=_remote_stats(totals),
-        counters={name.replace("_bytes", "_size"): value for name, value in sorted(totals.items())},  # journals have older names
-    )
+        remote_stores={
+            store: _remote_stats(
+                {counter: value for name, value in totals.items() for counter, where in (store_of(name),) if where == store}
+            )
+            for store in sorted({store_of(name)[1] for name in totals} - {""})
+        },
+        counters={name.replace("_bytes", "_size"): value for name, value in sorted(totals.items()) if not store_of(name)[1]},
+    )  # journals have older names
 
 
 def _remote_stats(totals: dict[str, float]) -> RemoteStats:

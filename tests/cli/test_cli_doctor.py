@@ -21,6 +21,7 @@ INVALID = {
     "COMPCACHE_MAX_SIZE": ("many", "not a valid size"),
     "COMPCACHE_LOCK_TIMEOUT": ("soon", "not a number of seconds"),
     "COMPCACHE_LOCKS": ("maybe", "use 1 or 0"),
+    "COMPCACHE_MAP_FILES": ("maybe", "use 1 or 0"),
     "COMPCACHE_STATS": ("maybe", "use 1 or 0"),
     "COMPCACHE_CHECK": ("maybe", "use 1 or 0"),
     "COMPCACHE_CONFIG": ("/nowhere/config.toml", "No such file"),

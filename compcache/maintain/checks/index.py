@@ -8,6 +8,7 @@ from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import NUMBER_SIZE, Stamp
+from compcache.formats.table import all_entries
 
 if TYPE_CHECKING:
     import os
@@ -67,11 +68,11 @@ def _read_index(store: Store, *, or_fail: bool = True) -> tuple[set[bytes], dict
     for segment in store.index.segments:
         try:
             texts = segment.requirements
-            unknown = [data for data in segment.functions.entries() if data[_NUMBER] not in texts]
+            unknown = [data for data in all_entries(segment.functions) if data[_NUMBER] not in texts]
             if unknown:
                 raise FormatError("a function entry names a requirement that the segment does not have")
-            entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in segment.functions.entries()])
-            for data in segment.modules.entries():
+            entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in all_entries(segment.functions)])
+            for data in all_entries(segment.modules):
                 stamps.setdefault(data[:DIGEST_SIZE], []).append(data)
         except FileNotFoundError as error:
             reraise_interrupt(error)
