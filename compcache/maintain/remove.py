@@ -108,7 +108,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     """
     removed: list[bytes] = []
     try:
-        removed.extend(module_id for module_id in [*_derived_of(store, module_ids), *module_ids] if remove_file(store, module_id))
+        removed.extend(module_id for module_id in [*module_ids, *_derived_of(store, module_ids)] if remove_file(store, module_id))
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot remove a module of {store.root}: {error.strerror or error}"

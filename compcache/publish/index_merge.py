@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL_LEVELS",
+    "FANOUT",
     "LARGE_LEVELS",
     "SMALL_LEVELS",
     "add",
@@ -68,7 +69,7 @@ __all__ = [
     "with_order",
 ]
 
-_FANOUT = 8
+FANOUT = 8
 ALL_LEVELS = range(100)
 #: Segments of some hundreds of modules: merging them takes some milliseconds. Those of the others takes longer than an addition should.
 SMALL_LEVELS, LARGE_LEVELS = range(3), range(3, 100)
@@ -121,7 +122,8 @@ def greatest_number(index: Index) -> int:
     """The greatest number of an addition that the index knows; what cannot be read of it does not count."""
     greatest = 0
     for segment in index.segments:
-        index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
+        if not segment.greatest:  # not open yet
+            index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
         greatest = max(greatest, segment.greatest)
     return greatest
 
@@ -151,9 +153,9 @@ def _segment_parts(functions: Scratch, modules: Scratch, requirements: Iterable[
 
 def segment_level(modules: int) -> int:
     """The level of a merged segment with this many modules."""
-    level, capacity = 1, _FANOUT * _FANOUT
+    level, capacity = 1, FANOUT * FANOUT
     while modules > capacity:
-        level, capacity = level + 1, capacity * _FANOUT
+        level, capacity = level + 1, capacity * FANOUT
     return level
 
 
@@ -181,7 +183,7 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
         requirements.update([needs for _, _, needs in functions])
         modules.append(module.encode())
         greatest = max(greatest, order.number)
-    publish_segment(index, 0, sorted(entries), sorted(modules), requirements, greatest)
+    index.add(publish_segment(index, 0, sorted(entries), sorted(modules), requirements, greatest))
 
 
 def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
@@ -244,7 +246,7 @@ def _is_believed(index: Index, segment: Segment) -> bool:
     return index.vouching is None or segment.owner in index.vouching
 
 
-def needs_merge(index: Index, most: int = _FANOUT) -> bool:
+def needs_merge(index: Index, most: int = FANOUT) -> bool:
     """Whether there are more than so many additions, by default than look-ups should have to read."""
     index.refresh()
     return sum(1 for segment in index.segments if segment.level == 0) > most
@@ -501,7 +503,7 @@ def _remove(index: Index, name: str) -> None:
 
 
 def merge_additions(
-    store: Store, index: Index | None = None, *, most: int = _FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
+    store: Store, index: Index | None = None, *, most: int = FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
 ) -> None:
     """Merge the newest segments of an index if there are more than `most`, unless another process is merging them; of these `levels` alone.
 

@@ -21,7 +21,7 @@ from compcache.formats.index import MODULE, NAME_SIZE, ModuleEntry, Stamp
 from compcache.formats.journal import HOUR, encode_batch
 from compcache.formats.order import GREATEST_NUMBER, Order
 from compcache.formats.statistics import encode_stats
-from compcache.hit.closures.planned import MAGIC, seal
+from compcache.hit.closures import MAGIC, seal
 from compcache.layers.layered_store import LayeredStore
 from compcache.layers.unpacked_bundle import name_of_state
 from compcache.publish import index_merge
