@@ -17,7 +17,7 @@ from compcache.store import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, NoReturn
 
     from compcache.build.source import ModuleSource
@@ -49,6 +49,8 @@ RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
 #: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
+#: A switch that is needed late: what is wrong with it is said when a cache is opened.
+LOCKS_VARIABLE = "COMPCACHE_LOCKS"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
@@ -101,9 +103,9 @@ class Cache:
         min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
             none.
         remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
-            ``file:///``); None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
-        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``; None means $COMPCACHE_REMOTE_MODE
-            or ``"read"``.
+            ``file:///``), or a list of them, the nearest first; None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
+        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``, for all stores, or a list with one for each;
+            None means $COMPCACHE_REMOTE_MODE or ``"read"``.
 
     Raises:
         UntrustedDirectoryError: another user could have written what is in the directory.
@@ -130,13 +132,13 @@ class Cache:
         trusted_keys: Iterable[str] | str | None = None,
         publish_key: str | None = None,
         min_llvm: str | None = None,
-        remote: str | None = None,
-        remote_mode: str | None = None,
+        remote: str | Sequence[str] | None = None,
+        remote_mode: str | Sequence[str] | None = None,
     ) -> None:
         _require("path", path, (str, os.PathLike))
         _require("signing_key", signing_key, (bytes, str))
         _require("lock_timeout", lock_timeout, (int, float))
-        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm), ("remote", remote), ("remote_mode", remote_mode)):
+        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm)):
             _require(name, value, (str,))
         root = absolute_path(default_directory() if path is None else os.fspath(path))
         self._store = _open_store(
@@ -599,19 +601,20 @@ class Cache:
             return function_asm(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
 
     def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
-        """Explain why a function can or cannot be loaded: each realization, the nearest stored variants, and what the remote store says.
+        """Explain why a function can or cannot be loaded, and what changed: realizations, stored variants, the remote store's answer.
 
         Args:
-            func_name: the function's name, or its `Identity`.
+            func_name: the function's name, its `Identity`, or a label: then the function that was stored last under it is explained,
+                and compared with those before.
             identity: what the function is made of, if the caller has that: variants are compared with it.
             progress: called now and then with (modules read, modules to read).
         """
         self._require_open()
-        from compcache.inspect.explain import explain
+        from compcache.inspect.explain import explain, newest_of_label
 
         if identity is not None and not hasattr(identity, "components"):
             raise TypeError(f"explain(): identity must be a compcache.Identity, not {type(identity).__name__}")
-        name = _func_name_of(func_name)
+        name = newest_of_label(self._store, _func_name_of(func_name))
         remote = self._session().remote()
         answer = remote.explain(name) if remote is not None else None
         return explain(self._store, self._loader, name, identity, progress, answer)
@@ -948,7 +951,7 @@ class Cache:
 
     @property
     def remote(self) -> RemoteStore | None:
-        """The remote store that the cache was opened with, for its `status`, `verify` and `collect_garbage`."""
+        """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`."""
         self._require_open()
         return self._session().remote()
 
@@ -1140,6 +1143,7 @@ def _open_store(
         from compcache.signing.rules import read_rules
 
         options.update(read_rules(*rules, RULES))
+    is_on(LOCKS_VARIABLE)
     options["recorder"] = recorder_for
     if is_on(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
         from compcache.hit.log import logging_recorder_for

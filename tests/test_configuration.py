@@ -202,6 +202,36 @@ def test_a_project_sets_limits_of_caches_inside_it_and_nothing_else(home: dict[s
     assert run_fresh(project / "cache", LIMIT, **home) == 5 << 30
 
 
+def test_a_limit_that_is_edited_holds_in_running_processes(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    (tmp_path / "clone").mkdir()
+    write('[tool.compcache]\nmax_size = "3M"\n', tmp_path / "clone" / "pyproject.toml")
+    script = """
+    import os
+    from compcache.usage.limits import effective_limit
+    found = [effective_limit(None, directory)]
+    with open(os.path.join(os.path.dirname(directory), "pyproject.toml"), "w") as file:
+        file.write('[tool.compcache]\\nmax_size = "12M"\\n')
+    result = [*found, effective_limit(None, directory)]
+    """
+    assert run_fresh(tmp_path / "clone" / "cache", script, **home) == [3 << 20, 12 << 20]
+
+
+@pytest.mark.parametrize("name", ["locks", "stats", "check", "debug"])
+def test_a_switch_is_on_or_off_or_refused(home: dict[str, str], tmp_path: Path, name: str) -> None:
+    script = """
+    from compcache import Cache, SettingError
+    try:
+        Cache(directory)
+        result = "opened"
+    except SettingError as error:
+        result = str(error)
+    """
+    variable = f"COMPCACHE_{name.upper()}"
+    found = run_fresh(tmp_path / "cache", script, **home, **{variable: "perhaps"})
+    assert found == f"{variable}: 'perhaps' is neither on nor off: use 1 or 0"
+    assert run_fresh(tmp_path / "cache", script, **home, **{variable: "Off"}) == "opened"
+
+
 def test_the_file_decides_what_a_hit_does(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     fill(tmp_path / "kernels")
     write(f'dir = "{tmp_path}/kernels"\nmin_llvm = "999"\n')

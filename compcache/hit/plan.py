@@ -18,18 +18,20 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Segment
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, SUSPECT, VARIABLE, WEAK
-from compcache.formats.table import Table
+from compcache.formats.table import all_entries
 from compcache.hit.needs import read_needs, read_records
 from compcache.store import is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from compcache.errors import LinkError
     from compcache.formats.host import Processor
     from compcache.formats.index import Index
     from compcache.formats.manifest import FunctionRecord
+    from compcache.formats.table import Table
     from compcache.hit.loader import Choice, Loader, Source, Sources
     from compcache.store import ModuleFile, Store
 
@@ -77,7 +79,7 @@ def list_records(loader: Loader, source: Source, sources: Sources) -> None:
         _gather(loader.store.index)
 
 
-class _SmallTables(Table):
+class _SmallTables:
     """The entries of several tables, verified."""
 
     __slots__ = ("_entries",)
@@ -87,11 +89,11 @@ class _SmallTables(Table):
 
     def add(self, table: Table) -> None:
         """Add all entries of a table."""
-        for entry in table.entries():
+        for entry in all_entries(table):
             self._entries.setdefault(entry[:KEY_SIZE], []).append(entry[KEY_SIZE:])
 
     def find(self, key: bytes) -> list[bytes]:
-        """See `Table.find`."""
+        """See `compcache.formats.table.Table`."""
         return self._entries.get(key, [])
 
 
@@ -102,7 +104,8 @@ class _SmallSegments(Segment):
 
     def __init__(self, index: Index, segments: list[Segment]) -> None:
         super().__init__(index, "")
-        functions, modules = self._tables = _SmallTables(), _SmallTables()
+        functions, modules = _SmallTables(), _SmallTables()
+        self._tables: Any = functions, modules
         self._texts = {}
         owners = {segment.owner for segment in segments}
         self.owner = owners.pop() if len(owners) == 1 else -1
@@ -184,6 +187,8 @@ class Plan:
             self._choose_pending()
             chosen = self._reachable()
             conflict = self._find_second_provider(chosen)
+            if conflict is None and self._loader.linked is not None:
+                conflict = self._loader.linked.second_home(chosen)
             if conflict is None:
                 return chosen
             self.reject(*conflict)

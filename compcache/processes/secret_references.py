@@ -8,6 +8,7 @@ that begins with ``@`` or ``$`` is written with another one before it.
 from __future__ import annotations
 
 import os
+import re
 
 from compcache.files import reraise_interrupt
 from compcache.settings import setting
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["is_reference", "literal", "read_secret", "reference_to"]
 
 _MEMORY: Final = "memory:"
+_IN_MEMORY: Final = re.compile(rf"{_MEMORY}([0-9]+):([0-9]+):([0-9a-f]+)")
 _LONGEST = 64 << 10
 #: What this process holds for others, by its process id: a forked child holds its own.
 _held: dict[tuple[int, str, bytes], str] = {}
@@ -101,9 +103,13 @@ def _name(token: str) -> str:
 def _content(path: str, what: str) -> str:
     place = path
     if path.startswith(_MEMORY):
-        process, _, rest = path.removeprefix(_MEMORY).partition(":")
-        number, _, token = rest.partition(":")
-        place = f"/proc/{int(process)}/fd/{int(number)}"
+        match = _IN_MEMORY.fullmatch(path)
+        if match is None:
+            raise ValueError(
+                f"{what}: '@{path}' is not a reference to memory, which one process writes for another: name a file or a variable"
+            )
+        process, number, token = match.groups()
+        place = f"/proc/{process}/fd/{number}"
         try:
             is_there = _name(token) in os.readlink(place)
         except OSError as error:

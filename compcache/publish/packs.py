@@ -17,9 +17,10 @@ from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import PACK, PACK_FLAG, EntryRecord, encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
-from compcache.formats.index import MODULE
+from compcache.formats.index import ModuleEntry
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
 from compcache.formats.records import ModuleRecord, decode_module
+from compcache.formats.table import all_entries
 from compcache.publish.index_merge import readable
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
@@ -50,8 +51,8 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
 
 def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
     """The packs that index segments name, by their module_ids. Raises what reading them raises."""
-    entries = (MODULE.unpack(data) for segment in segments for data in segment.modules.entries())
-    return tuple(dict.fromkeys(module_id for module_id, *_, flags, _, _, _ in entries if flags == PACK_FLAG))
+    entries = (ModuleEntry.decode(data) for segment in segments for data in all_entries(segment.modules))
+    return tuple(dict.fromkeys(entry.module_id for entry in entries if entry.flags == PACK_FLAG))
 
 
 def stored_packs(store: Store) -> frozenset[bytes]:

@@ -17,7 +17,7 @@ from memory_store import MemoryStore, StoreError, VirtualLoop
 from compcache import Cache, Function, ModuleSource, StorageError
 from compcache.errors import FormatError
 from compcache.remote import maintenance
-from compcache.remote.address import RemoteSettings
+from compcache.remote.address import RemoteSettings, Stores
 from compcache.remote.card import decode_cards
 from compcache.remote.helper.garbage import MARKS, Collected, GarbageCollector, UncertainError
 from compcache.remote.helper.leases import Leases
@@ -342,12 +342,12 @@ def test_a_store_without_a_clock_is_left_as_it_is(uploads: list[Upload]) -> None
 
 
 def test_verifying_and_collecting_say_that_the_store_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = RemoteSettings("file:///none", "write")
+    store = Stores((RemoteSettings("file:///none", "write"),))
     rows = [[f"{LAYOUT}/f/a", 1, 1.0]]
     monkeypatch.setattr(maintenance, "_asked", lambda _, operation, *__: rows if operation == "list" else "503")
     for operation in (maintenance.verify, maintenance.collect_garbage):
         with pytest.raises(StorageError, match="does not answer: 503"):
-            operation(settings)
+            operation(store)
 
 
 # ------------------------------------------------------------------------------------------------------ the model

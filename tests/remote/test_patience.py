@@ -16,7 +16,7 @@ from helpers import constant
 from web_store import WebStore
 
 from compcache import Cache, Identity
-from compcache.remote.address import RemoteSettings
+from compcache.remote.address import RemoteSettings, Stores
 from compcache.remote.connection import SOCKET, STAKE, ask, encode
 from compcache.remote.directory import state_directory
 
@@ -128,7 +128,7 @@ def test_an_answer_is_waited_for_as_long_as_compiling_its_like_took(tmp_path: Pa
 
 def test_what_the_store_says_is_at_stake_is_waited_for() -> None:
     """The helper has the card of a function that took 5 s to compile, and fetches its module."""
-    settings = RemoteSettings("file:///store", "read")
+    settings = Stores((RemoteSettings("file:///store", "read"),))
     folder = state_directory(settings.url, os.environ)
 
     def serve(listener: socket.socket) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compcache.remote.address import RemoteSettings
+from compcache.remote.address import RemoteSettings, Stores
 from compcache.remote.helper.backends import Backend, Listed, TooLargeError, open_backend
 from compcache.remote.maintenance import collect_garbage
 from compcache.remote.shelves import LAYOUT
@@ -139,8 +139,8 @@ def test_collecting_garbage_removes_nothing_elsewhere(
     (store / LAYOUT).mkdir(parents=True)
     (store / LAYOUT / "f").symlink_to(outside)
     before = content(outside)
-    settings = RemoteSettings(f"file://{store}", "write")
-    found = [collect_garbage(settings, grace=0.0) for _ in range(2)]
+    stores = Stores((RemoteSettings(f"file://{store}", "write"),))
+    found = [collect_garbage(stores, grace=0.0) for _ in range(2)]
     shutil.rmtree(tmp_path / "run")  # the helper process ends
     assert found == [((), ())] * 2
     assert content(outside) == before

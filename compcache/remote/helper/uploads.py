@@ -1,4 +1,4 @@
-"""Uploads in the background: what waits in the outbox, oldest first, and the packs of start-ups."""
+"""Uploads in the background: what waits in the outbox, oldest first."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Uploads:
             self.news.clear()
             if self._outbox.names() and self._reads.breaker.is_half_open():
                 await self._reads.probe()
-            await self._upload_all(packs_now=False)
+            await self._upload_all()
 
     async def flush(self, seconds: float) -> None:
-        """Upload what waits, and the packs of all start-ups, without waiting for a pause to end; a store in doubt is probed."""
+        """Upload what waits without waiting for a pause to end; a store in doubt is probed."""
         self._until = 0.0
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._flush(), seconds)
@@ -72,7 +72,7 @@ class Uploads:
         while True:
             if breaker.is_half_open() or breaker.is_doubtful():
                 await asyncio.shield(self._reads.probe())
-            await self._upload_all(packs_now=True)
+            await self._upload_all()
             if not breaker.is_doubtful():
                 return
 
@@ -82,22 +82,22 @@ class Uploads:
 
     def are_wanted(self) -> bool:
         """Whether something waits that could be uploaded now, or was and is to be looked at once more."""
-        return not self._rest() and bool(self._outbox.names() or self._outbox.stored())
+        return not self.rests() and bool(self._outbox.names() or self._outbox.stored())
 
-    def _rest(self) -> bool:
+    def rests(self) -> bool:
+        """Whether nothing is uploaded now, after failures."""
         return not self._reads.breaker.allows() or self.rest_seconds() > 0
 
-    async def _upload_all(self, *, packs_now: bool) -> None:
+    async def _upload_all(self) -> None:
         async with self._turn:
             waiting = iter(self._outbox.names())
             failed: list[str] = []  # since the last one that was taken
             await asyncio.gather(*[self._upload_some(waiting, failed) for _ in range(CONCURRENT)])
             if failed:
                 self._let_rest()
-            if not self._rest():
+            if not self.rests():
                 try:
                     await self._look_again()
-                    await self._packs.store_packs(now=packs_now)
                 except Exception as error:  # noqa: BLE001 - whatever the client raises
                     self._let_rest()
                     self._reads.note_error(error)
@@ -105,7 +105,7 @@ class Uploads:
     async def _upload_some(self, waiting: Iterator[str], failed: list[str]) -> None:
         """Upload what waits, beside others who do: until it is all gone, or fails too often."""
         for name in waiting:
-            if self._rest() or len(failed) >= _IN_VAIN:
+            if self.rests() or len(failed) >= _IN_VAIN:
                 return
             if await self._upload_one(name):
                 self._pause = 0.0
@@ -201,7 +201,9 @@ class Uploads:
     async def _upload(self, upload: Upload) -> bool:
         """Store the module, then its cards, so that no card leads nowhere; whether that was done."""
         try:
-            if upload.module:
+            if upload.module and (upload.replaces or self._reads.takes_damaged(upload.key)):
+                await self._requests.replace(upload.key, upload.module)
+            elif upload.module:
                 await self._requests.create(upload.key, upload.module)
             for key, data in upload.cards:
                 for shelf, card in decode_cards(data).items():
@@ -215,6 +217,7 @@ class Uploads:
 
     async def put_card(self, key: str, shelf: str, card: Card, *, replaces: bool = False) -> None:
         """Add a card to those of its function; one of the same shelf is replaced where it leads nowhere, or with `replaces`."""
+        self._reads.forget_miss(key)
         for _ in range(_MERGES):
             if await self._requests.create(key, encode_cards({shelf: card})):
                 return
