@@ -842,7 +842,7 @@ class Cache:
         if derived:
             return remove_linked(self._store, None if func_name is None else _func_name_of(func_name))
         if func_name is None:
-            raise TypeError("remove() takes the name of a function")
+            raise TypeError("remove() needs the name of a function")
         if self._entries is not None:
             self._entries.flush()
         with _Suggesting(self):
@@ -1172,7 +1172,7 @@ def func_names_of(names: Any) -> list[str]:
     if isinstance(names, str) or hasattr(names, "func_name"):
         return [_func_name_of(names)]
     if not hasattr(names, "__iter__"):
-        raise TypeError(f"the names of functions are several str or compcache.Identity, like ['dot'], not {type(names).__name__}")
+        raise TypeError(f"names must be an iterable of str or compcache.Identity, like ['dot'], not {type(names).__name__}")
     return [_func_name_of(name) for name in names]
 
 

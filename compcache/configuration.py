@@ -211,7 +211,7 @@ def _item(key: str, value: object) -> str:
     if key in _PATHS:
         value = os.path.expanduser(value)
         if not os.path.isabs(value):
-            raise ValueError(f"{value!r} is not a whole path: write one that begins with / or ~")
+            raise ValueError(f"{value!r} is not an absolute path: begin it with / or ~")
     return value
 
 

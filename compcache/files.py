@@ -447,9 +447,9 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
     status = files.fstat(opened.number)
     size = status.st_size
     if not stat_module.S_ISREG(status.st_mode) or (owners is not None and writer(status) not in owners):
-        raise OSError(f"{path} is not a regular file of a user whose files are used here")
+        raise OSError(f"{path} is not a regular file, or belongs to a user whose files are not used here")
     if size > limit:
-        raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")
+        raise OSError(f"{path} has {size} bytes; the limit is {limit}")
     data = read_at(files, opened.number, 0, size)
     if len(data) < size:
         raise OSError(f"{path} ended after {len(data)} of {size} bytes")

@@ -97,7 +97,7 @@ def _words_of(entry: dict[str, Any], where: str) -> list[str]:
             words = shlex.split(entry["command"])
         except ValueError as error:
             reraise_interrupt(error)
-            raise CompileError(f"{where} has a command that is not quoted as shells have it: {error}") from error
+            raise CompileError(f"{where} has a command that a shell could not split: {error}") from error
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise CompileError(f"{where} has neither arguments nor a command")
     return list(words)

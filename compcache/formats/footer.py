@@ -120,7 +120,7 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
         FormatError: it is not.
     """
     if footer.module_id != module_id:
-        raise FormatError("the file holds another module than its name says")
+        raise FormatError("the file holds a module other than the one in its name")
     content = (read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
     if module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode) != module_id:
         raise FormatError("its content does not have the digest that it was published with")

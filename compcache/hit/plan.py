@@ -590,8 +590,7 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
     compiled_by = decode_module(file.read_record(0)).llvm_version
     if version_numbers(compiled_by) < version_numbers(store.min_llvm):
         raise IncompatibleTargetError(
-            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache was opened to use none older than "
-            f"{store.min_llvm}",
+            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache takes none older than {store.min_llvm}",
             module_id=file.module_id.hex(),
         )
 

@@ -122,7 +122,7 @@ class _Group:
                 )
             if source.entries or source.part_of:
                 raise CompileError(
-                    "members of a group have no entries= and no part_of=: leave these out, or add the source without a group"
+                    "members of a group cannot have entries= or part_of=: leave these out, or add the source without a group"
                 )
             source = frozen(source)
             requests = requests_of(source, self._store.host(), "")

@@ -50,7 +50,7 @@ def _add(session: Session, functions: list[str], archive: Archive, add: Callable
         add(session, _source(functions, archive), for_others=True)
     except LinkError as error:
         warnings.warn(
-            f"{archive.name} cannot be shared by modules, so that each has its own state of it: {error}", CacheWarning, stacklevel=2
+            f"{archive.name} cannot be shared by modules: each has a copy with its own state: {error}", CacheWarning, stacklevel=2
         )
 
 

@@ -92,7 +92,7 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("it is not a regular file")
         if status.st_size > LARGEST_FOREIGN:
-            raise FormatError("it is larger than what is read of others")
+            raise FormatError("it is larger than what is read from other users")
         module.size = status.st_size
         require_intact(module.footer(), module_id, module.read)
         describe(module)

@@ -89,7 +89,7 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> d
     first = HEAD.size + modules * MODULE.size
     last = first + functions * FUNCTION.size
     if last + text_size != len(content):
-        raise FormatError("a planned closure has not the size that it says")
+        raise FormatError("a planned closure does not have the size that it states")
     texts = content[last:].decode("utf-8", "surrogatepass").split("\0")
     for start in range(0, len(texts), REQUIREMENT_PARTS):  # records name them by their digest: one that is not here is read with them
         loader.store.processor().rank("\0".join(texts[start : start + REQUIREMENT_PARTS]))

@@ -150,4 +150,4 @@ def shared_library(path: str) -> SharedLibrary:
             return SharedLibrary(data)  # type: ignore[arg-type]  # slices of it are bytes
         except (struct.error, ValueError, IndexError) as error:
             reraise_interrupt(error)
-            raise FormatError(f"{path} is no shared library that can be read: {error}") from error
+            raise FormatError(f"{path} cannot be read as a shared library: {error}") from error

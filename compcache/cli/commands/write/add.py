@@ -375,7 +375,7 @@ def _unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Ma
         return make_unit(Path(path), flags, cc)
     command = commands.get(os.path.abspath(path))
     if command is None:
-        raise CompileError("the compile commands have no entry for it: add it without --compile-commands, with its flags behind --")
+        raise CompileError("the compile commands have no entry for it: add it without --compile-commands, with its flags after --")
     return make_unit(Path(command.name), (*command.flags, *(flags or ())), cc or command.compiler, directory=command.directory)
 
 
