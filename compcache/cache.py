@@ -239,7 +239,7 @@ class Cache:
             func_name: the function's name, or its `Identity`.
 
         Returns:
-            What calls the function; the same object for as long as it is referenced.
+            The call target: the same object for as long as it is referenced.
 
         Raises:
             NotCachedError: the cache holds no realization that this host can use.
@@ -649,7 +649,7 @@ class Cache:
         return describe_module(self._store, module_id)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
-        """Describe the cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened.
+        """Describe the whole cache: its place, its size, and what would compile for it. No module is opened.
 
         Args:
             progress: called now and then with (modules read, modules to read).
@@ -819,7 +819,7 @@ class Cache:
     def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed as a whole.
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed whole.
         No look-up of this object's finds it from now on; call targets that are held go on working.
 
         Args:

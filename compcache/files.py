@@ -166,7 +166,7 @@ class Tree(Files):
         return tree
 
     def status(self) -> tuple[os.stat_result, os.stat_result]:
-        """The status of the root as it is now, and of the link that its path is; the same status twice where the path is not a link."""
+        """The status of the root now, and of its path, which differs where the path is a link."""
         root, status = self._enter_root()
         if root.is_link:
             return status, self.system.lstat(self.root)
@@ -308,7 +308,7 @@ class Tree(Files):
     # -------------------------------------------------------------- operations
 
     def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:  # type: ignore[override]
-        """See `open_owned`; who calls this closes the descriptor."""
+        """See `open_owned`; the caller closes the descriptor."""
         opened = self.open_owned(path, flags, mode)
         number, opened.number = opened.number, -1
         return number

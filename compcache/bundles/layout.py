@@ -179,7 +179,7 @@ def _read_at(member: IO[bytes], at: int, size: int) -> bytes:
 
 
 def _spooled(member: IO[bytes], size: int) -> memoryview:
-    """A copy on disk: nobody else can change or cut it."""
+    """A copy on disk, which other users can neither change nor truncate."""
     with tempfile.TemporaryFile(prefix="compcache-") as file:
         shutil.copyfileobj(member, file, _IN_MEMORY)
         file.flush()
@@ -196,7 +196,7 @@ class _Guarded:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes at most, without a number all that are left."""
+        """At most this number of bytes; without a number all that are left."""
         left = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         wanted = min(size, left) if size >= 0 else left
         if wanted > _LARGEST_READ:

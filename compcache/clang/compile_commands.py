@@ -52,7 +52,7 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
         path: the file, or the directory that has it under its usual name.
 
     Raises:
-        CompileError: the file is no compilation database; the message says what is wrong with which entry.
+        CompileError: the file is not a compilation database; the message names the entry and what is wrong with it.
         OSError: it cannot be read.
     """
     path = os.fspath(path)

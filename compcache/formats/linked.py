@@ -3,7 +3,7 @@
 All have one name, so that the index lists them. It requires the modules whose code is in the image, its parts, and those which these use by
 plain names. The data is texts with NUL between them: what the closure is called, and for each plain name the number of the module that it
 was bound to when the closure was linked, a space and the name. The index has the functions of such a module with `LINKED` in the offsets of
-their records (`compcache.formats.manifest`), so that nobody takes one for an addition.
+their records (`compcache.formats.manifest`), so that they are not taken for additions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def decode_closure(data: bytes) -> Closure:
     """See `encode_closure`.
 
     Raises:
-        FormatError: it is no such data.
+        FormatError: the data is of another kind.
     """
     try:
         label, *texts = data.decode("utf-8", "surrogatepass").split("\0")

@@ -219,7 +219,7 @@ class _Group:
         return left
 
     def _lacks(self, used: dict[str, bool]) -> UndefinedSymbolError:
-        """Why a source that uses these symbols, some of which are functions, is no member."""
+        """Why a source that uses these symbols cannot be a member, some of them being functions."""
         if not self._failures:
             return undefined_symbols(sorted(used), [name for name, is_function in used.items() if is_function])
         shown = ", ".join(map(repr, sorted(used)))

@@ -34,7 +34,7 @@ _MAX_FILE = 1 << 31
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
 _MANY = 8
-#: A sum of so many bytes is looked up in, and not read as a whole.
+#: From this size on, in bytes, a sum is searched and not read whole.
 _LONG = 1 << 19
 #: For how many seconds a sealed journal may still grow: a process opens and writes it in two calls.
 SETTLED_SECONDS = 60.0
@@ -119,7 +119,7 @@ def _add_up(contents: Mapping[str, StatsFile], torn: Iterable[str]) -> Ledger:
 
 
 class Uses:
-    """The uses of some modules, looked up in the statistics: long sums are not read as a whole."""
+    """The uses of some modules, looked up in the statistics: long sums are not read whole."""
 
     def __init__(self, store: Store) -> None:
         names = _names(store)
@@ -167,7 +167,7 @@ class Uses:
 
 
 def _long_sum(store: Store, name: str) -> UsesInSum | None:
-    """A statistics file that is a sum and long; None for others, which are read as a whole."""
+    """A statistics file that is a long sum; None for others, which are read whole."""
     if store.exposed:
         return None
     try:

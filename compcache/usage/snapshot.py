@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Excerpts", "Overview", "count_modules", "load_rows", "look_over", "statuses_of"]
 
 _LONG = 1 << 20
-#: So many modules are counted one by one.
+#: The most modules that are counted one by one.
 _FEW = 4096
 
 

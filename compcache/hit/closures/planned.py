@@ -39,7 +39,7 @@ _DIGEST = 8
 
 
 def seal(content: bytes, file_name: str, key: bytes | None) -> bytes:
-    """What tells a planned closure of this name from a damaged one; with a key, from one that somebody without it has written."""
+    """The checksum of a planned closure of this name; with a key, a MAC."""
     named = file_name.encode() + content
     return mac(named, key)[:_SEAL_SIZE] if key else digest([named], size=_SEAL_SIZE, person=b"compcache-closed")
 
@@ -70,7 +70,7 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
 
 
 def modules_of(data: bytes) -> list[bytes]:
-    """The modules that the file of a planned closure names, for who removes modules: nothing is verified."""
+    """The modules that the file of a planned closure names, for their removal: nothing is verified."""
     content = data[len(MAGIC) + _SEAL_SIZE :]
     end = HEAD.size + MODULE.size * int.from_bytes(content[len(NO_STATE) : len(NO_STATE) + 4], "little")
     return [content[at : at + DIGEST_SIZE] for at in range(HEAD.size, min(end, len(content)), MODULE.size)]

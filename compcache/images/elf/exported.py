@@ -143,7 +143,7 @@ def shared_library(path: str) -> SharedLibrary:
 
     Raises:
         OSError: the file cannot be read.
-        FormatError: it is no shared library of the kind that is supported.
+        FormatError: it is not a shared library of a supported kind.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:

@@ -71,7 +71,7 @@ class _Types:
 
 
 def _check_types(state: CheckState) -> tuple[int, int]:
-    """Find the imports of which no realization fits; how many there are, and of how many nothing is known."""
+    """Find the imports that no realization fits; the number of imports, and of those of unknown type."""
     wanted = {name for row in state.rows.values() for name in row.imports}
     types = _Types()
     for module_id, row in state.rows.items():

@@ -95,7 +95,7 @@ def command(
 
 
 def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
-    """What is listed, sorted by name, as it is read."""
+    """The rows, sorted by name, as they are read."""
     matches = _matcher(patterns) if patterns else None
     if is_refused:
         refusals = [row for row in list_uncached(cache) if not matches or matches(row.name)]

@@ -45,7 +45,7 @@ _OPTIONS = {
 _OPTION = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^\]]*\])?")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED = re.compile(r"'([^']*)'")
-#: The names of how many files give that of their group.
+#: A group of no more files is named after them.
 _MOST_IN_NAME = 3
 #: How errors name members of a group.
 _SOURCE = re.compile(r"\bsource (\d+)(?: \([^)\n]*\))?")
