@@ -166,7 +166,7 @@ class Tree(Files):
         return tree
 
     def status(self) -> tuple[os.stat_result, os.stat_result]:
-        """The status of the root as it is now, and of the link that its path is; the same status twice where the path is not a link."""
+        """The status of the root now, and of its path, which differs where the path is a link."""
         root, status = self._enter_root()
         if root.is_link:
             return status, self.system.lstat(self.root)
@@ -309,7 +309,7 @@ class Tree(Files):
     # -------------------------------------------------------------- operations
 
     def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:  # type: ignore[override]
-        """See `open_owned`; who calls this closes the descriptor."""
+        """See `open_owned`; the caller closes the descriptor."""
         opened = self.open_owned(path, flags, mode)
         number, opened.number = opened.number, -1
         return number
@@ -458,9 +458,9 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
     status = files.fstat(opened.number)
     size = status.st_size
     if not stat_module.S_ISREG(status.st_mode) or (owners is not None and writer(status) not in owners):
-        raise OSError(f"{path} is not a regular file of a user whose files are used here")
+        raise OSError(f"{path} is not a regular file, or belongs to a user whose files are not used here")
     if size > limit:
-        raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")
+        raise OSError(f"{path} has {size} bytes; the limit is {limit}")
     data = read_at(files, opened.number, 0, size)
     if len(data) < size:
         raise OSError(f"{path} ended after {len(data)} of {size} bytes")

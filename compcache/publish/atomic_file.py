@@ -227,7 +227,7 @@ def has_settled(newest: int) -> bool:
 
 
 def keep_file(store: Store, place: Place, name: str, data: bytes, most: int) -> None:
-    """Write a derived file of a kind of which a directory keeps so many, the newest; a failure of the system is harmless."""
+    """Write a derived file of a kind; the directory keeps the newest few of that kind. A failure of the system is harmless."""
     try:
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
         names = store.names(place)
