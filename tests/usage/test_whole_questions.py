@@ -90,9 +90,9 @@ def peak(ask: Callable[[], object]) -> int:
 
 @pytest.mark.stress
 def test_memory_does_not_grow_with_the_number_of_modules(tmp_path: Path) -> None:
-    few, many = (peaks(Store(str(tmp_path / f"{number}"), files=Unsynced()), number) for number in (1500, 6000))
+    few, many = (peaks(Store(str(tmp_path / f"{number}"), files=Unsynced()), number) for number in (6000, 12000))
     for before, after in zip(few, many, strict=True):
-        assert after < 2 * before + 1_000_000
+        assert after < 1.5 * before + 1_000_000  # buffers are full with six thousand, nearly
 
 
 class Unsynced(Files):
@@ -101,7 +101,7 @@ class Unsynced(Files):
     __slots__ = ()
 
     @staticmethod
-    def fsync(_: int) -> None:
+    def fsync(_: object) -> None:
         """Nothing."""
 
 
