@@ -244,7 +244,7 @@ class Cache:
             func_name: the function's name, or its `Identity`.
 
         Returns:
-            What calls the function; the same object for as long as it is referenced.
+            The call target: the same object for as long as it is referenced.
 
         Raises:
             NotCachedError: the cache holds no realization that this host can use.
@@ -654,7 +654,7 @@ class Cache:
         return describe_module(self._store, module_id)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
-        """Describe the cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened.
+        """Describe the whole cache: its place, its size, and what would compile for it. No module is opened.
 
         Args:
             progress: called now and then with (modules read, modules to read).
@@ -824,7 +824,7 @@ class Cache:
     def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed as a whole.
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed whole.
         No look-up of this object's finds it from now on; call targets that are held go on working.
 
         Args:
@@ -847,7 +847,7 @@ class Cache:
         if derived:
             return remove_linked(self._store, None if func_name is None else _func_name_of(func_name))
         if func_name is None:
-            raise TypeError("remove() takes the name of a function")
+            raise TypeError("remove() needs the name of a function")
         if self._entries is not None:
             self._entries.flush()
         with _Suggesting(self):
@@ -1177,7 +1177,7 @@ def func_names_of(names: Any) -> list[str]:
     if isinstance(names, str) or hasattr(names, "func_name"):
         return [_func_name_of(names)]
     if not hasattr(names, "__iter__"):
-        raise TypeError(f"the names of functions are several str or compcache.Identity, like ['dot'], not {type(names).__name__}")
+        raise TypeError(f"names must be an iterable of str or compcache.Identity, like ['dot'], not {type(names).__name__}")
     return [_func_name_of(name) for name in names]
 
 

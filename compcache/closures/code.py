@@ -90,7 +90,7 @@ class _Reached(NamedTuple):
 
 
 def link_code(context: Any, closure: Closure, request: Request) -> Linked | None:
-    """Link a closure; None where there is no code of two modules to link, nor of two functions.
+    """Link a closure; None where it has the code of one module and one function alone.
 
     Raises:
         CompileError, LinkError: the code contradicts itself.

@@ -70,9 +70,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
         check_name(into, "name of a set")
     asked = list(dict.fromkeys([check_name(name, "func_name") for name in names])) if names is not None else _all_functions(session.store)
     if not making.makes_shared_objects():
-        raise CompileError(
-            "closures are linked into shared objects, and there is no linker for these here (pip install 'compcache[linker]')"
-        )
+        raise CompileError("linking closures needs a linker, and none was found (pip install 'compcache[linker]')")
     linked: list[LinkedClosure] = []
     left: dict[str, str] = {}
     homes: dict[bytes, None] = {}

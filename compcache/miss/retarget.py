@@ -92,10 +92,10 @@ def _retarget(session: Session, func_name: str) -> bool:
 
 
 def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
-    """The module compiled for this host, and whether its code was signed by who is trusted, so that this may be signed, too.
+    """The module compiled for this host, and whether a trusted key had signed its code, so that this may be signed, too.
 
     None if it is for another platform, of a kind that is not known here, of a maker that is known to be wrong, or has no stored bitcode;
-    or if it is of a layer, not signed by who is trusted, and has pickled globals.
+    or if it is in a layer, without a trusted signature, and has pickled globals.
     """
     from compcache.build.inlining.edges import inlined_of
     from compcache.build.large_data.variables import data_in

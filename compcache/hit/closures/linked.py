@@ -276,7 +276,7 @@ def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[bytes, ...
 
 
 def _file_name(store: Store, module_id: bytes) -> str:
-    """Where it is kept whether a closure holds for this processor, and for who asks for these keys and knows these faults."""
+    """The file that says whether a closure holds for this processor, these keys and these known faults."""
     rules = mac(b"linked", store.mac_key) if store.mac_key else b""
     identity = [module_id, b"linked", rules, store.processor().identity.encode()]
     return CLOSURES.file_name(digest(identity).hex() + key_suffix(store.stamp_key))
