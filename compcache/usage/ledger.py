@@ -295,7 +295,7 @@ def _effective_of(inputs: Mapping[str, Collection[str]]) -> list[str]:
 def fold(
     store: Store, seconds_of: Callable[[bytes], float], *, now: float, present: Container[bytes] | None = None, force: bool = False
 ) -> tuple[Uses, dict[tuple[int, str], float]]:
-    """Add up all files and replace them by one, unless another process is folding them; return the sum, and its counters with saved seconds.
+    """Add up all files and replace them by one, unless another process does so; return the sum, and its counters with saved seconds.
 
     Args:
         store: the cache directory.
