@@ -205,7 +205,7 @@ class Helper:
         tier = self._chain.leasing(writes) if stake is not None else None
         if tier is None:
             return None
-        worth = _LEASE_REQUESTS * tier.reads.requests.latency
+        worth = _LEASE_REQUESTS * tier.reads.requests.distance
         if 0 < (stake or 0.0) < worth:
             return None
         tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, worth)))
