@@ -42,9 +42,11 @@ import os
 import sys
 from compcache import Cache
 from compcache.miss.retarget import tune
+from compcache.processes.detached import LateFiles
 os.nice(19)
 path, func_name, trust = sys.argv[1:]
 with Cache(path, trust=trust == "1") as cache:
+    cache._store.files.system = LateFiles()
     tune(cache._session(), func_name)
 """
 

@@ -426,9 +426,6 @@ class NoPacks:
     def remember(self, *_: object) -> None:
         """Nothing is remembered."""
 
-    async def store_packs(self, *, now: bool) -> None:
-        """Nothing is stored."""
-
 
 class Writer:
     """A helper process that uploads, and is killed now and then; what waits is on disk."""

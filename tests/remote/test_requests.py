@@ -270,6 +270,7 @@ def uploads_of(store: Any, place: Path) -> Uploads:
 
 def test_a_card_whose_module_could_not_be_asked_for_is_not_replaced(tmp_path: Path) -> None:
     store: Any = Shelves({KEY: CARDS}, module_key(MODULE_ID))
+    (tmp_path / "outbox").mkdir()
     outbox = Outbox(str(tmp_path / "outbox"))
     mine = encode_cards({"other": Card("f", bytes(16), 3, 0.5, b"abc")})
     outbox.put(Upload("m", b"", [(KEY, mine)], 1.0, always=True))

@@ -211,9 +211,7 @@ def _limits(data: bytes) -> tuple[float, float]:
 
 
 def _written(path: str) -> BinaryIO:
-    """A file of this user's to write into, in place of what an earlier try has left; its directory is made where it is missing."""
-    with suppress(FileExistsError):
-        os.mkdir(os.path.dirname(path), 0o700)
+    """A file of this user's to write into, in place of what an earlier try has left."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 
