@@ -18,6 +18,7 @@ from helpers import PACKAGE_ROOT, constant
 from web_store import WebStore
 
 from compcache import Cache, CacheWarning, Identity, NotCachedError
+from compcache.processes.detached import has_ended
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import SOCKET, ask
 from compcache.remote.directory import outbox_directory
@@ -348,5 +349,5 @@ def test_a_helper_brings_no_directory_back_that_was_removed(tmp_path: Path, monk
         breaker.failed()
         with pytest.raises(FileNotFoundError):
             box.put(waiting)
-        assert until(lambda: not os.path.exists(f"/proc/{process}/fd"))
+        assert until(lambda: has_ended(process))
         assert not place.exists()

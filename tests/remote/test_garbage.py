@@ -238,6 +238,7 @@ def test_the_first_collection_reads_no_card_that_uploads_have_told_of(uploads: l
         upload = next(upload for upload in uploads if upload.module)
         del store.objects[upload.key]  # their cards lead nowhere now
         for _ in range(2):
+            await asyncio.sleep(10)
             await collect(store, grace=0.0)
         assert not {key for key, _ in upload.cards} & set(store.objects)
 

@@ -31,7 +31,7 @@ from compcache.remote.card import MAX_CARDS, decode_cards, decode_pack
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
-from compcache.remote.helper.surveys import DELIVERIES, Survey, read_deliveries, read_surveys, write_surveys
+from compcache.remote.helper.surveys import DELIVERIES, Survey, for_each, read_deliveries, read_surveys, write_surveys
 from compcache.remote.helper.uses import USES, decode_uses, use_of
 from compcache.remote.maintenance import LONGEST_UNUSED
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
@@ -102,8 +102,7 @@ class GarbageCollector:
         else:
             now = await self._write_mark(useless)
             await write_surveys(self._backend, self._known, self._surveyed)
-            for place in deliveries:
-                await self._backend.delete(place)
+            await for_each(self._backend.delete, deliveries)
         old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
         doomed = [item for item in useless if old is not None and old.rows.get(item.key) == _state(item)]
         known = (*cards.values(), *packs.values())

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from compcache.remote.helper.backends import Backend
 
-__all__ = ["DELIVERIES", "Deliveries", "Survey", "decode_survey", "encode_survey", "read_deliveries", "read_surveys", "write_surveys"]
+__all__ = [
+    "DELIVERIES", "Deliveries", "Survey", "decode_survey", "encode_survey", "for_each", "read_deliveries", "read_surveys", "write_surveys",
+]  # fmt: skip
 
 DELIVERIES = f"{LAYOUT}/d/"
 #: The rows of a delivery, and how many wait at most for a store that takes none.
@@ -116,7 +118,7 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
             except FormatError:
                 return
 
-    await _for_each(read, _by_place(cards))
+    await for_each(read, _by_place(cards))
     return found
 
 
@@ -135,7 +137,7 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
         except FormatError:
             return
 
-    await _for_each(read, places)
+    await for_each(read, places)
     return found
 
 
@@ -153,7 +155,7 @@ async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[s
 
     places = _by_place(rows)
     before = {place: len(keys) for place, keys in _by_place(known).items()}
-    await _for_each(write, places)
+    await for_each(write, places)
 
 
 def _by_place(cards: Iterable[str]) -> dict[str, list[str]]:
@@ -165,7 +167,8 @@ def _by_place(cards: Iterable[str]) -> dict[str, list[str]]:
     return places
 
 
-async def _for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]) -> None:
+async def for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]) -> None:
+    """Do something for each place, so many at a time."""
     left = list(places)
     while left:
         some, left = left[:_AT_ONCE], left[_AT_ONCE:]
