@@ -517,7 +517,11 @@ class Store:
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """Every realization in the index at this moment."""
-        self._renew_index()
+        self.renew_index()
+        return self.find_known(func_name)
+
+    def find_known(self, func_name: str) -> list[tuple[bytes, int]]:
+        """Every realization in the index as this process knows it."""
         return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:

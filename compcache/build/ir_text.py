@@ -167,7 +167,7 @@ def is_vectorized(text: str) -> bool:
 
 def passes_vectors(text: str) -> bool:
     """Whether code exchanges wide vectors with functions that are not in it: in which registers these are depends on the CPU."""
-    return any(_is_wide(*found) for line in _OUTWARD.findall(text) for found in _SIZED_VECTOR.findall(line))
+    return is_vectorized(text) and any(_is_wide(*found) for line in _OUTWARD.findall(text) for found in _SIZED_VECTOR.findall(line))
 
 
 def _is_wide(scalable: str, count: str, element: str) -> bool:

@@ -187,6 +187,8 @@ class Plan:
             self._choose_pending()
             chosen = self._reachable()
             conflict = self._find_second_provider(chosen)
+            if conflict is None and self._loader.linked is not None:
+                conflict = self._loader.linked.second_home(chosen)
             if conflict is None:
                 return chosen
             self.reject(*conflict)

@@ -300,12 +300,6 @@ class LayeredStore(Store):
         """See `Store`."""
         return self._find_in(None, func_name, is_near)
 
-    def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
-        """See `Store`."""
-        for store in (self, *self.layers):
-            store._renew_index()
-        return [*self._memory_names.get(func_name, ()), *self._find_in(None, func_name)]
-
     def exists(self, module_id: bytes) -> bool:
         """Whether the file of a module is there, or in a layer."""
         return super().exists(module_id) or any(layer.exists(module_id) for layer in self.layers)

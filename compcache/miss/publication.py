@@ -53,7 +53,7 @@ def publish_built(
     if remote is not None and remote.writes:
         for module_id, _ in published:
             remote.offer(module_id)
-    merge(session.store)  # packs among them are one with others then
+    merge(session.store, is_listed=True)  # packs among them are one with others then
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 

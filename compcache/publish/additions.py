@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.files import Files, reraise_interrupt
 from compcache.processes.detached import LateFiles, has_ended, start_detached
-from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
+from compcache.publish.index_merge import ALL_LEVELS, FANOUT, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
 from compcache.publish.packs import merge_packs
@@ -29,11 +29,14 @@ _CHILD = "import sys\nfrom compcache.publish.additions import merge_large\nmerge
 _merging: dict[str, int] = {}
 
 
-def merge(store: Store) -> None:
+def merge(store: Store, *, is_listed: bool = False) -> None:
     """Merge the index, and the packs that it names, if many additions have come together; a failure is a warning.
 
-    What takes long a process of its own does, where it needs no keys for that, so that no addition waits for it.
+    What takes long a process of its own does, where it needs no keys for that, so that no addition waits for it. `is_listed` says that
+    the index was listed right before the addition.
     """
+    if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
+        return
     later = _merges_later(store)
     try:
         merge_additions(store, merge_packs=merge_packs, levels=SMALL_LEVELS if later else ALL_LEVELS)

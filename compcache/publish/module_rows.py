@@ -60,6 +60,11 @@ class Platform(NamedTuple):
     abi: int
     makers: str
 
+    @property
+    def is_pack(self) -> bool:
+        """Whether it is that of files of entries of data, which are no modules."""
+        return is_pack(self.image_kind)
+
     def made_by(self) -> tuple[Maker, ...]:
         """All makers of the module."""
         return makers_of(self.image_kind, self.llvm_version, self.makers)
@@ -97,7 +102,7 @@ class Row(NamedTuple):
     @property
     def is_pack(self) -> bool:
         """Whether it is no module but a file of entries of data."""
-        return is_pack(self.platform.image_kind)
+        return self.platform.is_pack
 
 
 _ANY = Platform("", "", "", "", "", 0, "")

@@ -193,7 +193,7 @@ def _entry_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
         module = codegen.parse(entries_text(points), context)
         codegen.check_triple(module)
         with codegen.borrowed_machine(baseline(platform_name()), "", level) as target:
-            module.data_layout = str(target.target_data)
+            module.data_layout = codegen.target_data(target)[1]
             return codegen.emit_object(module, target)
 
 

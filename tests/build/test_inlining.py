@@ -481,3 +481,28 @@ def test_random_programs_give_the_same_bits(tmp_path: Path) -> None:
                 results = [[kind[name](*pair) for pair in arguments] for kind in kinds]
                 assert results[0] == results[1] == results[2], (seed, name)
     assert brought > len(SEEDS)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("group", [None, "g"])
+def test_what_is_imported_under_a_name_of_the_platform_is_not_taken_for_it(cache: Cache, inline: bool, group: str | None) -> None:
+    """LLVM knows what functions of C's library do by their names, and computes them where their arguments are constants."""
+    made = cache.compile(
+        "define double @sqrt(double %x) {\n  %y = fadd double %x, 7.0\n  ret double %y\n}\ndefine i64 @strlen(ptr %x) {\n  ret i64 42\n}\n"
+    )
+    imports = {name: made[name].func_name for name in ("sqrt", "strlen")}
+    code = """\
+@text = private constant [4 x i8] c"abc\\00"
+declare double @sqrt(double)
+declare i64 @strlen(ptr)
+define double @root() {
+  %r = call double @sqrt(double 4.0)
+  ret double %r
+}
+define i64 @length() {
+  %r = call i64 @strlen(ptr @text)
+  ret i64 %r
+}
+"""
+    cache.add_modules([ModuleSource(code, imports=imports, inline=inline, optimize=3)], group=group)
+    assert (cache.get_target("root")(), cache.get_target("length")()) == (11.0, 42)

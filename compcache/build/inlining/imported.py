@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, quoted, type_of
-from compcache.build.ir_text import lines_from, quote, read_module, references
+from compcache.build.ir_text import lines_from, quote, read_module, references, with_lines
+from compcache.build.slots import is_known_by_name
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
 from compcache.files import reraise_interrupt
@@ -148,6 +149,8 @@ class _Bringing:
         for name, symbol in symbols.items():
             code = code.replace(quoted(name), "@" + quote(symbol))
         symbol = symbols[body.name]
+        if is_known_by_name(symbol):  # LLVM must not take it for the platform's, no more than its declaration
+            code = with_lines(code, "define available_externally ", lambda line: f"{line.removesuffix('{')}nobuiltin {{")
         try:
             if not self._is_declared_alike(symbol, code) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall(code)):
                 return False
