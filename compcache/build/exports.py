@@ -46,7 +46,7 @@ _STRING = re.compile(r'"[^"]*"')
 class Export(NamedTuple):
     """One symbol to export: its names, its signature if the caller gave one, and how it runs.
 
-    `link_only` says what it is where other modules can import it and nobody can call it.
+    `link_only` names what cannot be called from Python, only imported by other modules.
     """
 
     name: str
@@ -199,7 +199,7 @@ def _only_begins_streams(values: GlobalValues) -> bool:
 
 
 def _describe(export: Export, head: str) -> str:
-    """What a symbol is that nobody can call, from the head of its definition."""
+    """The kind of a symbol that cannot be called, from the head of its definition."""
     match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
     if match is None:
         return export.link_only

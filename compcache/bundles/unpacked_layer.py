@@ -33,7 +33,7 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
 
     Raises:
         FormatError: the file is not a bundle, or a part of it is missing.
-        OSError: there is no place to unpack it to.
+        OSError: there is no directory to unpack it to.
     """
     if not store.readonly and not store.exposed and _unpack(store, path, file, place):
         return place

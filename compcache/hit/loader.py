@@ -53,7 +53,7 @@ __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
 #: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
 _MOST_FILES = 64
-#: Of how many modules a closure is that a load keeps for the next process.
+#: Closures of fewer modules are not remembered for the next process.
 _FEWEST_PLANNED = 3
 
 #: 1: images are mapped out of their files wherever these are, 0: nowhere; else by the kind of their file system (`native/places.c`).
@@ -403,7 +403,7 @@ class Loader:
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Read the record of a realization. Raises one of the errors that rule it out.
 
-        `sources` has the modules that this load has opened; who started the load releases them.
+        `sources` has the modules that this load has opened; the caller releases them.
         """
         source = self.open_source(module_id, sources)
         try:
@@ -531,7 +531,7 @@ class Loader:
                 start_modules(self, chosen)
 
     def mapping(self) -> Any:
-        """The lock of who maps images and runs constructors."""
+        """The lock for mapping images and running constructors."""
         return _Impatient() if _lock._is_owned() else _mapping
 
     def provide(self, source: Source) -> None:

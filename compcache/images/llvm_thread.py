@@ -272,5 +272,5 @@ def _is_inside_llvm() -> bool:
 
 
 def _forget_errands() -> None:
-    """A forked child has no other thread: nobody does what was to be done."""
+    """A forked child has no other thread: what was under way is forgotten."""
     _running.clear()

@@ -266,21 +266,26 @@ def _build_and_load(
             return session.loader.load(func_name)
         except CompcacheError:
             built = _build_exporting(session, (func_name,), build)  # the remote module cannot be used here
-    _store(session, func_name, built)
     try:
-        return _load_built(session, func_name, built)
+        try:
+            return _load_built(session, func_name, _store(session, func_name, built))
+        except UndefinedSymbolError:  # of another host or process that removed it since `build` asked for it, which it does again
+            built = _build_exporting(session, (func_name,), build)
+            return _load_built(session, func_name, _store(session, func_name, built))
     except CompcacheError as error:
         error.__context__ = miss
         raise
 
 
-def _store(session: Session, func_name: str, built: BuiltModule) -> None:
+def _store(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
+    """Publish a module, or keep it in memory; return it."""
     try:
         publish_built(session, [built])
     except StorageError as error:
         if not session.store.readonly:
             warn_not_stored(func_name, error)
         _keep(session, built)
+    return built
 
 
 def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCallTarget:

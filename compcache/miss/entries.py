@@ -2,7 +2,7 @@
 
 A pack is a file, an inode and a line of the index, so one is written for as many entries as there are: with the next modules that are
 added, when the cache is closed, when the process exits, after a thousand entries, or with the first entry that comes a second after
-the oldest that waits. A process that is killed meanwhile loses what waits: who wanted it misses it, and makes it again.
+the oldest that waits. A process that is killed meanwhile loses what waits; it is a miss then, and made again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Additions as a whole: modules are published, and what has come together of segments and packs is merged (miss path)."""
+"""Whole additions: modules are published, then segments and packs that have become many are merged (miss path)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_module", "compact", "merge", "merge_large"]
 
-#: So many large segments of the lowest level are merged.
+#: The number of large segments of the lowest level that are merged.
 _MANY = 4
 _CHILD = "import sys\nfrom compcache.publish.additions import merge_large\nmerge_large(sys.argv[1], trust=sys.argv[2] == '1')\n"
 #: The processes that merge, by directory; a child that ends is waited for before the next one is started.

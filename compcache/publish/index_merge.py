@@ -247,7 +247,7 @@ def _is_believed(index: Index, segment: Segment) -> bool:
 
 
 def needs_merge(index: Index, most: int = FANOUT) -> bool:
-    """Whether there are more than so many additions, by default than look-ups should have to read."""
+    """Whether there are more additions than this number, by default than look-ups should have to read."""
     index.refresh()
     return sum(1 for segment in index.segments if segment.level == 0) > most
 

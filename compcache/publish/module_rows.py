@@ -101,7 +101,7 @@ class Row(NamedTuple):
 
     @property
     def is_pack(self) -> bool:
-        """Whether it is no module but a file of entries of data."""
+        """Whether it is a file of entries of data, and not a module."""
         return self.platform.is_pack
 
 

@@ -112,7 +112,7 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
 def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], bool]) -> set[bytes]:
     """Publish the live entries of packs as one, and remove the packs; those that are gone.
 
-    What this store has signed, and what nobody has, are two: a signature says who has written the entries. Others' stay as they are.
+    Signed entries and unsigned ones stay in two files: a signature says who has written them. Files of others are not touched.
     """
     gone: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}

@@ -26,7 +26,7 @@ def remove_file(store: Store, module_id: bytes) -> bool:
     try:
         store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
     except OSError as error:
-        # Nobody has signed it.
+        # It has no signature.
         reraise_interrupt(error)
     return True
 

@@ -40,7 +40,7 @@ _BELIEVED = 0.25
 
 
 class Breaker:
-    """The breaker of one store. One process writes (the helper, or who could not reach it); all read."""
+    """The breaker of one store. One process writes (the helper, or a process that could not reach it); all read."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -122,7 +122,7 @@ class Inquiry:
         self._question.close()
 
     def compiled(self, seconds: float) -> None:
-        """They were, in so many seconds."""
+        """They were compiled, in this time in seconds."""
         self._remote.note_stake(self._names, seconds)
 
 
@@ -157,7 +157,7 @@ class RemoteStore:
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _is_in_service(self, *, waits: bool) -> bool:
-        """Whether one of the stores is asked. Those that were left alone, until now, are probed first, which only who `waits` waits for."""
+        """Whether one of the stores is asked. Stores whose pause is over are probed first; only callers with `waits` wait for the probe."""
         breakers = self.breakers()
         if not all(breaker.is_open() or breaker.is_half_open() for breaker in breakers):
             return True
@@ -317,7 +317,7 @@ class RemoteStore:
                 os.unlink(path)
 
     def note_stake(self, names: Iterable[str], seconds: float) -> None:
-        """Compiling these functions took so many seconds."""
+        """Compiling these functions took this time, in seconds."""
         self._stakes.update(dict.fromkeys(map(_label, names), seconds))
 
     def at_stake(self, names: Iterable[str]) -> float:
@@ -346,7 +346,7 @@ class RemoteStore:
         return True
 
     def pack(self, names: Iterable[str]) -> None:
-        """Have a pack made of functions that were offered, for those who fetch them together."""
+        """Have a pack made of functions that were offered, for hosts that fetch them together."""
         try:
             ask(self.settings, "pack", list(names), *self._places(), self.settings.writable).wait(_PATIENCE)
         except OSError as error:
@@ -484,5 +484,5 @@ def _label(name: str) -> str:
 
 
 def _patience(names: Collection[str]) -> float:
-    """How long an answer about so many functions is waited for."""
+    """How long to wait for an answer about this number of functions."""
     return _PATIENCE + _PATIENCE_PER_NAME * len(names)

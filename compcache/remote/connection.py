@@ -38,7 +38,7 @@ _PEER = Struct("3i")
 
 _HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _LOOK_AGAIN = 0.005
-#: A helper that was started so many seconds ago and cannot be reached is not coming.
+#: A helper that cannot be reached this long after its start, in seconds, is given up.
 _START_SECONDS = 10.0
 _started: dict[str, tuple[int, float]] = {}  # by directory: the process and when this process started it
 _reached: set[str] = set()  # directories whose helper was reached since
@@ -62,7 +62,7 @@ def decode(data: bytes) -> Any:
 
 
 def owner_of(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket: who has connected, or called `listen`."""
+    """The user at the other end of a Unix socket, who has connected, or called `listen`."""
     return _peer_of(connection)[1]
 
 

@@ -100,7 +100,7 @@ def _allowed(text: str, machine: Machine) -> dict[str, _Features]:
 
 
 class _Reached:
-    """What functions use together with what they reach, as far as it may use no more than they may.
+    """What functions and all that they reach use, where the latter may use no more than the former.
 
     A variable passes on what each class of functions in it uses: those that may use the same.
     """

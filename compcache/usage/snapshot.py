@@ -32,7 +32,7 @@ __all__ = [
     "statuses_of",
 ]  # fmt: skip
 
-#: So many modules are counted one by one.
+#: The most modules that are counted one by one.
 _FEW = 4096
 
 

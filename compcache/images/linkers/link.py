@@ -66,7 +66,7 @@ _MISLEADING_VARIABLES = frozenset(
 _IMAGE = "image.so"
 #: Bytes of an object that is probably one of an entry point.
 _SMALL = 4096
-#: The names of a process's descriptors. Nobody can make a file here, whatever a linker takes for the name of one.
+#: The names of a process's descriptors. No file can be made here, whatever a linker takes for a file name.
 _DESCRIPTORS = "/proc/self/fd"
 _MAX_OUTPUT = 8_000  # characters: enough for the first errors, little enough for a log
 #: Linkers by their commands that failed with files in memory and not with those of a directory.

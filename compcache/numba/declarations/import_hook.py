@@ -26,7 +26,7 @@ _Module: Any = type(sys)
 
 
 class StandIn(_Module):  # type: ignore[misc]
-    """The module `numba` as long as nobody needs it."""
+    """The stand-in for the module `numba` until it is needed."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":

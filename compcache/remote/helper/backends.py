@@ -81,7 +81,7 @@ class Backend(Protocol):
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
         """Store an object in place of one whose bytes are `expected`; whether it was stored.
 
-        Where the store cannot compare (`compares` is False), one that is stored by somebody else at the same moment is lost.
+        Where the store cannot compare (`compares` is False), what another host stores at the same moment is lost.
         """
 
     async def look(self, key: str) -> Listed | None:

@@ -79,7 +79,7 @@ class Helper:
     # ---------------------------------------------------------------- serving
 
     async def serve(self, listener: socket.socket) -> None:
-        """Answer until nobody has asked for a while and nothing waits that could be uploaded."""
+        """Answer until there was no question for a while and nothing waits that could be uploaded."""
         server = await asyncio.start_unix_server(self._connected, sock=listener)
         for tier in self._chain.tiers:
             tier.outbox.sweep()
@@ -213,7 +213,7 @@ class Helper:
         return tier
 
     def _note_use(self, name: str) -> None:
-        """A function was given to somebody: whichever store had it, all are to keep it."""
+        """A function was given to a host: every store that has it is to keep it."""
         for tier in self._chain.tiers:
             tier.uses.note(name)
 

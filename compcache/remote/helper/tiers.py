@@ -245,7 +245,7 @@ class Chain:
         tier.uploads.deliveries.note(key, data)
 
     def _go_on(self, work: Any) -> None:
-        """Do something that nobody waits for."""
+        """Do something in the background."""
 
         async def go_on() -> None:
             with suppress(Exception):  # a store, or a disk, that takes nothing: the next answer is put there again

@@ -28,7 +28,7 @@ __all__ = ["CONCURRENT", "Uploads"]
 CONCURRENT = 32
 #: So often a module may be refused while others are taken.
 _REFUSALS = 3
-#: So many uploads that fail one after the other let all others wait.
+#: After this many failures in a row all uploads wait.
 _IN_VAIN = 3
 _FIRST_REST, _LONGEST_REST = 30.0, 600.0
 _LOOK_AGAIN = 5.0
@@ -106,7 +106,7 @@ class Uploads:
                     self._reads.note_error(error)
 
     async def _upload_some(self, waiting: Iterator[str], failed: list[str]) -> None:
-        """Upload what waits, beside others who do: until it is all gone, or fails too often."""
+        """Upload what waits, beside other tasks, until all is uploaded or too much fails."""
         for name in waiting:
             if self.rests() or len(failed) >= _IN_VAIN:
                 return
