@@ -77,7 +77,7 @@ def merge_large(root: str, *, trust: bool) -> None:
 def add_module(
     store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
 ) -> bytes:
-    """Publish a module, of which there are the sections (image, records, graph, bitcode, notes) and what the index gets; its module_id.
+    """Publish a module given by its sections (image, records, graph, bitcode, notes) and its index entries; return its module_id.
 
     The rest is as of `publish_modules`.
     """

@@ -52,7 +52,7 @@ class Outbox:
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload; how many older ones were dropped for it.
+        """Add an upload; return how many older ones were dropped for it.
 
         Raises:
             OSError: it could not be written.
@@ -139,7 +139,7 @@ class Outbox:
                     os.unlink(path)
 
     def _make_room(self, size: int) -> int:
-        """Drop what is in the way, what is in the store already first; how many uploads that were."""
+        """Drop what is in the way, what is in the store already first; return how many uploads that were."""
         excess = self.size() + size - self._limit
         dropped = 0
         for name in sorted(self._files(), key=lambda name: not name.endswith(_STORED)) if excess > 0 else ():

@@ -73,13 +73,13 @@ class Backend(Protocol):
         """The same in parts of some MiB at most. Raises `FileNotFoundError` where there is none."""
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store an object unless the key is taken; whether it was stored."""
+        """Store an object unless the key is taken; return whether it was stored."""
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store an object in place of the one that is there."""
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """Store an object in place of one whose bytes are `expected`; whether it was stored.
+        """Store an object in place of one whose bytes are `expected`; return whether it was stored.
 
         Where the store cannot compare (`compares` is False), what another host stores at the same moment is lost.
         """

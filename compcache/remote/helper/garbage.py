@@ -193,7 +193,7 @@ class GarbageCollector:
     # ----------------------------------------------------------------- deciding
 
     async def _remove(self, item: Listed, may_go: Callable[[str], Awaitable[bool]]) -> bool:
-        """Remove an object that is still the one that was marked, and still of no use; whether it was removed."""
+        """Remove an object that is still the one that was marked, and still of no use; return whether it was removed."""
         async with asyncio.timeout(DECISION_SECONDS):
             present = await self._backend.look(item.key)
             if present is None or _state(present) != _state(item) or not await may_go(item.key):

@@ -95,7 +95,7 @@ class Requests:
         return self._backend.parts(key, largest)
 
     async def save(self, key: str, largest: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object into a new file, part by part; its size, None where there is none."""
+        """Write an object into a new file, part by part; return its size, None where there is none."""
 
         async def save(_: Callable[[], None]) -> int | None:
             require()

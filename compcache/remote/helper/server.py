@@ -264,7 +264,7 @@ class Helper:
         return await self._chain.states(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload what waits, then the packs of all start-ups; how many uploads to these stores are left."""
+        """Upload what waits, then the packs of all start-ups; return how many uploads to these stores are left."""
         tiers = [self._chain.tiers[place] for place in writes]
         started = time.monotonic()
         await self._chain.settle()

@@ -131,7 +131,7 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload what waits under this name, if it is worth it; whether it need not wait any longer."""
+        """Upload what waits under this name, if it is worth it; return whether it need not wait any longer."""
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
@@ -202,7 +202,7 @@ class Uploads:
         return upload.always or upload.seconds > requests.latency + size * requests.rate
 
     async def _upload(self, upload: Upload) -> bool:
-        """Store the module, then its cards, so that no card leads nowhere; whether that was done."""
+        """Store the module, then its cards, so that no card leads nowhere; return whether that was done."""
         try:
             if upload.module and (upload.replaces or self._reads.takes_damaged(upload.key)):
                 await self._requests.replace(upload.key, upload.module)
