@@ -551,7 +551,7 @@ class Store:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
     def renew_index(self) -> bool:
-        """Look at the index on disk again, and at those of layers; whether one has changed."""
+        """Look at the index on disk again, and at those of layers; return whether one has changed."""
         return self._renew_index()
 
     def _renew_index(self, *, look: bool = True) -> bool:
@@ -619,7 +619,7 @@ class Store:
     def _describe(
         self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]
     ) -> bool:
-        """Describe a module by the first of its entries that this user has written; False where there is none."""
+        """Describe a module by the first of its entries that this user has written; return False where there is none."""
         for image, records, target, flags, functions, key, entry_mac in entries:
             if self.mac_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
@@ -734,7 +734,7 @@ class Store:
             raise StorageError(message, path=path or self.root)
 
     def condemn(self, module: ModuleFile, error: FormatError) -> CompcacheError:
-        """Close a module file that does not decode; the exception that says why.
+        """Close a module file that does not decode; return the exception that says why.
 
         A damaged one goes to quarantine; one that is as it was published was made by another version.
         """

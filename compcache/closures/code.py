@@ -90,7 +90,7 @@ class _Reached(NamedTuple):
 
 
 def link_code(context: Any, closure: Closure, request: Request) -> Linked | None:
-    """Link a closure; None where it has the code of one module and one function alone.
+    """Link a closure; return None where it has the code of one module and one function alone.
 
     Raises:
         CompileError, LinkError: the code contradicts itself.
@@ -192,11 +192,11 @@ class _Linker:
             self._bound[name] = known.module_id
 
     def _copy(self, number: int, symbol: str) -> bool:
-        """Take a definition in, if it can be copied; whether it is there."""
+        """Take a definition in, if it can be copied; return whether it is there."""
         return self._is_there(number, symbol) and self._take([(number, symbol)])
 
     def _move(self, number: int) -> bool:
-        """Take a whole module in, if it can move; whether it is there."""
+        """Take a whole module in, if it can move; return whether it is there."""
         copies = self._copies[number]
         if number not in self._homes:
             if number not in self._moved:

@@ -70,7 +70,7 @@ def _lacking(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host and publish it; whether one could be compiled."""
+    """Compile a stored realization for this host and publish it; return whether one could be compiled."""
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:

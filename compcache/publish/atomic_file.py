@@ -31,7 +31,7 @@ def unique_name() -> str:
 
 
 def make_directories(files: Files, path: str) -> bool:
-    """Create a directory and its missing parents, private to this user whatever the umask; whether this call has created it."""
+    """Create a directory and its missing parents, private to this user whatever the umask; return whether this call has created it."""
     missing = []
     created = True
     while True:

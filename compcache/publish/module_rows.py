@@ -289,7 +289,7 @@ def _pack(value: object) -> bytes:
 
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
-    """Read the row of a module from its file; None if that is missing or damaged. Nothing is quarantined.
+    """Read the row of a module from its file; return None if that is missing or damaged. Nothing is quarantined.
 
     Raises:
         StorageError: nothing can be read now, for lack of descriptors or memory.

@@ -206,7 +206,7 @@ def is_kept(token: object) -> bool:
 
 
 def defer(action: Callable[[], None]) -> bool:
-    """Run `action` when the outermost function has been compiled; False (not run) if none is being compiled."""
+    """Run `action` when the outermost function has been compiled; return False (not run) if none is being compiled."""
     if not _stack.scopes:
         return False
     _stack.deferred.append(action)
