@@ -31,9 +31,11 @@ import sys
 from compcache import Cache
 from compcache.closures.used import link_used
 from compcache.miss.retarget import tune
+from compcache.processes.detached import LateFiles
 os.nice(19)
 path, func_name, trust, tunes, links = sys.argv[1:]
 with Cache(path, trust=trust == "1") as cache:
+    cache._store.files.system = LateFiles()
     if tunes == "1":
         tune(cache._session(), func_name)
     if links == "1":

@@ -13,8 +13,9 @@ import msgpack
 
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
-from compcache.files import Files, reraise_interrupt
+from compcache.files import reraise_interrupt
 from compcache.interrupts import suppress
+from compcache.processes.detached import LateFiles
 from compcache.publish.atomic_file import publish, unique_name
 
 __all__ = ["LIMIT", "Outbox", "Upload"]
@@ -60,7 +61,7 @@ class Outbox:
         data += check(data)
         dropped = self._make_room(len(data))
         name = f"{time.time_ns():020d}-{unique_name()}{_ENDING}"
-        publish(Files(), self._directory, os.path.join(self._directory, name), [data], sync=False)
+        publish(LateFiles(), self._directory, os.path.join(self._directory, name), [data], sync=False)
         return dropped
 
     def names(self) -> list[str]:
