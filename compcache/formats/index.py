@@ -24,7 +24,7 @@ decode is told from a damaged one: where its name is right, another version of t
 neither used nor touched. Files with other names are not the index's at all.
 
 Limitations: what was removed from disk stays in the segments until the next merge or prune; names are compared
-by their 128-bit key here, and in full by who reads the record.
+by their 128-bit key here, and in full by the reader of the record.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class LayeredStore(Store):
         return MERGED_LAYERS.file_name(digest(parts, size=NAME_SIZE).hex())
 
     def _look_at_layers(self) -> None:
-        """Find the segment of all layers; who finds none makes it for the next process."""
+        """Find the segment of all layers; where there is none, write it for the next process."""
         self._looked = True
         name = self.merged_name()
         index = Index(self.files, self.directory(MERGED_LAYERS), self.temporary, MERGED_LAYERS.suffix)

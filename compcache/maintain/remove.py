@@ -115,7 +115,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
     finally:
         if removed and _is_short(store):
-            rewrite_index(store, (), frozenset(removed))
+            rewrite_index(store, frozenset(removed))
         elif removed:
             remove_closures(store, frozenset(removed))
     return removed

@@ -28,7 +28,7 @@ _READERS = {"attrgetter": 0, "getattr": 1, "getattr_static": 1, "hasattr": 1, "m
 _READER_IDS = frozenset(map(id, (
     getattr, hasattr, inspect.getattr_static, operator.attrgetter, operator.methodcaller,
 )))  # fmt: skip
-#: What reads attributes that nobody names: of all values, or all of these modules.
+#: What reads attributes without naming them: of all values, or all of these modules.
 _READ_ALL = frozenset(map(id, (
     dir, dataclasses.asdict, dataclasses.astuple, dataclasses.fields, dataclasses.replace, typing.get_type_hints,
 )))  # fmt: skip
