@@ -82,12 +82,10 @@ def _functions(segment: Segment, names: int) -> Table:
 
 def _functions_of(loader: Loader, sources: Sources, module_id: bytes, places: dict[str, int], choice_of: type[Choice]) -> dict[str, Choice]:
     """Those of these functions of a module that need nothing and can run here. Raises what opening the module raises."""
-    from compcache.hit.plan import list_records
-
     store = loader.store
     source = loader.open_source(module_id, sources)
     if source.listed is None or not source.listed.is_in_listing:
-        list_records(loader, source, sources)
+        return {}
     names, accepted = list(places), store.processor().accepted
     found = {}
     records = _records(source, store, len(names))
