@@ -168,6 +168,10 @@ class FunctionCache(CacheObject):
         self._identities[_sig_key(sig)] = found
         return found
 
+    def inherits_options(self, identity: Identity) -> bool:
+        """Whether code was compiled with other flags than those of its own declaration: callees take some from their callers."""
+        return getattr(self._owner, "_compiler", None) is not None and identity.components["flags"] != flags_text(self._flags())
+
     def _flags(self) -> Any:
         compiler_ = getattr(self._owner, "_compiler", None)
         if compiler_ is None:  # a ufunc, which has pushed them already

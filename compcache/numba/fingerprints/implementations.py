@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
 __all__ = [
     "GENERATOR",
@@ -40,11 +41,14 @@ GENERATOR = "code generator "
 _MOST_WRAPPERS = 20
 
 
-class Implementation(NamedTuple):
+class Implementation:
     """A user's function that runs while code is generated, and the options that it was registered with."""
 
-    function: Any
-    options: tuple[tuple[str, Any], ...]
+    __slots__ = ("function", "options")
+
+    def __init__(self, function: Any, options: tuple[tuple[str, Any], ...]) -> None:
+        self.function = function
+        self.options = options
 
 
 #: The attributes of typing templates that hold options of `@overload` and `@intrinsic`.

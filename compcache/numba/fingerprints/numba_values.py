@@ -7,7 +7,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.lazy import _dispatch
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -23,7 +22,6 @@ __all__ = ["declared_locals", "handlers", "is_plain_type", "name_of_class"]
 
 def handlers() -> list[tuple[Any, Handler]]:
     """The handlers by type; the first match is used."""
-    import numpy as np
     from llvmlite import ir
     from numba.core import types
     from numba.core.ccallback import CFunc
@@ -41,7 +39,6 @@ def handlers() -> list[tuple[Any, Handler]]:
         (types.ExternalFunction, _external),
         (types.Type, _type),
         (DUFunc, _dufunc),
-        (np.ufunc, _ufunc),
         (GUFunc, _gufunc),
         (CFunc, _cfunc),
         (_Intrinsic, _intrinsic),
@@ -81,10 +78,11 @@ def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> N
 
 def _real(value: Any) -> Any:
     """Numba's own dispatcher for a lazy function; None while it is being made."""
-    if not hasattr(type(value), "_compcache_is_declaration"):
+    find = getattr(type(value), "_compcache_real", None)
+    if find is None:
         return None
     _ = value.targetoptions  # makes it
-    return _dispatch.get_real(value)
+    return find(value)
 
 
 def _lifted(walk: Walk, value: Any, where: str) -> None:
@@ -113,13 +111,6 @@ def _dufunc(walk: Walk, value: Any, where: str) -> None:
     walk.token("dufunc", value.identity, value._frozen)
     walk.sequence(value._dispatcher.overloads, f"the loops of {where}")
     _jitted(walk, value._dispatcher, where, is_frozen=value._frozen)
-
-
-def _ufunc(walk: Walk, value: Any, _where: str) -> None:
-    walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
-    if is_library_module(getattr(value, "__module__", "numpy")):
-        return
-    walk.overloads(value)
 
 
 def _gufunc(walk: Walk, value: Any, where: str) -> None:

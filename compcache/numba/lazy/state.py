@@ -85,7 +85,7 @@ class State:
             if self.key is None:
                 raise NotLazy(f"{self.function.__qualname__} was declared with values that have no content")
             walk.token("declared", self.key.name)
-            walk.registered(self.key.content.registered)
+            walk.registered += self.key.content.registered
             return
         walk.value(tuple(sorted(self.key_options.items())), "an option")
         walk.add(self.function)
@@ -121,7 +121,7 @@ def _why_parameters(function: Any, *, is_plain: bool) -> str:
 
 
 def _texts(types: dict[str, Any]) -> dict[str, str | None]:
-    from compcache.numba.lazy.type_texts import text_of
+    from compcache.numba.registered.type_texts import text_of
 
     return {name: text_of(type_) for name, type_ in types.items()}
 

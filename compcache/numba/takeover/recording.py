@@ -203,6 +203,8 @@ def find_stored(cache_object: Any, backend: Backend, signature: Any, key: Key | 
     identity = known.get(args) or known.get((args, getattr(signature, "return_type", None)))
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
+    if key is not None and cache_object.inherits_options(identity):
+        raise NotLazy("it was compiled for a caller, with options of that one")
     name = func_name_of(identity, args)
     found = find(backend.cache, name, identity.lines, is_new=True)
     if found is None or not _covers(key, found[1]):
