@@ -24,6 +24,8 @@ __all__ = ["OF_EXTENDING", "WrapperAddressProtocol"]
 
 _Function = type(lambda: 0)
 _EXTENDING = "numba.core.extending"
+#: What `overload` takes by position.
+_OF_OVERLOAD = ("jit_options", "strict", "inline", "prefer_literal")
 
 
 def _of_numba(name: str) -> Any:
@@ -43,7 +45,7 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
         return real(original(func), *args, **options)
 
     def decorate(implementation: Any) -> Any:
-        note_overload(func, implementation, {**options, "": args})
+        note_overload(func, implementation, {**options, **dict(zip(_OF_OVERLOAD, args, strict=False))})
         if has_numba():
             return _of_numba("overload")(func, *args, **options)(implementation)
         when_imported(lambda: _of_numba("overload")(func, *args, **options)(implementation))

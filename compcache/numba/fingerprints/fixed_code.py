@@ -7,16 +7,26 @@ its code does not. galois makes hundreds of dispatchers from a few functions in 
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Compiled", "fixed_code", "note_compiled"]
 
 
-class Compiled(NamedTuple):
-    """One overload: the key that it was compiled or found under, and the digest of its source lines then."""
+class Compiled:
+    """One overload: the key that it was compiled or found under, and the digest of its source lines then.
 
-    key: str
-    lines: str
+    `registered` are the functions in its code that the compiler knows because they were registered, where that is known.
+    """
+
+    __slots__ = ("key", "lines", "registered")
+
+    def __init__(self, key: str, lines: str, registered: tuple[Any, ...] = ()) -> None:
+        self.key = key
+        self.lines = lines
+        self.registered = registered
 
 
 _compiled: weakref.WeakKeyDictionary[Any, dict[Any, Compiled]] = weakref.WeakKeyDictionary()
@@ -41,4 +51,4 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
     overloads = {tuple(getattr(signature, "args", signature)) for signature in dispatcher.overloads}
     if not overloads or overloads - known.keys():
         return None
-    return sorted(known[args] for args in overloads)
+    return sorted([known[args] for args in overloads], key=lambda one: (one.key, one.lines))

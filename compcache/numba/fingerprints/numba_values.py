@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
+from compcache.numba.fingerprints.numba_plain import frozen_kernel
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -129,7 +130,7 @@ def _cfunc(walk: Walk, value: Any, where: str) -> None:
 def _stencil(walk: Walk, value: Any, where: str) -> None:
     walk.token("stencil", value.mode)
     _options(walk, dict(value.options), where)
-    walk.add_function(value.kernel_ir.func_id.func, where, "named" if walk.mode == "named" else "compiled")
+    walk.add_function(frozen_kernel(value.kernel_ir), where, "named" if walk.mode == "named" else "compiled")
 
 
 def _llvm(walk: Walk, value: Any, _where: str) -> None:

@@ -114,7 +114,20 @@ def _of_generators(walk: Walk, value: Any, where: str) -> None:
         walk.token("numba type", text)
     elif kind.__module__.startswith("llvmlite.ir"):
         walk.token("llvm", kind.__qualname__, value)
-    elif walk.is_only_named():
-        walk.unknown(value, where)
     else:
-        raise NotLazy(f"{where} is of type {kind.__module__}.{kind.__qualname__}")
+        _of_numba(walk, value, where)
+
+
+def _of_numba(walk: Walk, value: Any, where: str) -> None:
+    from compcache.numba.fingerprints.numba_plain import feeder_of
+
+    kind = type(value)
+    feed = feeder_of(value) if kind.__module__.startswith("numba.") else None
+    try:
+        if feed is None:
+            raise NotLazy(f"{where} is of type {kind.__module__}.{kind.__qualname__}")
+        feed(walk, value)
+    except NotLazy:
+        if not walk.is_only_named():
+            raise
+        walk.unknown(value, where)

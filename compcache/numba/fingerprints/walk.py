@@ -281,16 +281,36 @@ class Walk:
             self._waiting.append((function, where, mode))
         self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
 
+    def feed_stencil(self, function: Any, mode: str, options: dict[str, Any]) -> None:
+        """Feed a stencil: the function with the globals that it had when it was declared, and the options."""
+        self.token("stencil", mode)
+        self.value(tuple(sorted(options.items())), "an option of a stencil")
+        self.add(function)
+
     def add(self, function: Any) -> None:
         """Refer to a function that is compiled, or only named as what leads to it is."""
         self.add_function(function, "", NAMED if self.mode == NAMED else COMPILED)
 
     def feed_compiled(self, overloads: Iterable[Compiled]) -> None:
         """Feed what the code of a dispatcher was made of that compiles nothing more."""
-        for key, lines in overloads:
-            self.token("compiled", key)
-            self._lines.update(f"{lines[:SIZE_OF_LINES]}:".encode())
-            self._files.update(f"{lines[SIZE_OF_LINES:]}:".encode())
+        for one in overloads:
+            self.token("compiled", one.key)
+            self._lines.update(f"{one.lines[:SIZE_OF_LINES]}:".encode())
+            self._files.update(f"{one.lines[SIZE_OF_LINES:]}:".encode())
+            self.registered += one.registered
+
+    def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
+        """Feed a function that is declared with signatures. Raises `NotLazy`: it is not known what its code was made of."""
+        if overloads is None:
+            raise NotLazy(f"{function.__qualname__} was declared with values that have no content")
+        self.token("declared")
+        self.feed_compiled(overloads)
+
+    def feed_jitted(self, function: Any, options: dict[str, Any]) -> None:
+        """Feed a function that is compiled with these options (`registered.options`) for the types that it is called with."""
+        self.token("jitted")
+        self.value(tuple(sorted(options.items())), "an option")
+        self.add(function)
 
     def implementation(self, implementation: Implementation, where: str) -> None:
         """Refer to a function that runs while code is generated, and to the options that it was registered with."""
@@ -325,18 +345,16 @@ class Walk:
             for implementation in find_overloads(value):
                 self.token("overload", name_of(implementation.function))
             return False
-        from compcache.numba.registered.table import registered_for
+        from compcache.numba.fingerprints.implementations import registered_here
 
-        known = registered_for(value)
-        if known is None:
-            return False
-        for function, options in known.overloads:
+        overloads, jitables = registered_here(value)
+        for function, options in overloads:
             self.depends_on("overload", function, options)
-        for options in known.options_of_jitable:
+        for options in jitables:
             self.token("jitable")
             self.registered.append(value)
             self.value(tuple(sorted(options.items())), "an option")
-        return bool(known.options_of_jitable)
+        return bool(jitables)
 
     def depends_on(self, kind: str, function: Any, options: dict[str, Any]) -> None:
         """Feed the name of a function that the compiler calls; what it does is a walk of its own (`implementations`)."""
@@ -514,7 +532,7 @@ class Walk:
         self._reads[where] = _shown(value) if value is None or type(value) in _SHOWN else read.hex()
 
     def _module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
-        if issubclass(type(value), python_types.ModuleType):  # to ask for `__class__` would make what stands for Numba's import it
+        if _is_module(value):
             self.module(value, attributes, where)
         else:
             self.value(value, where)
@@ -547,11 +565,11 @@ class Walk:
         if is_library_module(module.__name__) or self.is_again(module):
             return
         for name in attributes:
-            found = getattr(module, name, MISSING)
+            found: Any = getattr(module, name, MISSING)
             if found is MISSING:
                 continue
             self.token("attribute", name)
-            if issubclass(type(found), python_types.ModuleType):
+            if _is_module(found):
                 self.module(found, attributes, f"{where}, {name!r}")
             else:
                 self.value(found, f"{where}, {name!r}")
@@ -598,6 +616,13 @@ class Walk:
 
 
 _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
+
+
+def _is_module(value: Any) -> bool:
+    """Whether a value is a module; to ask it for its `__class__` would make what stands for one of Numba's import that."""
+    return issubclass(type(value), python_types.ModuleType)
+
+
 _SHOWN = _PLAIN | {float, complex}
 _MOST_SHOWN = 100
 
