@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import weakref
 
+from compcache.numba.registered.refusals import Unidentifiable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Compiled", "fixed_code", "note_compiled"]
+__all__ = ["Compiled", "fixed_code", "note_compiled", "note_running", "note_symbol"]
 
 
 class Compiled:
@@ -38,17 +40,61 @@ def note_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: Compiled) ->
         _compiled.setdefault(dispatcher, {})[args] = compiled
 
 
+#: What each function that this process has compiled was made of, by the number in its symbols; None for what has no identity.
+_by_symbol: dict[str, str | None] = {}
+
+
+def note_symbol(number: str, content: str | None) -> None:
+    """Record what a function was compiled from that has this number in its symbols; None: that has no identity."""
+    _by_symbol[number] = content
+
+
+#: What those dispatchers were that had just begun to compile when recording began.
+_running: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
+
+
+def note_running(dispatcher: Any) -> None:
+    """Record what a dispatcher is that compiles now, and is not recorded."""
+    from compcache.numba.fingerprints.walk import fingerprint_of_value
+
+    try:
+        _running[dispatcher] = fingerprint_of_value([dispatcher.py_func, {**dispatcher.targetoptions}], "a function that is being compiled")
+    except Unidentifiable:
+        _running[dispatcher] = None
+
+
 def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
     """What all code of a dispatcher was made of; None if it may compile more, may be inlined, or not all of it is known.
 
     `is_frozen`: it belongs to a ufunc that makes no more loops.
+
+    Raises:
+        Unidentifiable: it was made of values without identity, whatever these are now.
     """
     if not is_frozen and getattr(dispatcher, "_can_compile", True):
         return None
     if str(dispatcher.targetoptions.get("inline", "never")) != "never":
         return None  # Numba would inline what the function is now
     known = _compiled.get(dispatcher, {})
-    overloads = {tuple(getattr(signature, "args", signature)) for signature in dispatcher.overloads}
-    if not overloads or overloads - known.keys():
-        return None
-    return sorted([known[args] for args in overloads], key=lambda one: (one.key, one.lines))
+    found = []
+    for signature, result in dispatcher.overloads.items():
+        one = known.get(tuple(getattr(signature, "args", signature))) or _compiled_now(dispatcher, result)
+        if one is None:
+            return None
+        found.append(one)
+    return sorted(found, key=lambda one: (one.key, one.lines)) or None
+
+
+def _compiled_now(dispatcher: Any, result: Any) -> Compiled | None:
+    """What this process has compiled without any cache; its lines are those of its function, which stays."""
+    number = getattr(getattr(result, "fndesc", None), "uid", None)
+    content = _by_symbol.get(str(number), "")
+    if content == "":
+        if dispatcher not in _running:
+            return None
+        content = _running[dispatcher] and f"{_running[dispatcher]} {result.signature}"
+    if not content:
+        raise Unidentifiable(f"{dispatcher.py_func.__qualname__} was compiled when it was declared, with values that have no identity")
+    from compcache.numba.fingerprints.walk import fingerprint
+
+    return Compiled(content, fingerprint(dispatcher.py_func).lines)

@@ -121,6 +121,9 @@ def _gufunc(walk: Walk, value: Any, where: str) -> None:
 
 
 def _cfunc(walk: Walk, value: Any, where: str) -> None:
+    if walk.mode == "run":
+        walk.unknown(value, where)  # such code has its address
+        return
     walk.token("cfunc")
     walk.value(value._sig, where)
     _options(walk, dict(value._compiler.targetoptions), where)

@@ -6,7 +6,7 @@ import functools
 import sys
 
 from compcache.numba.registered.refusals import Unidentifiable
-from compcache.numba.registered.reviewed import LEADS_ANYWHERE
+from compcache.numba.registered.reviewed import LEADS_ANYWHERE, NOT_IN_KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _MODULES_THAT_READ_ALL = frozenset(("_pickle", "annotationlib", "inspect", "pick
 _ATTRIBUTES_THAT_READ_ALL = frozenset((
     "__dir__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__", "format_map", "vformat",
 ))  # fmt: skip
+_OF_LOGGERS = frozenset(("disabled", "getEffectiveLevel", "handlers", "hasHandlers", "isEnabledFor", "level", "propagate"))
 _LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
 _FIELD = r"\.(\w+)"  # of an object that `str.format` is given
 
@@ -65,11 +66,16 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     """The attributes that code reads from any object, with those that it names by text; whether it may read others, by computed names.
 
     Raises:
-        Unidentifiable: one of them leads to values that no code names, unless this is allowed.
+        Unidentifiable: one of them leads to values that no code names, unless this is allowed, or is in no key.
     """
     anywhere = LEADS_ANYWHERE.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
     if anywhere and not may_lead_anywhere:
         raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that no code names")
+    untold = NOT_IN_KEYS.intersection(reads.attributes)
+    if any("getLogger" in chain for chain in reads.chains):
+        untold |= _OF_LOGGERS.intersection(reads.attributes)  # of one that no value leads to
+    if untold:
+        raise Unidentifiable(f"{code.co_qualname} reads {min(untold)}, which is in no key")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:

@@ -75,6 +75,8 @@ def _method(walk: Walk, value: Any, where: str) -> None:
     if is_library_module(type(value.__self__).__module__) and is_library_module(getattr(function, "__module__", None)):
         walk.library(value, where)
         walk.token("library method", function.__module__, function.__qualname__)  # such as np.random.normal
+        if walk.mode == "run":
+            walk.value(value.__self__, f"the object of {where}")
         return
     walk.token("method")
     walk.value(function, where)
@@ -85,6 +87,9 @@ def _library_object(walk: Walk, value: Any, where: str) -> None:
     walk.library(value, where)
     walk.by_name(value, where)
     walk.overloads(value)
+    owner = getattr(value, "__self__", None)
+    if walk.mode == "run" and owner is not None and not isinstance(owner, (type, python_types.ModuleType)):
+        walk.value(owner, f"the object of {where}")  # the method is that of one list, one dictionary
 
 
 def _overloaded(walk: Walk, value: Any, _where: str) -> None:
@@ -111,7 +116,18 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         walk.value(getattr(value, "_field_defaults", {}), where)
     if walk.mode == "run":
         walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
+        walk.token("registered", *_registered_with(value))
         walk.reach().add(walk, value, where)
+
+
+def _registered_with(cls: type) -> list[str]:
+    """The classes that were registered with an abstract one, which are its subclasses."""
+    if not hasattr(cls, "_abc_impl"):
+        return []
+    from _abc import _get_dump  # type: ignore[import-not-found]
+
+    found = [reference() for reference in _get_dump(cls)[0]]
+    return sorted([f"{one.__module__}.{one.__qualname__}" for one in found if one is not None])
 
 
 def _is_enumeration(cls: type) -> bool:
@@ -165,6 +181,8 @@ def _range(walk: Walk, value: Any, _where: str) -> None:
 def _enum_member(walk: Walk, value: Any, where: str) -> None:
     walk.value(type(value), where)
     walk.token("member", value.name)
+    if walk.mode == "run":
+        walk.reach().add(walk, value, where)
 
 
 def _module(walk: Walk, value: Any, where: str) -> None:
@@ -254,6 +272,8 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         return
     kind = type(value)
     walk.token("reduced", kind.__module__, kind.__qualname__)
+    if walk.mode == "run" and isinstance(value, getattr(sys.modules.get("logging"), "Filterer", ())):
+        walk.reach().add(walk, value, where)  # it is pickled by its name, and has a level
     if isinstance(parts, str):
         walk.token("named", getattr(value, "__module__", ""), parts)
     elif not walk.is_again(value):
@@ -326,6 +346,18 @@ def _array(walk: Walk, value: Any, where: str) -> None:
     walk.token("array", repr(value.dtype) if value.dtype.names else value.dtype.str, value.shape,
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
     walk.token("data", value.tobytes() if is_copied(value) else name_of(value))
+    if walk.mode == "run":
+        _more_of_array(walk, value, where)
+
+
+def _more_of_array(walk: Walk, value: Any, where: str) -> None:
+    """Feed what code that runs can read of an array besides its items: what belongs to its class and its dtype."""
+    walk.value(value.dtype, f"the dtype of {where}")
+    if type(value) is not sys.modules["numpy"].ndarray:
+        walk.value(type(value), f"the class of {where}")
+        for name, item in state_of(value).items():
+            walk.token("attribute", name)
+            walk.value(item, f"{where}, {name!r}")
 
 
 def _scalar(walk: Walk, value: Any, where: str) -> None:
@@ -340,9 +372,14 @@ def _dtype(walk: Walk, value: Any, where: str) -> None:
         walk.unknown(value, where)
     else:
         walk.token("dtype", repr(value) if value.names else value.str, value.itemsize, value.isalignedstruct)
+        if value.metadata is not None and walk.mode == "run":
+            walk.value(value.metadata, f"the metadata of {where}")
 
 
-def _ufunc(walk: Walk, value: Any, _where: str) -> None:
+def _ufunc(walk: Walk, value: Any, where: str) -> None:
+    if walk.mode == "run" and getattr(sys.modules["numpy"], value.__name__, None) is not value:
+        walk.unknown(value, where)  # it may call a function of Python
+        return
     walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
     if not is_library_module(getattr(value, "__module__", "numpy")):
         walk.overloads(value)

@@ -387,7 +387,7 @@ class Walk:
             self.token("kw", key)
             self._read(value, f"the default of {key!r} of {name}")
         self._cells(function, name)
-        if self.mode == RUN and (function.__dict__ or annotates(function)):
+        if self.mode == RUN and (function.__dict__ or annotates(function) or function.__doc__ not in (None, *code.co_consts)):
             self.reach().add(self, function, name)
         if where:
             self._reads.setdefault(where, name)

@@ -17,6 +17,7 @@ from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
+from compcache.numba.fingerprints.fixed_code import note_running
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections
@@ -81,6 +82,8 @@ class Hooks:
         frame = sys._getframe()
         while frame.f_back is not None:
             cache, frame = frame.f_locals.get("self"), frame.f_back
+            if isinstance(cache, dispatcher.Dispatcher):
+                note_running(cache)
             if isinstance(cache, caching.FunctionCache):
                 owner = frame.f_locals.get("self")
                 for cls, (attribute, function, _) in _OWNERS.items():
