@@ -209,7 +209,8 @@ class FunctionCache(CacheObject):
 
     def inherits_options(self, identity: Identity) -> bool:
         """Whether code was compiled with other flags than those of its own declaration: callees take some from their callers."""
-        return getattr(self._owner, "_compiler", None) is not None and identity.components["flags"] != flags_text(self._flags())
+        with ConfigStack().enter(compiler.Flags()):  # in place of those of the callers that are being compiled
+            return getattr(self._owner, "_compiler", None) is not None and identity.components["flags"] != flags_text(self._flags())
 
     def _flags(self) -> Any:
         compiler_ = getattr(self._owner, "_compiler", None)
