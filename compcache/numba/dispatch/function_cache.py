@@ -209,8 +209,15 @@ class FunctionCache(CacheObject):
 
     def inherits_options(self, identity: Identity) -> bool:
         """Whether code was compiled with other flags than those of its own declaration: callees take some from their callers."""
-        with ConfigStack().enter(compiler.Flags()):  # in place of those of the callers that are being compiled
-            return getattr(self._owner, "_compiler", None) is not None and identity.components["flags"] != flags_text(self._flags())
+        if getattr(self._owner, "_compiler", None) is None:
+            return False
+        stack = ConfigStack()._stk
+        callers = [stack.pop() for _ in range(len(stack))]
+        try:
+            return identity.components["flags"] != flags_text(self._flags())
+        finally:
+            for flags in reversed(callers):
+                stack.push(flags)
 
     def _flags(self) -> Any:
         compiler_ = getattr(self._owner, "_compiler", None)
