@@ -206,6 +206,11 @@ def is_kept(token: object) -> bool:
     return scope is not None and scope.miss is not None and scope.token == token
 
 
+def is_compiling() -> bool:
+    """Whether a function is being compiled in this thread."""
+    return bool(_stack.scopes)
+
+
 def defer(action: Callable[[], None]) -> bool:
     """Run `action` when the outermost function has been compiled; False (not run) if none is being compiled."""
     if not _stack.scopes:

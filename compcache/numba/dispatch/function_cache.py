@@ -115,7 +115,10 @@ class FunctionCache(CacheObject):
         if isinstance(found, Unidentifiable):
             self._give_up(sig, str(found), seconds)
             return not self._may_leave(found)
-        return self._store(sig, data, found, seconds)
+        is_stored = self._store(sig, data, found, seconds)
+        if not scopes.is_compiling():  # one file for all that was compiled at once
+            frontend.write_entries(self._cache)
+        return is_stored
 
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
         """The same for an overload with an identity."""

@@ -52,7 +52,7 @@ def is_recorded(cache: Cache, key: Key) -> bool:
 
 
 def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> None:
-    """Store the record with which processes find a stored overload without Numba.
+    """Store the record with which processes find a stored overload without Numba; it waits to be written.
 
     Raises:
         NotLazy: it needs Numba.
@@ -64,7 +64,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
     if entry is None or record is None:
         raise NotLazy("its code or its constants need Numba")
-    store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields)
+    store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
 
 
 def text_of(type_: Any, given: list[Any] | None = None) -> str:
@@ -203,11 +203,12 @@ def _pickled(constants: list[Any]) -> bytes | None:
     return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
 
 
-def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...]) -> None:
-    """Store what `find_fields` finds under a key."""
+def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
+    """Store what `find_fields` finds under a key; `waits`: it is written with what is stored next."""
     stored = frontend.find_stored(cache, _entries_in(fields))
     frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
-    frontend.write_entries(cache)  # compiling has taken longer, and workers may end without exit handlers
+    if not waits:
+        frontend.write_entries(cache)  # compiling has taken longer, and workers may end without exit handlers
 
 
 def _entries_in(fields: tuple[Any, ...]) -> tuple[str, ...]:

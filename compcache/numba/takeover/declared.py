@@ -19,7 +19,7 @@ from compcache.numba.entries.starts import find_stored, settings_are_the_environ
 from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code, note_compiled
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.lazy.stand_ins import numba_decorator
-from compcache.numba.registered.refusals import NotLazy
+from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 from compcache.numba.takeover import made
 
 if TYPE_CHECKING:
@@ -97,7 +97,10 @@ def make_declared(state: State, backend: Backend) -> Any:
 def note_compiled_of(state: State, dispatcher: Any, *, is_frozen: bool = False) -> None:
     """Let keys of callers have what the code of a declared function was compiled from."""
     registered = tuple(state.key.content.registered) if state.key is not None else ()
-    found = fixed_code(dispatcher, is_frozen=is_frozen)
+    try:
+        found = fixed_code(dispatcher, is_frozen=is_frozen)
+    except Unidentifiable:
+        found = None
     state.compiled = None if found is None else [Compiled(one.key, one.lines, registered) for one in found]
 
 
