@@ -17,7 +17,7 @@ from compcache.store import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, NoReturn
 
     from compcache.build.source import ModuleSource
@@ -49,6 +49,8 @@ RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
 #: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
+#: A switch that is needed late: what is wrong with it is said when a cache is opened.
+LOCKS_VARIABLE = "COMPCACHE_LOCKS"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
@@ -90,7 +92,8 @@ class Cache:
         retarget: where every realization of a function is for other CPUs, compile the kept code of one for this host; with False
             that is a miss.
         tune: where a function was loaded that was not compiled for exactly this host, compile its kept code for this host in the
-            background; the next process uses it.
+            background, and link what is loaded again; the next process uses it.
+        link: ``"background"``: link functions that reach several modules and are loaded again (see `Cache.link`), in the background.
         layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
             is asked first, then they in their order. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not
             exist is left out.
@@ -101,9 +104,9 @@ class Cache:
         min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
             none.
         remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
-            ``file:///``); None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
-        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``; None means $COMPCACHE_REMOTE_MODE
-            or ``"read"``.
+            ``file:///``), or a list of them, the nearest first; None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
+        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``, for all stores, or a list with one for each;
+            None means $COMPCACHE_REMOTE_MODE or ``"read"``.
 
     Raises:
         UntrustedDirectoryError: another user could have written what is in the directory.
@@ -126,17 +129,18 @@ class Cache:
         lock_timeout: float | None = None,
         retarget: bool = True,
         tune: bool = False,
+        link: str | None = None,
         layers: Iterable[str | os.PathLike[str]] | None = None,
         trusted_keys: Iterable[str] | str | None = None,
         publish_key: str | None = None,
         min_llvm: str | None = None,
-        remote: str | None = None,
-        remote_mode: str | None = None,
+        remote: str | Sequence[str] | None = None,
+        remote_mode: str | Sequence[str] | None = None,
     ) -> None:
         _require("path", path, (str, os.PathLike))
         _require("signing_key", signing_key, (bytes, str))
         _require("lock_timeout", lock_timeout, (int, float))
-        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm), ("remote", remote), ("remote_mode", remote_mode)):
+        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm)):
             _require(name, value, (str,))
         root = absolute_path(default_directory() if path is None else os.fspath(path))
         self._store = _open_store(
@@ -148,7 +152,10 @@ class Cache:
         self._lock_timeout = lock_timeout
         self._retarget = retarget
         self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
-        self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
+        if link not in (None, "background"):
+            raise ValueError(f"link={link!r}: 'background', or None")
+        self._tunes = tune
+        self._tuners: dict[str, int] | None = {} if (tune or link) and not readonly else None  # processes by func_name
         self._keys_given = signing_key, publish_key
         self._remote_given = remote, remote_mode
         self._opened_session: Session | None = None
@@ -237,7 +244,7 @@ class Cache:
             func_name: the function's name, or its `Identity`.
 
         Returns:
-            What calls the function; the same object for as long as it is referenced.
+            The call target: the same object for as long as it is referenced.
 
         Raises:
             NotCachedError: the cache holds no realization that this host can use.
@@ -415,7 +422,7 @@ class Cache:
                 self._entries.flush()
             self._closed = True
             if self._tuners:
-                from compcache.miss.retarget import reap
+                from compcache.closures.background import reap
 
                 reap(self._tuners)
             self._store.stats.flush()  # what is held until now counts as used
@@ -599,19 +606,20 @@ class Cache:
             return function_asm(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
 
     def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
-        """Explain why a function can or cannot be loaded: each realization, the nearest stored variants, and what the remote store says.
+        """Explain why a function can or cannot be loaded, and what changed: realizations, stored variants, the remote store's answer.
 
         Args:
-            func_name: the function's name, or its `Identity`.
+            func_name: the function's name, its `Identity`, or a label: then the function that was stored last under it is explained,
+                and compared with those before.
             identity: what the function is made of, if the caller has that: variants are compared with it.
             progress: called now and then with (modules read, modules to read).
         """
         self._require_open()
-        from compcache.inspect.explain import explain
+        from compcache.inspect.explain import explain, newest_of_label
 
         if identity is not None and not hasattr(identity, "components"):
             raise TypeError(f"explain(): identity must be a compcache.Identity, not {type(identity).__name__}")
-        name = _func_name_of(func_name)
+        name = newest_of_label(self._store, _func_name_of(func_name))
         remote = self._session().remote()
         answer = remote.explain(name) if remote is not None else None
         return explain(self._store, self._loader, name, identity, progress, answer)
@@ -646,7 +654,7 @@ class Cache:
         return describe_module(self._store, module_id)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
-        """Describe the cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened.
+        """Describe the whole cache: its place, its size, and what would compile for it. No module is opened.
 
         Args:
             progress: called now and then with (modules read, modules to read).
@@ -654,7 +662,7 @@ class Cache:
         self._require_open()
         from compcache.inspect.functions import cache_info
 
-        return cache_info(self._store, self._max_size, progress)
+        return cache_info(self._store, self._loader.maps_files, self._max_size, progress)
 
     def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
         """Count the contents of the cache, and add up the counters of all processes that use it.
@@ -816,7 +824,7 @@ class Cache:
     def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed as a whole.
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed whole.
         No look-up of this object's finds it from now on; call targets that are held go on working.
 
         Args:
@@ -839,7 +847,7 @@ class Cache:
         if derived:
             return remove_linked(self._store, None if func_name is None else _func_name_of(func_name))
         if func_name is None:
-            raise TypeError("remove() takes the name of a function")
+            raise TypeError("remove() needs the name of a function")
         if self._entries is not None:
             self._entries.flush()
         with _Suggesting(self):
@@ -948,7 +956,7 @@ class Cache:
 
     @property
     def remote(self) -> RemoteStore | None:
-        """The remote store that the cache was opened with, for its `status`, `verify` and `collect_garbage`."""
+        """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`."""
         self._require_open()
         return self._session().remote()
 
@@ -1045,9 +1053,9 @@ class Cache:
                 raise
             target = self._load_retargeted(func_name, owner, accept, error)
         if self._tuners is not None and func_name not in self._tuners:
-            from compcache.miss.retarget import tune_later
+            from compcache.closures.background import work_later
 
-            tune_later(self._session(), self._tuners, func_name)
+            work_later(self._session(), self._tuners, target, tunes=self._tunes)
         if target is not before:  # else this process had it already
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
@@ -1140,6 +1148,7 @@ def _open_store(
         from compcache.signing.rules import read_rules
 
         options.update(read_rules(*rules, RULES))
+    is_on(LOCKS_VARIABLE)
     options["recorder"] = recorder_for
     if is_on(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
         from compcache.hit.log import logging_recorder_for
@@ -1168,7 +1177,7 @@ def func_names_of(names: Any) -> list[str]:
     if isinstance(names, str) or hasattr(names, "func_name"):
         return [_func_name_of(names)]
     if not hasattr(names, "__iter__"):
-        raise TypeError(f"the names of functions are several str or compcache.Identity, like ['dot'], not {type(names).__name__}")
+        raise TypeError(f"names must be an iterable of str or compcache.Identity, like ['dot'], not {type(names).__name__}")
     return [_func_name_of(name) for name in names]
 
 

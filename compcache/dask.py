@@ -51,7 +51,11 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
             self._wanted.setdefault(path, []).append(name)
 
     async def setup(self, worker: object) -> None:
-        """Called by Dask before the worker runs tasks."""
+        """Called by Dask before the worker runs tasks.
+
+        Args:
+            worker: Dask's worker.
+        """
         del worker
         await asyncio.to_thread(self._fetch)
 
@@ -66,7 +70,11 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
 
 
 def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
-    """The functions of caches that a graph of Dask, or a collection, calls or passes to tasks, each once."""
+    """The functions of caches that a graph of Dask, or a collection, calls or passes to tasks, each once.
+
+    Args:
+        graph: a graph, a collection, or anything that holds call targets.
+    """
     known: dict[tuple[str, str], TypedCallTarget] = {}
     layers = graph.__dask_graph__() if hasattr(graph, "__dask_graph__") else graph
     for target in _targets(layers, set()):

@@ -2,6 +2,9 @@
 
 Each class subclasses the builtin that a user would catch anyway, carries what it knows as fields, and
 pickles with them, so that a worker process can hand it to its parent.
+
+Fields, empty where they are not known: `message` is what `str` gives; an error is about `func_name`, `module_id`, `global_name`,
+`library`, `path` or `cache_dir`; `reason` is why, without advice; `errno` the system's number.
 """
 
 from __future__ import annotations
@@ -294,7 +297,13 @@ class MissingPackageError(CompcacheError, ImportError):
 
     @classmethod
     def of(cls, package: str, what: str, extra: str = "") -> MissingPackageError:
-        """The exception that says which package something needs, and what to install."""
+        """The exception that says which package something needs, and what to install.
+
+        Args:
+            package: the name of the package to install.
+            what: what needs it.
+            extra: the extra of compcache that has it, if one has.
+        """
         wanted = f"'compcache[{extra}]'" if extra else "compcache"
         return cls(f"{what} needs {package}, which is not installed: pip install {wanted}", name=package.lower())
 

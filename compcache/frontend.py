@@ -135,7 +135,13 @@ class _Judge:
 
 
 def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
-    """Count a function that was not found; `refused`: it cannot be cached, so that nobody will find it."""
+    """Count a function that was not found; `refused`: it cannot be cached.
+
+    Args:
+        cache: an open cache.
+        func_name: the function.
+        refused: it cannot be cached, so that every request for it will be a miss.
+    """
     from compcache.errors import NotCachedError
     from compcache.formats.journal import MISSES_ID
 
@@ -148,7 +154,13 @@ def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
 
 
 def count_compilation(cache: Cache, func_name: str, seconds: float) -> None:
-    """Count a function that was compiled in so many seconds of processor time, and is not stored."""
+    """Count a function that was compiled and not stored.
+
+    Args:
+        cache: an open cache.
+        func_name: the function.
+        seconds: of processor time.
+    """
     cache._require_open()
     cache._store.stats.compiled(seconds, (func_name,))
 
@@ -160,8 +172,8 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False,
         cache: where to store it.
         source: the code.
         alone: nothing is imported that the source does not name, whatever the cache holds; and others of its name may be there,
-            which whoever loads it tells apart (`find` with `accept`).
-        seconds: how much processor time it took to make the source: who finds the function saves that, too.
+            which a loader tells apart (`find` with `accept`).
+        seconds: the processor time that making the source took: a hit saves that, too.
 
     Returns:
         The module_ids of all targets, that of the one for this host first.
@@ -204,6 +216,11 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
     """The modules that hold these functions if this host can use a realization of each; else None. Nothing is loaded.
 
     None also where one of a plain name was compiled of another `source` than this one.
+
+    Args:
+        cache: an open cache.
+        functions: their func_names.
+        source: what they would be compiled from now; None: whatever they were compiled from.
     """
     cache._require_open()
     from compcache.miss.compile_once import find_stored as stored
@@ -212,7 +229,14 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
 
 
 def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, consequence: str) -> None:
-    """With ``COMPCACHE_CHECK=1``, warn if a function of a plain name was compiled from another source; `consequence` says what follows."""
+    """With ``COMPCACHE_CHECK=1``, warn if a function of a plain name was compiled from another source; `consequence` says what follows.
+
+    Args:
+        cache: an open cache.
+        functions: their func_names.
+        source: what they would be compiled from now.
+        consequence: what follows, for the warning: "the cached code is used".
+    """
     cache._require_open()
     from compcache.miss.staleness import is_checking, warn_of_stale
 
@@ -267,6 +291,11 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
 
     Where several modules realize a function, each with its entry, it is that of one of them; `find` tells them apart.
 
+    Args:
+        cache: an open cache.
+        name_or_identity: the entry's.
+        kind: the kind of its data.
+
     Raises:
         PickleNotAllowedError: the kind is one of data that is unpickled, and the cache was not opened for that.
     """
@@ -291,7 +320,16 @@ def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
 
 
 def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> None:
-    """Have no entry of this kind and name any more. Raises what `put_entry` raises."""
+    """Have no entry of this kind and name any more.
+
+    Args:
+        cache: an open cache.
+        name_or_identity: the entry's.
+        kind: the kind of its data.
+
+    Raises:
+        StorageError, ...: what `put_entry` raises.
+    """
     name = _entry_name(cache, name_or_identity, kind)
     cache._store.require_writable()
     _pending(cache).put(kind, name, b"", gone=True)
@@ -299,6 +337,9 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
 
 def write_entries(cache: Cache) -> None:
     """Write the entries that wait, for others to read: before a process ends that runs no exit handlers, or hands work on.
+
+    Args:
+        cache: an open cache.
 
     Raises:
         StorageError: they could not be stored; they wait still.
@@ -309,7 +350,11 @@ def write_entries(cache: Cache) -> None:
 
 
 def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
-    """The entries of data that are stored, sorted by name and kind; those that wait in this process are not among them."""
+    """The entries of data that are stored, sorted by name and kind; those that wait in this process are not among them.
+
+    Args:
+        cache: an open cache.
+    """
     cache._require_open()
     from compcache.usage.folding import entries_in
     from compcache.usage.listings import look_over_all
@@ -318,7 +363,12 @@ def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
 
 
 def list_groups(cache: Cache, names: Collection[str] | None = None) -> tuple[GroupSummary, ...]:
-    """The groups that are stored (`Cache.add_modules`), or those of these names, with their members, sorted by name."""
+    """The groups that are stored (`Cache.add_modules`), or those of these names, with their members, sorted by name.
+
+    Args:
+        cache: an open cache.
+        names: of groups; None: all.
+    """
     cache._require_open()
     from compcache.usage.groups import groups
 
@@ -348,6 +398,11 @@ def list_functions(
 
 def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = None) -> Iterator[ModuleSummary]:
     """The modules that are stored and whose ids begin with a prefix, one by one, in the order of `Cache.modules`.
+
+    Args:
+        cache: an open cache.
+        prefix: the first hexadecimal digits of ids.
+        progress: called now and then with (modules read, modules to read).
 
     Raises:
         ValueError: `prefix` has other than hexadecimal digits.
@@ -391,7 +446,13 @@ def _pending(cache: Cache) -> PendingEntries:
 
 
 def note_uncached(cache: Cache, name: str, reason: str) -> None:
-    """Record for `Cache.explain` why a function was compiled and not cached; never fails."""
+    """Record for `Cache.explain` why a function was compiled and not cached; never fails.
+
+    Args:
+        cache: an open cache.
+        name: the function, with the types of its arguments where it has several versions.
+        reason: why, as a sentence that goes on "was compiled and not cached:".
+    """
     from compcache.inspect.uncached import note
 
     cache._store.stats.refused(name, reason)
@@ -399,14 +460,23 @@ def note_uncached(cache: Cache, name: str, reason: str) -> None:
 
 
 def forget_uncached(cache: Cache, name: str) -> None:
-    """Undo `note_uncached`: the function is cached now."""
+    """Undo `note_uncached`: the function is cached now.
+
+    Args:
+        cache: an open cache.
+        name: as it was given to `note_uncached`.
+    """
     from compcache.inspect.uncached import forget
 
     forget(cache._store, name)
 
 
 def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
-    """What `note_uncached` has recorded, the latest first: a few hundred are kept."""
+    """What `note_uncached` has recorded, the latest first: a few hundred are kept.
+
+    Args:
+        cache: an open cache.
+    """
     cache._require_open()
     from compcache.inspect.uncached import read_all
 
@@ -416,6 +486,9 @@ def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
 def compact_index(cache: Cache) -> None:
     """Merge what was added one by one, so that look-ups open fewer files: for the end of a process that has added.
     A failure is harmless.
+
+    Args:
+        cache: an open cache.
     """
     if not cache._closed and not cache._store.readonly:
         from compcache.publish.additions import compact
@@ -430,6 +503,10 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
     not contained: by the environment variable or the file that they come from, which the other process then reads itself; what was given as
     a value is read from the memory of this process, by processes of this user on this host, for as long as it lives. With `secrets` they
     are the values: for a child process, through a descriptor.
+
+    Args:
+        cache: an open cache.
+        secrets: give keys and passwords themselves, and not where they come from.
 
     Raises:
         ValueError: a secret was given as a value, and this system has no way to hand it over.
@@ -460,64 +537,102 @@ def _remote(session: Session, *, told: bool) -> str | None:
     url = session.remote_url()
     if told or not url:
         return url
-    from compcache.remote.address import has_secret
+    from compcache.processes.secret_references import is_reference
+    from compcache.remote.address import has_secret, split_urls
 
     if not has_secret(url):
         return url
     from compcache.session import REMOTE_VARIABLE
 
-    name = _secret(session.remote_given, url, REMOTE_VARIABLE, "the remote store", told=False)
-    assert isinstance(name, str)
-    return name
+    given = session.remote_given
+    if given is None:
+        return str(_secret(None, url, REMOTE_VARIABLE, "the remote store", told=False))
+    names = [
+        _secret(each, each, REMOTE_VARIABLE, "the remote store", told=not (is_reference(each) or has_secret(each)))
+        for each in split_urls(given)
+    ]
+    return " ".join(map(str, names))
 
 
 def allows_pickle(cache: Cache) -> bool:
-    """Whether the cache was opened with allow_pickle=True."""
+    """Whether the cache was opened with allow_pickle=True.
+
+    Args:
+        cache: an open cache.
+    """
     return cache._loader.allow_pickle
 
 
 def temporary_directory(cache: Cache) -> str:
-    """A directory in the cache for short-lived files; what is left there is removed by prunes. It may not exist."""
+    """A directory in the cache for short-lived files; what is left there is removed by prunes. It may not exist.
+
+    Args:
+        cache: an open cache.
+    """
     return cache._store.temporary
 
 
 def symbol_counts(text: str) -> dict[str, int]:
-    """How often each function and variable is written in LLVM assembly as LLVM prints it, its own definition or declaration included."""
+    """How often each function and variable is written in LLVM assembly as LLVM prints it, its own definition or declaration included.
+
+    Args:
+        text: LLVM assembly.
+    """
     from compcache.build import ir_text
 
     return ir_text.symbol_counts(text)
 
 
 def quote_name(name: str) -> str:
-    """A name as LLVM assembly writes it behind ``@``, in quotes where it needs them."""
+    """A name as LLVM assembly writes it behind ``@``, in quotes where it needs them.
+
+    Args:
+        name: of a function or variable.
+    """
     from compcache.build.ir_text import quote
 
     return quote(name)
 
 
 def unquote_name(written: str) -> str:
-    """The name that LLVM assembly writes like this, with quotes or without."""
+    """The name that LLVM assembly writes like this, with quotes or without.
+
+    Args:
+        written: what follows the ``@``.
+    """
     from compcache.build.ir_text import unquote
 
     return unquote(written[1:-1]) if written.startswith('"') else written
 
 
 def passes_vectors(text: str) -> bool:
-    """Whether code exchanges wide vectors with functions that are not in it: it can be compiled for one CPU only, not for `targets`."""
+    """Whether code exchanges wide vectors with functions that are not in it: it can be compiled for one CPU only, not for `targets`.
+
+    Args:
+        text: LLVM assembly.
+    """
     from compcache.build import ir_text
 
     return ir_text.passes_vectors(text)
 
 
 def provider_of(symbol: str) -> str:
-    """What has a native symbol: "platform", as every process on this platform has it; "process", as this one has; "" where nothing has."""
+    """What has a native symbol: "platform", as every process on this platform has it; "process", as this one has; "" where nothing has.
+
+    Args:
+        symbol: its name in C.
+    """
     from compcache.images.platform_symbols import in_process, is_platform_symbol
 
     return "platform" if is_platform_symbol(symbol) else "process" if in_process(symbol) else ""
 
 
 def address_of(symbol: str) -> int:
-    """Where this process has a native symbol; 0 where it has none. No LLVM and no ctypes are imported."""
+    """Where this process has a native symbol; 0 where it has none. No LLVM and no ctypes are imported.
+
+    Args:
+        symbol: its name in C.
+    """
     from compcache.hit.runtime import load_runtime
 
     address: int = load_runtime().find_symbol(symbol.encode(), None)
@@ -525,7 +640,11 @@ def address_of(symbol: str) -> int:
 
 
 def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | None:
-    """The CPUs that `ModuleSource(targets=...)` stands for: those of $COMPCACHE_TARGETS where it names none; None for this host alone."""
+    """The CPUs that `ModuleSource(targets=...)` stands for: those of $COMPCACHE_TARGETS where it names none; None for this host alone.
+
+    Args:
+        targets: those of a source: names of CPUs, or None.
+    """
     from compcache.settings import setting
     from compcache.targets.machine import TARGETS_VARIABLE
 
@@ -535,13 +654,15 @@ def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | Non
 def is_on(variable: str) -> bool:
     """Whether a setting is on (1, on, yes, true); off where it is not set.
 
+    Args:
+        variable: the environment variable, like ``COMPCACHE_CHECK``; configuration files count, too.
+
     Raises:
         SettingError: it is neither on nor off (0, off, no, false).
     """
-    from compcache.configuration import read_switch
-    from compcache.settings import from_environment
+    from compcache import settings
 
-    return bool(from_environment(variable, read_switch))
+    return settings.is_on(variable)
 
 
 def has_settled(newest: int) -> bool:
@@ -570,7 +691,7 @@ _PROPERTIES: dict[str, Callable[..., Any]] = {
 
 
 def moved(cache: Cache, name: str) -> Any:
-    """A member of `Cache` that is a function of this module now, for one release; with a warning.
+    """A member of `Cache` that is a function of this module now, until version 1.1; with a warning.
 
     Raises:
         AttributeError: it never was one.
@@ -581,6 +702,6 @@ def moved(cache: Cache, name: str) -> Any:
     import functools
     import warnings
 
-    message = f"Cache.{name} is compcache.frontend.{new.__name__} now, which takes the cache first; the old name goes with the next release"
+    message = f"Cache.{name} is compcache.frontend.{new.__name__} now, which takes the cache first; the old name goes with version 1.1"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     return new(cache) if name in _PROPERTIES else functools.partial(new, cache)

@@ -70,7 +70,11 @@ class Identity:
         return {name: _shorten(text) for name, text in self._parts}
 
     def extend(self, **named: Any) -> Identity:
-        """The identity with more components; those that it has already are replaced in their place."""
+        """The identity with more components; those that it has already are replaced in their place.
+
+        Args:
+            named: more components.
+        """
         new = Identity(self.label, named)
         extended = Identity(self.label)
         extended._parts = tuple({**dict(self._parts), **dict(new._parts)}.items())

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,9 +35,9 @@ from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.formats.order import inherited
 from compcache.formats.records import ModuleRecord
 from compcache.images import making
-from compcache.images.kinds import make_side
 from compcache.images.linkers.version import NAMES as LINKERS
 from compcache.images.linkers.version import version_of
+from compcache.images.llvm_thread import time_spent
 from compcache.targets.cpu_table import basic_features
 from compcache.targets.machine import machine_for
 from compcache.targets.processor_words import requirement_of, words_of
@@ -153,6 +152,8 @@ def link_module(translation: Translation) -> BuiltModule:
     """The rest of `build_module`, for any thread: LLVM is needed only where there is no shared object."""
     machine, parts = translation
     built = [_link_for(request, translated) for request, translated in parts]
+    if len(built) == 1:
+        return built[0]
     rank = machine.processor.rank
     best = max(built, key=lambda module: min([rank(text) for _, _, text in module.functions], default=host.UNUSABLE))
     return best._replace(others=tuple([module for module in built if module is not best]))
@@ -189,9 +190,9 @@ def rebuild_module(
     before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
 
     def rebuild(*, shared: bool) -> BuiltModule:
-        started = time.perf_counter()
+        started = time_spent()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
-        translated = translated._replace(digests=digests, seconds=time.perf_counter() - started, makers=before)
+        translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=before)
         translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
         built = _finish(translated, notes.get("identity"), entries)
         own = decode_notes(built.sections[4])
@@ -206,11 +207,11 @@ def rebuild_module(
 
 
 def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    started = time.perf_counter()
+    started = time_spent()
     with _naming_target(request):
         _try_untrusted(request)
         translated = codegen.run(lambda context: translate(context, request, is_cached))
-    return translated._replace(seconds=time.perf_counter() - started)
+    return translated._replace(seconds=time_spent() - started)
 
 
 def _try_untrusted(request: Request) -> None:
@@ -254,7 +255,7 @@ def _finish(
     translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = ()
 ) -> BuiltModule:
     """Make the image of the object, and write the sections of the module's file; `more` are entries with all that they say."""
-    started = time.perf_counter()
+    started = time_spent()
     resolution = translated.prepared.resolution
     made = making.make_image(
         translated.object,
@@ -297,10 +298,10 @@ def _assemble(
     started: float,
 ) -> BuiltModule:  # fmt: skip
     """The sections of the module's file."""
-    image, kind, places, _ = made
+    image, kind, places, libc, _ = made
     prepared, entries, key = translated.prepared, translated.entries, translated.key
     platform = codegen.host_platform()
-    machine, libc = translated.machine, make_side(kind).requires(image)
+    machine = translated.machine
     basic = basic_features(platform)
     features = {symbol: requirement_of(names, basic, platform, machine.processor) for symbol, names in translated.requires.items()}
     made_for, _ = words_of(machine.requires - basic - architecture(platform).system_features.keys(), platform.partition("-")[0])
@@ -348,7 +349,7 @@ def _assemble(
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
         bitcode += encode_bodies(prepared.bodies)
-    seconds = time.perf_counter() - started
+    seconds = time_spent() - started
     contents = [
         exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
         for export, signature in zip(prepared.exports, entries.signatures, strict=True)

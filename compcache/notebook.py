@@ -117,7 +117,11 @@ def _cell(value: object) -> str:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the magics to an IPython shell: what ``%load_ext compcache`` calls."""
+    """Add the magics to an IPython shell: what ``%load_ext compcache`` calls.
+
+    Args:
+        shell: the shell.
+    """
 
     def compcache(line: str, cell: str | None = None) -> Any:
         """%compcache COMMAND ... runs a command of ``compcache``; %%compcache compiles the cell once ever, and defines its functions."""

@@ -32,9 +32,17 @@ def setting(variable: str) -> str:
 
 
 def is_on(variable: str, *, default: bool = False) -> bool:
-    """Whether a switch is on: off are 0, off, no and false."""
-    text = setting(variable).strip().lower()
-    return text not in ("0", "off", "no", "false") if text else default
+    """Whether a switch is on (1, on, yes, true).
+
+    Raises:
+        SettingError: it is neither on nor off (0, off, no, false).
+    """
+    text = setting(variable)
+    if text in ("", "0", "1"):  # the usual ones, without an import
+        return text == "1" if text else default
+    from compcache.configuration import read_switch
+
+    return bool(from_environment(variable, read_switch))
 
 
 def from_environment(variable: str, read: Callable[[str], _T]) -> _T | None:

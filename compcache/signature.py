@@ -94,7 +94,12 @@ class Parameter(Record):
 
 
 class Signature(Record):
-    """The types of a function's parameters and of its result."""
+    """The types of a function's parameters and of its result.
+
+    Attributes:
+        parameters: those of the parameters, in order, with their names where the text has them.
+        result: that of the result.
+    """
 
     __slots__ = ("parameters", "result")
     parameters: tuple[Parameter, ...]
@@ -103,6 +108,10 @@ class Signature(Record):
     @staticmethod
     def parse(text: str) -> Signature:
         """The signature that `text` describes, for example ``f64(f64[:], i64)``.
+
+        Args:
+            text: the signature: types are void, bool, i8 to i64, u8 to u64, f32, f64, ptr, cstr, and arrays of them
+                (``f64[:]``), with ``const`` before what is only read.
 
         Raises:
             SignatureError: the text does not follow the grammar; the message says where.

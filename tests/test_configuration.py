@@ -105,8 +105,8 @@ def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, s
         ('max_sise = "1G"', "max_sise is not a setting: max_size is one"),
         ("stats = 0", "stats: write true or false"),
         ("layers = [1]", "write text, or a list of texts, not 1"),
-        ('layers = ["b"]', "not a whole path"),
-        ('dir = "b"', "not a whole path"),
+        ('layers = ["b"]', "not an absolute path"),
+        ('dir = "b"', "not an absolute path"),
         ('signing_key = "hush"', "a secret does not stand in this file"),
         ('dir = "/a\\nCOMPCACHE_TRUSTED_KEYS="', "control character"),
         ("dir = true", "write text, not True"),
@@ -200,6 +200,36 @@ def test_a_project_sets_limits_of_caches_inside_it_and_nothing_else(home: dict[s
     assert run_fresh(project / "cache", LIMIT, **home).startswith(f"{project}/pyproject.toml: [tool.compcache]: ")
     write("[tool", project / "pyproject.toml")
     assert run_fresh(project / "cache", LIMIT, **home) == 5 << 30
+
+
+def test_a_limit_that_is_edited_holds_in_running_processes(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    (tmp_path / "clone").mkdir()
+    write('[tool.compcache]\nmax_size = "3M"\n', tmp_path / "clone" / "pyproject.toml")
+    script = """
+    import os
+    from compcache.usage.limits import effective_limit
+    found = [effective_limit(None, directory)]
+    with open(os.path.join(os.path.dirname(directory), "pyproject.toml"), "w") as file:
+        file.write('[tool.compcache]\\nmax_size = "12M"\\n')
+    result = [*found, effective_limit(None, directory)]
+    """
+    assert run_fresh(tmp_path / "clone" / "cache", script, **home) == [3 << 20, 12 << 20]
+
+
+@pytest.mark.parametrize("name", ["locks", "stats", "check", "debug"])
+def test_a_switch_is_on_or_off_or_refused(home: dict[str, str], tmp_path: Path, name: str) -> None:
+    script = """
+    from compcache import Cache, SettingError
+    try:
+        Cache(directory)
+        result = "opened"
+    except SettingError as error:
+        result = str(error)
+    """
+    variable = f"COMPCACHE_{name.upper()}"
+    found = run_fresh(tmp_path / "cache", script, **home, **{variable: "perhaps"})
+    assert found == f"{variable}: 'perhaps' is neither on nor off: use 1 or 0"
+    assert run_fresh(tmp_path / "cache", script, **home, **{variable: "Off"}) == "opened"
 
 
 def test_the_file_decides_what_a_hit_does(home: dict[str, str], write: Any, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "interrupts", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "configuration",
-     "display", "forks"),
+     "display", "forks", "native"),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),
@@ -59,6 +59,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 _GROUND = frozenset(FLOORS[0])
 #: What points up, and why. A hit meets these only where something unusual has to be done.
 DOORS = {
+    ("native", "hit"): "the extension module in C is in the folder of the path that it is the native half of",
+    ("native", "hit.native_build"): "what to do where it is missing is said in one place",
     ("store", "publish.verify"): "a look-up that meets a file which no stamp vouches for verifies it, or sets it aside",
     ("layers.layered_store", "maintain.layer_segment"): "who finds no segment of all layers makes it for the next process",
     ("layers.unpacked_bundle", "bundles.unpacked_layer"): "a bundle that is given as a layer is unpacked before it is first used",
@@ -90,11 +92,11 @@ HIT_PATH = frozenset(
         "formats.index",
         "formats.journal",
         "formats.manifest",
-        "formats.table",
         "hit",
         "hit.loader",
         "hit.recorder",
         "hit.runtime",
+        "native",
         "hit.target",
         "record",
         "settings",
@@ -108,6 +110,7 @@ ALSO_OF_HITS = frozenset(
         "globals.blocks",
         "globals.definition",
         "globals.scalars",
+        "formats.table",
         "hit.closures",
         "hit.closures.planned",
         "hit.closures.providers",
@@ -141,6 +144,7 @@ OTHER_FOLDERS = {
 #: Tests beside the folders, and why.
 TESTS_OF_THE_WHOLE = {
     "test_configuration": "configuration.py and settings.py",
+    "test_docstrings": "what public names say of their parameters and fields",
     "test_documents": "the programs and commands of all pages",
     "test_embeddings": "where the package runs at all",
     "test_example_programs": "compilers that are built on the package",

@@ -16,8 +16,13 @@ _SHOWN = 10  # failures that an exception lists
 class BuiltJob:
     """A job that was compiled and stored.
 
-    `seconds` is the time from its start to its end, in the process that compiled it; `size` that of the
-    module's file; `attempts` is 2 if the first one failed.
+    Attributes:
+        name: the job's.
+        functions: those that it compiled.
+        module_id: its module.
+        seconds: the time from its start to its end, in the process that compiled it.
+        size: that of the module's file, in bytes.
+        attempts: 2 if the first one failed.
     """
 
     name: str
@@ -30,7 +35,15 @@ class BuiltJob:
 
 @dataclass(frozen=True, slots=True)
 class CachedJob:
-    """A job whose functions the cache held already; `seconds` is the time of that look-up."""
+    """A job whose functions the cache held already.
+
+    Attributes:
+        name: the job's.
+        functions: those that it has.
+        module_ids: the modules that hold them.
+        seconds: the time of the look-up.
+        size: that of the modules' files, in bytes.
+    """
 
     name: str
     functions: tuple[str, ...]
@@ -43,9 +56,18 @@ class CachedJob:
 class FailedJob:
     """A job that could not be compiled or stored.
 
-    `kind` is "error" (an exception: `error` is its class, and `message` says where it was raised), "died" (its process
-    ended: `signal` or `exit_status` say how) or "timeout". `message` is the reason in words; `output` the end of the
-    process's output, or the traceback of the exception.
+    Attributes:
+        name: the job's.
+        functions: those that it was to compile.
+        kind: "error" (an exception), "died" (its process ended) or "timeout".
+        message: the reason in words; of an exception, also where it was raised.
+        seconds: the time from its start to its end.
+        size: 0: nothing was stored.
+        error: the class of the exception.
+        signal: the signal that ended its process.
+        exit_status: with which its process ended.
+        output: the end of the process's output, or the traceback of the exception.
+        attempts: how often it was tried.
     """
 
     name: str
@@ -63,7 +85,15 @@ class FailedJob:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The results of all jobs, in the order of the jobs; `seconds` is the time of the whole batch."""
+    """The results of all jobs, in the order of the jobs.
+
+    Attributes:
+        built: those that were compiled.
+        cached: those whose functions were there.
+        failed: those that failed.
+        seconds: the time of the whole batch.
+        interrupted: whether Ctrl-C ended it.
+    """
 
     built: tuple[BuiltJob, ...]
     cached: tuple[CachedJob, ...]
@@ -104,8 +134,14 @@ class BatchReport:
 class BatchProgress:
     """The state of a batch, passed to `progress` after every start and every end of a job.
 
-    `running` names the jobs being compiled; `last` is the record of the job that has just ended, if one
-    has. `rate` is in jobs per second; `remaining` in seconds, None as long as no job was built.
+    Attributes:
+        total: the number of jobs.
+        built: how many were compiled.
+        cached: how many were there already.
+        failed: how many failed.
+        running: the names of the jobs that are being compiled.
+        last: the record of the job that has just ended, if one has.
+        seconds: how long the batch has taken.
     """
 
     total: int

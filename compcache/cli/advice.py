@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 
+import click
+
 __all__ = ["in_commands"]
 
 #: What only a program can do, with what joins it to the rest.
 _OF_PROGRAMS = re.compile(r"Name it by its content \(an Identity, or Cache\.compile\), or (?:give it another name, or )?(\w)")
 _REMOVAL = re.compile(r"cache\.remove\((?:'([^']*)'|\"([^\"]*)\")\)")
+_FIRST = re.compile(rf"Remove what is cached first: {_REMOVAL.pattern}")
 
 
 def in_commands(message: str) -> str:
     """The message of a warning or an error with commands in place of calls."""
     message = _OF_PROGRAMS.sub(lambda match: match[1].upper(), message)
+    context = click.get_current_context(silent=True)
+    if context is not None and any(parameter.name == "replace" for parameter in context.command.params):
+        message = _FIRST.sub("Add it with --replace, which removes the older code", message)
     return _REMOVAL.sub(lambda match: f"compcache rm {shlex.quote(match[1] or match[2] or '')}", message)

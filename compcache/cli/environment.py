@@ -137,6 +137,12 @@ SETTINGS = (
     Setting("COMPCACHE_MAX_SIZE", "the size limit of the cache; 0: no limit", "5G", _size),
     Setting("COMPCACHE_LOCK_TIMEOUT", "seconds to wait for another process that compiles the same function", "60", _seconds),
     Setting("COMPCACHE_LOCKS", "0: work without lock files", "1", read_switch),
+    Setting(
+        "COMPCACHE_MAP_FILES",
+        "1: map code out of its files wherever they are, 0: copy it to memory first",
+        "by the kind of file system",
+        read_switch,
+    ),
     Setting("COMPCACHE_STATS", "0: record no statistics", "1", read_switch),
     Setting("COMPCACHE_CHECK", "1: hits call build() too, and warn if it returns different code (for CI)", "0", read_switch),
     Setting(
@@ -159,12 +165,14 @@ SETTINGS = (
     ),
     Setting(
         "COMPCACHE_REMOTE",
-        "the URL of a remote store for misses, like s3://bucket/prefix, or @ and its file",
+        "the URL of a remote store for misses, like s3://bucket/prefix, or @ and its file; several with spaces, the nearest first",
         "no remote store",
         _remote,
         secret=True,
     ),
-    Setting("COMPCACHE_REMOTE_MODE", "read, write (upload compiled modules too) or off", "read", _remote_mode),
+    Setting(
+        "COMPCACHE_REMOTE_MODE", "read, write (upload compiled modules too) or off, for all stores or one for each", "read", _remote_mode
+    ),
     Setting("COMPCACHE_TRUSTED_KEYS", "public keys; code that none of them signed is a miss, unless compiled here", "none", _trusted_keys),
     Setting(
         "COMPCACHE_PUBLISH_KEY", "the secret key that signs added modules for others, or @ and its file", "none", _publish_key, secret=True

@@ -15,6 +15,7 @@ import sys
 
 from compcache.digest import check, digest
 from compcache.files import reraise_interrupt
+from compcache.native import runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ ABI_VERSION = 2
 #: Ranks of code on a host: it cannot run it; it was compiled for it.
 UNUSABLE, NATIVE = -1, 1 << 30
 
-_REQUIREMENT_FIELDS = 7
-_ABI_TEXT = str(ABI_VERSION)
 _SHARED, _SAME_CPU = 1 << 16, 1 << 15  # in ranks: a bit that the code was compiled for and that the host has; the name of its CPU
 
 
@@ -66,34 +65,15 @@ class Processor:
         self.accepted: set[bytes] = set()
 
     def cpu(self) -> str:
-        """LLVM's name of it, empty where nobody has asked LLVM. It is looked up once: that reads a file."""
+        """LLVM's name of it, empty while LLVM has not been asked. It is looked up once, in a file."""
         if self._cpu is None:
             self._cpu = self._ask_cpu()
         return self._cpu
 
     def meets(self, features: str) -> bool:
         """Whether this processor has all of these features; also False where the text is not of the form above."""
-        words = features.rpartition(";")[2]
-        try:
-            return not words or all(map(self._has, words.split(",")))
-        except ValueError as error:
-            reraise_interrupt(error)
-            return False
-
-    def _has(self, item: str) -> bool:
-        word, by, number = item.partition(":")
-        if word == "same":
-            return bool(number) and number == self.identity
-        if by:
-            mask = int(number, 16)
-            return self._word(word) & mask == mask
-        word, _, number = item.partition(">")
-        return self._word(word) & 0xFF >= int(number, 16)
-
-    def _word(self, name: str) -> int:
-        if name not in self.words:
-            self.words[name] = self._ask(name)
-        return self.words[name]
+        met: bool = runtime.processor_meets(features, self.words, self.identity, self._ask)
+        return met
 
     def accept(self, requirement: str) -> None:
         """Remember that functions with this requirement can run here, and that the modules that they are in can be mapped."""
@@ -180,20 +160,10 @@ def this_libc() -> str:
 
 def platform_serves(requirement: str) -> bool:
     """Whether this process is of the platform and has the C library that code requires; its CPU is another question."""
-    fields = requirement.split("\0")
-    if len(fields) != _REQUIREMENT_FIELDS:
-        return False
-    return fields[0] == _ABI_TEXT and fields[1] == _PLATFORM and libc_serves(fields[2])
+    serves: bool = runtime.platform_serves(requirement, _PLATFORM, this_libc())
+    return serves
 
 
 def libc_serves(needed: str) -> bool:
     """Whether the C library of this process is what code needs, or a later version of it."""
-    if not needed:
-        return True
-    kind, _, version = needed.partition(" ")
-    own_kind, _, own = this_libc().partition(" ")
-    return kind == own_kind and _numbers(version) <= _numbers(own)
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) if part.isdecimal() else 0 for part in version.split(".")]
+    return platform_serves(requirement(ABI_VERSION, _PLATFORM, needed, "", "", "", ""))

@@ -24,7 +24,7 @@ decode is told from a damaged one: where its name is right, another version of t
 neither used nor touched. Files with other names are not the index's at all.
 
 Limitations: what was removed from disk stays in the segments until the next merge or prune; names are compared
-by their 128-bit key here, and in full by who reads the record.
+by their 128-bit key here, and in full by the reader of the record.
 """
 
 from __future__ import annotations
@@ -33,40 +33,38 @@ import stat as stat_module
 from _struct import Struct  # what `struct` re-exports: a file less to read
 
 from compcache import files as file_ops
-from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check, digest
+from compcache.digest import DIGEST_SIZE, digest
 from compcache.errors import FormatError, UnknownVersionError
 from compcache.files import reraise_interrupt
 from compcache.formats.host import NATIVE, UNUSABLE, target_id
-from compcache.formats.table import Table
+from compcache.native import runtime
 from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from compcache.formats.host import Processor
+    from compcache.formats.table import Table
 
     #: The number of the addition, how well it fits, module_id, offset of the record, digest of the content or zeros.
     Numbered = tuple[int, int, bytes, int, bytes]
+    #: image, records, target_id, flags, functions, key, mac of a `ModuleEntry`.
+    Trusted = tuple[int, int, bytes, int, int, bytes, bytes]
 
-__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "decode_requirements", "entry_for", "in_order", "requirement_number"]
+__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "entry_for", "in_order", "requirement_number"]
 
 MAGIC = b"CCINDEX3"
-_FORMER_MAGIC = b"CCINDEX2"
 HEADER = Struct("<8sQQQ")
 FUNCTION = Struct("<16s16sI4sQ8s")
 CONTENT_SIZE = 8
 MODULE = Struct("<16s4QQQ8sII16s16s")
 _STAMP = Struct("<4Q")
 STAMP_SIZE = _STAMP.size
-TRUSTED = Struct("<QQ8sII16s16s")
 ROW = Struct("<4sI")
 NUMBER_SIZE = 4
-_NUMBER_AT = DIGEST_SIZE + 4  # in an entry without its key
-_ORDER_AT = _NUMBER_AT + NUMBER_SIZE
-_CONTENT_AT = _ORDER_AT + 8
-_MAXROWS = 1 << 24
 _READ_WHOLE = 1 << 16
 NAME_SIZE = 12  # bytes of the digest in a segment's name
 
@@ -88,7 +86,7 @@ class Stamp(Record):
     @staticmethod
     def packed(status: os.stat_result) -> bytes:
         """The same as bytes, as it stands in an encoded entry."""
-        return _STAMP.pack(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return _STAMP.pack(*_stamp(status))
 
 
 class ModuleEntry(Record):
@@ -121,35 +119,18 @@ class ModuleEntry(Record):
     @staticmethod
     def decode(data: bytes) -> ModuleEntry:
         """The entry in bytes that `encode` made."""
-        module_id, inode, size, mtime, ctime, *rest = MODULE.unpack(data)
-        return ModuleEntry(module_id, Stamp(inode, size, mtime, ctime), *rest)
+        stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
+        return ModuleEntry(data[:DIGEST_SIZE], Stamp(*stamp), *fields)
 
 
-def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[tuple[int, int, bytes, int, int, bytes, bytes]]:
+def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Trusted]:
     """As `Index.verified`, of one encoded entry; empty where it is of another module, or another state of the file."""
-    return [TRUSTED.unpack_from(data, DIGEST_SIZE + STAMP_SIZE)] if data.startswith(module_id + Stamp.packed(status)) else []
+    stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
+    return [fields] if data.startswith(module_id) and stamp == _stamp(status) else []
 
 
-def decode_requirements(data: bytes) -> dict[bytes, str]:
-    """The requirements of a segment (a check, then each text behind its number and its length), by number.
-
-    Raises:
-        FormatError: they are damaged, or made to deceive.
-    """
-    rows = data[CHECK_SIZE:]
-    if check(rows) != data[:CHECK_SIZE]:
-        raise FormatError("the requirements of an index segment are damaged")
-    found = {}
-    at = 0
-    while at + ROW.size <= len(rows):
-        number, length = ROW.unpack_from(rows, at)
-        start = at + ROW.size
-        at = start + length
-        try:
-            found[number] = rows[start:at].decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            raise FormatError("a requirement of an index segment is not text") from error
-    return found
+def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
@@ -205,7 +186,7 @@ class Segment:
         if self._texts is None:
             if self._tables is None:
                 self._open()
-            self._texts = decode_requirements(self._read_rows())
+            self._texts = runtime.requirements(self._read_rows())
         return self._texts
 
     @property
@@ -222,34 +203,14 @@ class Segment:
         """
         opened, size = self._open_file()
         files, read_at = self._files, file_ops.read_at
-        whole = size <= _READ_WHOLE
-        if whole:
-            data = read_at(files, opened.number, 0, size)
+        source: Any = read_at(files, opened.number, 0, size) if size <= _READ_WHOLE else None
+        if source is None:
 
-            def read(offset: int, count: int) -> bytes:
-                return data[offset : offset + count]
-        else:
-
-            def read(offset: int, count: int) -> bytes:
+            def source(offset: int, count: int) -> bytes:
                 return read_at(files, opened.number, offset, count)
 
-        header = read(0, HEADER.size)
-        if len(header) < HEADER.size or header[:8] not in (MAGIC, _FORMER_MAGIC):
-            raise FormatError(f"{self.name} is not an index segment of a known version")
-        magic, function_size, rows_size, greatest = HEADER.unpack(header)
-        start, width = HEADER.size, FUNCTION.size
-        if magic == _FORMER_MAGIC:
-            start, width, greatest = start - 8, width - 16, 0
-        second = start + function_size
-        functions = Table(read, start, constant=whole)
-        if start + functions.size != second or functions.width != width:
-            raise FormatError(f"{self.name} is damaged")
-        modules = Table(read, second, constant=whole)
-        rows = second + modules.size
-        if modules.width != MODULE.size or rows + rows_size != size or rows_size > _MAXROWS:
-            raise FormatError(f"{self.name} is damaged")
-        self._read_rows = lambda: read(rows, rows_size)
-        self.greatest = greatest
+        functions, modules, rows, rows_size, self.greatest = runtime.open_segment(source, size, self.name)
+        self._read_rows = lambda: source[rows : rows + rows_size] if isinstance(source, bytes) else source(rows, rows_size)
         self._tables = functions, modules
         return self._tables
 
@@ -275,6 +236,11 @@ class Segment:
     def close(self) -> None:
         """Close the file."""
         self._tables = self._texts = None
+
+
+def _place_of(name: str) -> tuple[int, str]:
+    """The place of a segment among others: the largest first."""
+    return -_level_of(name), name
 
 
 def _level_of(name: str) -> int:
@@ -371,7 +337,12 @@ class Index:
         left_out = self.damaged.keys() | self.ignored
         self.unfinished = any(name.endswith(self.suffix + "-part") for name in found)
         names = [name for name in found if _is_segment_name(name, self.suffix) and name not in left_out]
-        return sorted(names, key=lambda name: (-_level_of(name), name))
+        return sorted(names, key=_place_of)
+
+    def add(self, name: str) -> None:
+        """Have a segment that this process has written, without listing the directory again."""
+        if self._segments is not None and all(segment.name != name for segment in self._segments):
+            self._segments = tuple(sorted([*self._segments, Segment(self, name)], key=lambda segment: _place_of(segment.name)))
 
     @property
     def is_listed(self) -> bool:
@@ -399,45 +370,42 @@ class Index:
         who takes it opens no more segments than it must. `key` is that of the function's name
         (`compcache.digest.name_key`).
         """
-        seen: set[bytes] = set()
+        seen: set[tuple[bytes, int, bytes]] = set()
         ranks = self._ranks
-        others: list[tuple[Segment, bytes]] = []
+        others: list[tuple[Segment, bytes, tuple[bytes, int]]] = []
         for segment, value in self._values(key):
-            if value[:_ORDER_AT] not in seen:
-                seen.add(value[:_ORDER_AT])
-                number = value[_NUMBER_AT:_ORDER_AT]
+            module_id, offset, number, _, _ = runtime.function_entry(value)
+            if (module_id, offset, number) not in seen:
+                seen.add((module_id, offset, number))
                 if number not in ranks:
                     self._look_for_native(segment, number)
                 if ranks.get(number, UNUSABLE) < NATIVE:
-                    others.append((segment, value))
+                    others.append((segment, number, (module_id, offset)))
                     continue
                 self._hint = segment
-                yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
-        others.sort(key=lambda other: self._rank(other[0], other[1][_NUMBER_AT:_ORDER_AT]), reverse=True)
-        for segment, value in others:
-            candidate = value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
+                yield module_id, offset
+        others.sort(key=lambda other: self._rank(other[0], other[1]), reverse=True)
+        for segment, number, candidate in others:
             if rest is None:
                 self._hint = segment
                 yield candidate
             else:
-                rest.append((ranks.get(value[_NUMBER_AT:_ORDER_AT], 0), candidate))
+                rest.append((ranks.get(number, 0), candidate))
 
     def find_numbered(self, key: bytes) -> list[Numbered]:
         """Every realization, without duplicates, in no order: for plain names. All segments are asked."""
-        found: dict[bytes, tuple[int, Segment, bytes]] = {}
+        found: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
         for segment, value in self._values(key):
-            order = int.from_bytes(value[_ORDER_AT:_CONTENT_AT], "little")
-            known = found.get(value[:_ORDER_AT])
+            module_id, offset, number, order, content = runtime.function_entry(value)
+            known = found.get((module_id, offset, number))
             if known is None or known[0] < order:
-                found[value[:_ORDER_AT]] = order, segment, value
+                found[module_id, offset, number] = order, segment, content
                 self._hint = segment
         rows = []
-        for order, segment, value in found.values():
-            number = value[_NUMBER_AT:_ORDER_AT]
+        for (module_id, offset, number), (order, segment, content) in found.items():
             if number not in self._ranks:
                 self._look_for_native(segment, number)
-            offset = int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
-            rows.append((order, self._rank(segment, number), value[:DIGEST_SIZE], offset, value[_CONTENT_AT:]))
+            rows.append((order, self._rank(segment, number), module_id, offset, content))
         return rows
 
     def _values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
@@ -481,20 +449,21 @@ class Index:
             reraise_interrupt(failure)
         return {}
 
-    def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[tuple[int, int, bytes, int, int, bytes, bytes]]:
+    def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[Trusted]:
         """The entries of a module that were made while its file had this status.
 
         Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that
         answered last is asked first: a module's entries are published and merged together. Only what users whose stamps are believed
         have written.
         """
-        stamp = Stamp.packed(status)
+        stamp = _stamp(status)
         hint = self._hint
         order = self.segments if hint is None else (hint, *[other for other in self.segments if other is not hint])
         for segment in order:
             for value in self.look_up(segment, module_id, modules=True) or ():
-                if value.startswith(stamp) and (self.vouching is None or segment.owner in self.vouching):
-                    yield TRUSTED.unpack_from(value, STAMP_SIZE)
+                made, fields = runtime.module_entry(value)
+                if made == stamp and (self.vouching is None or segment.owner in self.vouching):
+                    yield fields
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
         """The values of a segment under a key; None where the segment has been removed."""

@@ -20,10 +20,8 @@ are checked against the payload before they size anything.
 from __future__ import annotations
 
 from _struct import Struct  # what `struct` re-exports: a file less to read
-from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N812 - a class
 
-from compcache.digest import check
-from compcache.errors import FormatError
+from compcache.native import runtime
 from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
@@ -61,18 +59,12 @@ __all__ = [
 
 FRAME = Struct("<I8s")
 FUNCTION_HEAD = Struct("<cIII8sIII")
-_FIRST_READ = 512
-_MAX_FRAME = 1 << 26
-_PLACE_SIZE = 16
-_LINK_TYPE_SIZE = 12
-_NUMBER = Struct("<I").unpack_from
-_TWO_NUMBERS = Struct("<II").unpack_from
 NO_ENTRY = 0xFFFFFFFF
 #: The slot of an import that the linker has left places for.
 NO_SLOT = 0xFFFFFFFF
-#: The kind of a global record that is no variable: its slot numbers the function that runs the module's constructors.
+#: The kind of a global record that is not a variable: its slot has the number of the function that runs the module's constructors.
 STARTUP = "startup"
-#: What the signature of a symbol begins with that other modules can import and nobody can call: a variable, a hidden function.
+#: The beginning of signatures of symbols that can be imported and not called: variables, hidden functions.
 LINK_ONLY = "= "
 #: The same of a variable that is its module's alone, and not merged with others of its name.
 VARIABLE = "= variable "
@@ -86,7 +78,7 @@ WEAK = "= merged variable (weak) "
 IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
 #: In place of these: a maker of the module is known to have made wrong code (`compcache.formats.known_faults`).
 SUSPECT = 5
-#: Set in the offsets that the index has of functions of linked closures (`compcache.formats.linked`): nobody else meets these.
+#: Set in the offsets that the index has of functions of linked closures (`compcache.formats.linked`); other look-ups skip these.
 LINKED = 1 << 31
 #: Of these, those that the native runtime maps out of the module's own file.
 MAPPED_IN_PLACE = frozenset((IMAGE_SHARED,))
@@ -166,82 +158,19 @@ class NeedsRecord(Record):
 
 def decode_function(payload: bytes) -> FunctionRecord:
     """The function record in `payload`, or FormatError."""
-    start = FUNCTION_HEAD.size
-    if len(payload) < start:
-        raise FormatError("a function record is truncated")
-    kind, function, entry, needs, target, *sizes = FUNCTION_HEAD.unpack_from(payload)
-    first = start + sizes[0]
-    second = first + sizes[1]
-    end = second + sizes[2]
-    if kind != FUNCTION or len(payload) not in (end, end + _LINK_TYPE_SIZE):
-        raise FormatError("a function record is damaged")
-    parts = payload[start:first], payload[first:second], payload[second:end]
-    try:
-        name, symbol, signature = [part.decode("utf-8", "surrogatepass") for part in parts]
-    except UnicodeDecodeError:
-        raise FormatError("a function record holds a text that is not UTF-8") from None
-    return FunctionRecord(name, symbol, signature, target, function, entry, needs, payload[end:])
+    return FunctionRecord(*runtime.function_record(payload))
 
 
 def decode_needs(payload: bytes) -> NeedsRecord:
     """The needs record in `payload`, or FormatError."""
-    if payload[:1] != NEEDS:
-        raise FormatError(f"a needs record has the type {payload[:1]!r}")
-    try:
-        return _decode_needs(payload)
-    except UnicodeDecodeError:
-        raise FormatError("a needs record holds a text that is not UTF-8") from None
-    except StructError:
-        raise FormatError("a needs record is truncated") from None
+    return NeedsRecord(*runtime.needs_record(payload))
 
 
-def _decode_needs(payload: bytes) -> NeedsRecord:
-    """Not by `_Reader`, which takes twice as long: a load of many modules reads a record for each function."""
-    (count,), at = _NUMBER(payload, 1), 5
-    imports = []
-    for _ in range(count):
-        slot, size = _TWO_NUMBERS(payload, at)
-        start = at + 8
-        at = start + size
-        imports.append((slot, payload[start:at].decode("utf-8", "surrogatepass")))
-    globals_, at = _numbers(payload, at)
-    children, at = _numbers(payload, at)
-    natives, at = _blobs(payload, at + 4, *_NUMBER(payload, at))
-    places, at = _blobs(payload, at, count) if at != len(payload) else ([], at)
-    first, at = at, at + _LINK_TYPE_SIZE * count if at != len(payload) else at
-    if at != len(payload):
-        raise FormatError(f"a needs record is {'truncated' if at > len(payload) else 'longer than its fields'}")
-    if [place for place in places if len(place) % _PLACE_SIZE]:
-        raise FormatError("a needs record holds half a place")
-    texts = tuple([native.decode("utf-8", "surrogatepass") for native in natives])
-    types = [payload[start : start + _LINK_TYPE_SIZE] for start in range(first, at, _LINK_TYPE_SIZE)] if first != at else ()
-    return NeedsRecord(tuple(imports), globals_, texts, children, tuple(places), tuple(types))
-
-
-def _numbers(payload: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """Integers behind their number, and the offset behind them."""
-    (count,) = _NUMBER(payload, at)
-    end = at + 4 + 4 * count
-    if end > len(payload):
-        raise FormatError("a needs record is truncated")
-    return Struct(f"<{count}I").unpack_from(payload, at + 4) if count else (), end
-
-
-def _blobs(payload: bytes, at: int, count: int) -> tuple[list[bytes], int]:
-    """Bytes behind their length, so many times, and the offset behind them."""
-    found = []
-    for _ in range(count):
-        (size,) = _NUMBER(payload, at)
-        at += 4 + size
-        found.append(payload[at - size : at])
-    return found, at
-
-
-def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int, key: bytes) -> bytes:
+def read_frame(read: Callable[[int, int], bytes] | bytes, offset: int, limit: int, key: bytes) -> bytes:
     """The verified payload of a frame.
 
     Args:
-        read: gives (offset, size) bytes of the records section.
+        read: the records section, or what gives (offset, size) bytes of it.
         offset: where the frame is in it.
         limit: the size of the section.
         key: the module's key, which does not matter for the module record.
@@ -249,16 +178,5 @@ def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int, key: 
     Raises:
         FormatError: the frame does not exist or is damaged.
     """
-    data = read(offset, min(_FIRST_READ, limit - offset)) if 0 <= offset < limit else b""
-    if len(data) < FRAME.size:
-        raise FormatError(f"no record at offset {offset}")
-    length, expected = FRAME.unpack_from(data)
-    end = FRAME.size + length
-    if length > _MAX_FRAME or offset + end > limit:
-        raise FormatError(f"the record at offset {offset} is damaged")
-    if len(data) < end:
-        data += read(offset + len(data), end - len(data))
-    payload = data[FRAME.size : end]
-    if len(payload) != length or check(payload, offset, key if offset else b"") != expected:
-        raise FormatError(f"the record at offset {offset} is damaged")
+    payload: bytes = runtime.read_frame(read, offset, limit, key)
     return payload

@@ -10,161 +10,50 @@ Keys are digests, hence uniform: the top `bits` bits of a key number its bucket,
 entries. Each bucket carries its own checksum, so that a look-up verifies what it reads without reading the
 rest. Several entries may have the same key.
 
+It is read by the native runtime (`hit/native/formats.c`).
+
 Limitations: at most 2**32 entries; an entry is at least a key; keys that are not uniform make long buckets, of
 which none can have more than 64 MiB.
 """
 
 from __future__ import annotations
 
-from _struct import Struct  # what `struct` re-exports: a file less to read
-
-from compcache.digest import CHECK_SIZE, KEY_SIZE, check
-from compcache.errors import FormatError
+from compcache.native import runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    Read = Callable[[int, int], bytes]
+    class Table:
+        """A table in a source, from `base` on.
 
-__all__ = ["HEADER_SIZE", "Table", "encode_table", "table_size"]
-
-_MAGIC = b"CCTABLE1"
-_HEADER = Struct("<8sIIQ")
-_BUCKET = Struct("<Q8s")
-_BUCKET_SIZE = _BUCKET.size
-HEADER_SIZE = _HEADER.size + CHECK_SIZE
-_PER_BUCKET = 16
-_MAX_BITS = 24
-_MAX_COUNT = 1 << 32
-_MAX_WIDTH = 1 << 12
-_MAX_BUCKET_SIZE = 1 << 26
-
-
-def encode_table(entries: Iterable[bytes], width: int) -> bytes:
-    """The bytes of a table of entries of `width` bytes, sorted and without duplicates, one or more in a piece."""
-    content = b"".join(entries)
-    count = len(content) // width
-    bits = min(max((count // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
-    header = _HEADER.pack(_MAGIC, width, bits, count)
-    shift = 32 - bits
-    ends = [0] * (1 << bits)
-    for (first,) in Struct(f">I{width - 4}x").iter_unpack(content):
-        ends[first >> shift] += 1
-    buckets = []
-    start = 0
-    for number, size in enumerate(ends):
-        end = start + size
-        buckets.append(_BUCKET.pack(end, check(content[start * width : end * width], number)))
-        start = end
-    return b"".join([header, check(header), *buckets, content])
-
-
-def table_size(header: bytes) -> int:
-    """How many bytes the table that starts with `header` has.
-
-    Raises:
-        FormatError: these bytes are not the header of a table.
-    """
-    width, bits, count = _parse_header(header)
-    return HEADER_SIZE + (_BUCKET_SIZE << bits) + width * count
-
-
-def _parse_header(header: bytes) -> tuple[int, int, int]:
-    if len(header) < HEADER_SIZE or check(header[: _HEADER.size]) != header[_HEADER.size : HEADER_SIZE]:
-        raise FormatError("the header of an index table is damaged")
-    magic, width, bits, count = _HEADER.unpack_from(header)
-    if magic != _MAGIC or not KEY_SIZE <= width <= _MAX_WIDTH or bits > _MAX_BITS or count > _MAX_COUNT:
-        raise FormatError(f"this is not an index table of a known version: {magic!r}")
-    return width, bits, count
-
-
-class Table:
-    """A table behind `read(offset, size)`, which returns what it can of those bytes.
-
-    Args:
-        read: gives the bytes, from a file or from memory.
-        base: where in them the table starts.
-        constant: the bytes cannot change; then a bucket is verified once, not at every look-up.
-    """
-
-    __slots__ = ("_base", "_bits", "_origin", "_read", "_verified", "count", "size", "width")
-
-    def __init__(self, read: Read, base: int = 0, *, constant: bool = False) -> None:
-        header = read(base, HEADER_SIZE)
-        self.width, self._bits, self.count = _parse_header(header)
-        self._read = read
-        self._base = base
-        self._origin = base + HEADER_SIZE + (_BUCKET_SIZE << self._bits)
-        self._verified: dict[int, bytes] | None = {} if constant else None
-        self.size = table_size(header)
-
-    def find(self, key: bytes) -> list[bytes]:
-        """The entries with this key, without the key, in their order.
-
-        Raises:
-            FormatError: the bucket that would hold them is damaged.
+        The source is bytes, of which each bucket is verified once, or a function that gives (offset, size) bytes, or what there is of
+        these; then each look-up verifies what it reads. All methods raise `FormatError` where that is damaged.
         """
-        number = int.from_bytes(key[:4], "big") >> (32 - self._bits)
-        verified = self._verified
-        if verified is None:
-            bucket = self._bucket(number)
-        elif number in verified:
-            bucket = verified[number]
-        else:
-            bucket = verified[number] = self._bucket(number)
-        at = bucket.find(key)
-        if at < 0:
-            return []
-        found = []
-        width = self.width
-        while at >= 0:
-            if at % width == 0:
-                found.append(bucket[at + KEY_SIZE : at + width])
-            at = bucket.find(key, at + 1)
-        return found
 
-    def _bucket(self, number: int) -> bytes:
-        """The entries of one bucket, verified."""
-        first = self._base + HEADER_SIZE + number * _BUCKET_SIZE
-        if number:
-            ends = self._read(first - _BUCKET_SIZE, 2 * _BUCKET_SIZE)
-            start = int.from_bytes(ends[:8], "little")
-            ends = ends[_BUCKET_SIZE:]
-        else:
-            ends = self._read(first, _BUCKET_SIZE)
-            start = 0
-        if len(ends) != _BUCKET_SIZE:
-            raise FormatError("an index table is truncated")
-        end, expected = _BUCKET.unpack(ends)
-        if not start <= end <= self.count:
-            raise FormatError("a bucket of an index table is damaged")
-        size = (end - start) * self.width
-        if size > _MAX_BUCKET_SIZE:
-            raise FormatError("a bucket of an index table is larger than any can be")
-        data = self._read(self._origin + start * self.width, size)
-        if len(data) != size or check(data, number) != expected:
-            raise FormatError("a bucket of an index table is damaged")
-        return data
+        width: int  # bytes of an entry
+        bits: int
+        count: int  # of entries
+        size: int  # bytes of the table
 
-    def entries(self) -> Iterator[bytes]:
-        """Every entry with its key, in order, each bucket verified before its first entry."""
-        for number in range(1 << self._bits):
-            yield from self._split(self._bucket(number))
+        def __init__(self, source: Callable[[int, int], bytes] | bytes, base: int = 0, /) -> None: ...
 
-    def entries_of_range(self, number: int, bits: int) -> list[bytes]:
-        """The entries, with their keys and in order, whose first `bits` bits (32 at most) are this number.
+        def find(self, key: bytes, /) -> list[bytes]:
+            """The entries with this key, without the key, in their order."""
 
-        Raises:
-            FormatError: a bucket that holds some of them is damaged.
-        """
-        if bits > self._bits:
-            bucket = self._split(self._bucket(number >> (bits - self._bits)))
-            return [entry for entry in bucket if int.from_bytes(entry[:4], "big") >> (32 - bits) == number]
-        shift = self._bits - bits
-        buckets = range(number << shift, (number + 1) << shift)
-        return self._split(b"".join(map(self._bucket, buckets)))
+        def bucket_entries(self, number: int, /) -> list[bytes]:
+            """The entries of one bucket, with their keys."""
 
-    def _split(self, data: bytes) -> list[bytes]:
-        width = self.width
-        return [data[at : at + width] for at in range(0, len(data), width)]
+        def entries_of_range(self, number: int, bits: int, /) -> list[bytes]:
+            """The entries, with their keys and in order, whose first `bits` bits (32 at most) are this number."""
+
+else:
+    Table = runtime.Table
+
+__all__ = ["Table", "all_entries"]
+
+
+def all_entries(table: Table) -> Iterator[bytes]:
+    """Every entry of a table with its key, in order, each bucket verified before its first entry. Raises FormatError."""
+    for number in range(1 << table.bits):
+        yield from table.bucket_entries(number)

@@ -59,6 +59,9 @@ _HOMES = {
 def define(value: object) -> GlobalDefinition:
     """The definition that a plain value stands for; a definition stands for itself.
 
+    Args:
+        value: a number, a truth value, text, bytes, an object with a buffer, an object that a module holds, or a definition.
+
     Raises:
         GlobalValidationError: the value cannot be stored without pickle.
     """

@@ -34,7 +34,11 @@ def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) 
 
 @register
 class Bytes(GlobalDefinition):
-    """Bytes, followed by a NUL: a pointer, a pointer and their number, or the bytes in place."""
+    """Bytes, followed by a NUL: a pointer, a pointer and their number, or the bytes in place.
+
+    Args:
+        value: the bytes, without the NUL.
+    """
 
     __slots__ = ("value",)
     value: bytes
@@ -53,7 +57,11 @@ class Bytes(GlobalDefinition):
 
 @register
 class Text(GlobalDefinition):
-    """A text as UTF-8, followed by a NUL; the length counts bytes."""
+    """A text as UTF-8, followed by a NUL; the length counts bytes.
+
+    Args:
+        value: the text.
+    """
 
     __slots__ = ("value",)
     value: str
@@ -77,6 +85,10 @@ class Buffer(GlobalDefinition):
 
     Every load decodes its own copy, which the code may change. In the place of an array it has the array's elements: their type and number
     are compared when the module is added.
+
+    Args:
+        data: the elements, in C order.
+        format: their type, in the format of `struct`.
     """
 
     __slots__ = ("data", "format")
@@ -86,7 +98,11 @@ class Buffer(GlobalDefinition):
 
     @classmethod
     def of(cls, exporter: Any) -> Buffer:
-        """The content of any object with a buffer, in C order, as it is now."""
+        """A snapshot of the content of an object with a buffer, in C order.
+
+        Args:
+            exporter: bytes, an array of NumPy or of `array`, a `memoryview`: any shape, any element type that `struct` knows.
+        """
         with memoryview(exporter) as view:
             return cls(view.tobytes(), view.format)
 

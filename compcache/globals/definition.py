@@ -61,10 +61,12 @@ _HOMES = {
 
 
 class Storage(Record):
-    """The storage of a global variable, read off its LLVM type: a form and a size in bytes.
+    """The storage of a global variable, read off its LLVM type.
 
-    Forms: "int", "float", "pointer"; "span" (`{ptr, i64}`: address and length) and "inline" (an array or
-    struct that receives the bytes themselves).
+    Args:
+        form: "int", "float", "pointer"; "span" (``{ptr, i64}``: address and length) or "inline" (an array or struct that receives
+            the bytes themselves).
+        size: in bytes.
     """
 
     __slots__ = ("form", "size")
@@ -96,11 +98,19 @@ class GlobalDefinition(Record):
 
     @classmethod
     def decode(cls, payload: bytes) -> GlobalDefinition:
-        """The definition in `payload`; any exception means that the payload is malformed."""
+        """The definition in `payload`; any exception means that the payload is malformed.
+
+        Args:
+            payload: what `encode` returned, perhaps in another version of the class, or damaged.
+        """
         raise NotImplementedError
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """The bytes for the storage, exactly `storage.size`, and what to keep alive beside them.
+
+        Args:
+            storage: the form and the size of the variable.
+            context: what may be asked for while loading.
 
         Raises:
             GlobalValidationError: the value is not what it was, or does not fit the storage.
@@ -108,7 +118,12 @@ class GlobalDefinition(Record):
         raise NotImplementedError
 
     def is_same(self, known: object, found: object) -> bool:
-        """Whether two of the objects that `load` keeps are one, though they have two addresses: then the first one stays."""
+        """Whether two of the objects that `load` keeps are one, though they have two addresses: then the first one stays.
+
+        Args:
+            known: the object of the first load.
+            found: that of this load.
+        """
         return False
 
 
@@ -133,6 +148,10 @@ def known_kinds() -> tuple[str, ...]:
 
 def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
     """The definition of a stored global.
+
+    Args:
+        kind: the name of its class.
+        payload: what the definition's `encode` returned.
 
     Raises:
         GlobalValidationError: the kind is not registered in this process, or the payload is malformed.

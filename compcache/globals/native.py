@@ -16,6 +16,10 @@ class NativeSymbol(GlobalDefinition):
     """The address of a native symbol of the process, or of a shared library that is loaded for it.
 
     It serves for external globals and for functions that the module declares.
+
+    Args:
+        name: the symbol.
+        library: the shared library that has it; None for the process.
     """
 
     __slots__ = ("name", "library")

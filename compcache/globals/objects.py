@@ -86,7 +86,12 @@ def _is_one(found: object, value: object) -> bool:
 
 @register
 class PythonObject(GlobalDefinition):
-    """The object that a module holds under a dotted name: a `PyObject *`, kept alive with the code."""
+    """The object that a module holds under a dotted name: a `PyObject *`, kept alive with the code.
+
+    Args:
+        module: the module.
+        qualname: the object's name in it, with dots.
+    """
 
     __slots__ = ("module", "qualname")
     module: str
@@ -97,6 +102,9 @@ class PythonObject(GlobalDefinition):
     @classmethod
     def of(cls, value: object) -> GlobalDefinition:
         """The definition by which `value` will be found again.
+
+        Args:
+            value: an object that a module holds: a function, a class, a constant.
 
         Raises:
             GlobalValidationError: it has no such name.
@@ -120,14 +128,26 @@ class PythonObject(GlobalDefinition):
 
 @register
 class ObjectIdentity(PythonObject):
-    """The identity (`id`) of the object of this name, for code that compares but does not use it."""
+    """The identity (`id`) of the object of this name, for code that compares but does not use it.
+
+    Args:
+        module: the module.
+        qualname: the object's name in it.
+    """
 
     __slots__ = ("module", "qualname")  # `Record` reads the fields of a class off its own slots
     kind = "identity"
 
     @classmethod
     def of(cls, value: object) -> GlobalDefinition:
-        """See `PythonObject.of`. Methods of classes have no identity: each look-up makes another object."""
+        """The definition by which `value` will be found again; methods of classes have no identity: each look-up makes another object.
+
+        Args:
+            value: an object that a module holds.
+
+        Raises:
+            GlobalValidationError: it has no such name, or no identity.
+        """
         module, qualname = _name_of(value)
         if _find(module, qualname) is not value:
             raise invalid(f"{module}:{qualname} is another object each time that it is looked up, and has no identity to compare")
@@ -136,9 +156,13 @@ class ObjectIdentity(PythonObject):
 
 @register
 class DictMember(GlobalDefinition):
-    """The value under `key` (str, int or bytes) in a dict of this name; its type is checked at every load.
+    """The value under a key in a dict that a module holds; its type is checked at every load.
 
-    `expected` names the type as ``module:qualname``; pass the class itself to `DictMember.of`.
+    Args:
+        module: the module.
+        qualname: the dict's name in it.
+        key: the key.
+        expected: the type, as ``module:qualname``; `DictMember.of` takes the class itself.
     """
 
     __slots__ = ("module", "qualname", "key", "expected")
@@ -151,7 +175,14 @@ class DictMember(GlobalDefinition):
 
     @classmethod
     def of(cls, module: str, qualname: str, key: str | int | bytes, expected: type) -> DictMember:
-        """The definition with the expected type given as a class."""
+        """The definition with the expected type given as a class.
+
+        Args:
+            module: the module that holds the dict.
+            qualname: the dict's name in it.
+            key: the key.
+            expected: the class of the value.
+        """
         return cls(module, qualname, key, f"{expected.__module__}:{expected.__qualname__}")
 
     def encode(self) -> bytes:

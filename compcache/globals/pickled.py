@@ -18,6 +18,9 @@ class Pickled(GlobalDefinition):
     """Any picklable object, for caches that are opened with `allow_pickle=True`; `Pickled.of(value)` makes one.
 
     Reading a pickle runs what its writer wanted. Every load decodes an object of its own.
+
+    Args:
+        data: the pickle.
     """
 
     __slots__ = ("data",)
@@ -36,7 +39,10 @@ class Pickled(GlobalDefinition):
 
     @classmethod
     def of(cls, value: object) -> Pickled:
-        """The definition of `value` as it is now.
+        """The definition of `value`, pickled now.
+
+        Args:
+            value: any object that can be pickled.
 
         Raises:
             GlobalValidationError: it cannot be pickled.

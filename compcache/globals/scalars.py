@@ -19,7 +19,11 @@ _F64 = Struct("<d")
 
 @register
 class Integer(GlobalDefinition):
-    """An integer, for storage of any integer or floating-point type that can hold it."""
+    """An integer, for storage of any integer or floating-point type that can hold it.
+
+    Args:
+        value: the number.
+    """
 
     __slots__ = ("value",)
     value: int
@@ -44,7 +48,11 @@ class Integer(GlobalDefinition):
 
 @register
 class Boolean(GlobalDefinition):
-    """A truth value, stored as 0 or 1 in an integer."""
+    """A truth value, stored as 0 or 1 in an integer.
+
+    Args:
+        value: the truth value.
+    """
 
     __slots__ = ("value",)
     value: bool
@@ -63,7 +71,11 @@ class Boolean(GlobalDefinition):
 
 @register
 class Float(GlobalDefinition):
-    """A floating-point number, for `float` or `double` storage."""
+    """A floating-point number, for `float` or `double` storage.
+
+    Args:
+        value: the number.
+    """
 
     __slots__ = ("value",)
     value: float

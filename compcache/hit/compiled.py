@@ -21,6 +21,10 @@ class CompiledFunctions(_Functions):
     """The functions of a source: ``kernels["scale"]``, or ``kernels.scale`` where mappings have no method of that name.
 
     A function is loaded when it is first asked for, and kept.
+
+    Args:
+        names: the func_name of each plain name.
+        load: returns the call target of a func_name.
     """
 
     __slots__ = ("_held", "_load", "_names")

@@ -32,6 +32,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
+from compcache.settings import is_on, setting
 from compcache.store import CLOSURES, is_ordered
 
 TYPE_CHECKING = False
@@ -52,8 +53,12 @@ __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
 #: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
 _MOST_FILES = 64
-#: Of how many modules a closure is that a load keeps for the next process.
+#: Closures of fewer modules are not remembered for the next process.
 _FEWEST_PLANNED = 3
+
+#: 1: images are mapped out of their files wherever these are, 0: nowhere; else by the kind of their file system (`native/places.c`).
+MAP_VARIABLE = "COMPCACHE_MAP_FILES"
+_BY_FILE_SYSTEM = 2
 
 _lock: Any = RLock()
 _mapping = RLock()
@@ -66,10 +71,11 @@ class LoadedModule:
 
     `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
     image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
-    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run.
+    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run. `file` is kept of
+    linked closures.
     """
 
-    __slots__ = ("__weakref__", "committed", "finish", "image", "module_id", "size", "slots", "started")
+    __slots__ = ("__weakref__", "committed", "file", "finish", "image", "module_id", "size", "slots", "started")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
@@ -79,6 +85,7 @@ class LoadedModule:
         self.started = False
         self.finish: Callable[[], None] | None = None
         self.slots: dict[int | str, object] = {}
+        self.file: ModuleFile | None = None
 
     def keep_order(self) -> None:
         """Call `finish` before anything that the destructors may use goes."""
@@ -189,6 +196,7 @@ class Loader:
         "closed",
         "decoded",
         "linked",
+        "maps_files",
         "merged",
         "opened",
         "providers",
@@ -199,6 +207,7 @@ class Loader:
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
         self.store = store
         self.allow_pickle = allow_pickle
+        self.maps_files = is_on(MAP_VARIABLE) if setting(MAP_VARIABLE) else _BY_FILE_SYSTEM
         store.listener = ref(self)
         #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
@@ -288,6 +297,7 @@ class Loader:
                 and len(sources) >= _FEWEST_PLANNED
                 and not plan.has_errors
                 and chosen[func_name] is root
+                and (self.linked is None or self.linked.may_be_planned(root, chosen))
             ):
                 self._remember_closure(root, offset, chosen)
             return target
@@ -311,7 +321,7 @@ class Loader:
         return None, 0, None
 
     def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
-        """Prepare a realization that needs no other module, the usual case, which takes no plan; False where it needs one.
+        """Prepare a realization that needs no other module, the usual case, which takes no plan; return False where it needs one.
 
         Raises one of the errors that rule it out.
         """
@@ -358,24 +368,28 @@ class Loader:
         # All that have a name of content have the same. `again` is that of `Store.find`.
         if is_ordered(func_name):
             found = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
-            yield from self._unmarked(found)
+            yield from self._unmarked(func_name, found)
             return
         later = []
-        for candidate in self._unmarked(self.store.find(func_name, linked=linked)):
+        for candidate in self._unmarked(func_name, self.store.find(func_name, linked=linked)):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 later.append(candidate)
         yield from later
 
-    def _unmarked(self, found: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
         for module_id, offset in found:
-            if offset >= LINKED and self.linked is None:
+            if self.linked is None:
+                if offset < LINKED:
+                    yield module_id, offset
+                    continue
                 from compcache.hit.closures.linked import LinkedClosures
 
                 self.linked = LinkedClosures(self, (Choice, Source, Sources))
-            if offset < LINKED or self.linked.holds(module_id):  # type: ignore[union-attr] # made above
-                yield module_id, offset & ~LINKED
+            admitted = self.linked.admitted(func_name, module_id, offset)
+            if admitted is not None:
+                yield admitted
 
     def _loaded(self, module_id: bytes) -> LoadedModule | None:
         known = self._mine.get(module_id)
@@ -383,13 +397,13 @@ class Loader:
         return module if module is not None and module.image is not None else None
 
     def is_loaded(self, module_id: bytes) -> bool:
-        """Whether this loader has mapped a module, and somebody uses it."""
-        return self._loaded(module_id) is not None
+        """Whether this loader has mapped a module that somebody uses."""
+        return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Read the record of a realization. Raises one of the errors that rule it out.
 
-        `sources` has the modules that this load has opened; who started the load releases them.
+        `sources` has the modules that this load has opened; the caller releases them.
         """
         source = self.open_source(module_id, sources)
         try:
@@ -412,7 +426,7 @@ class Loader:
         if several and several % _MOST_FILES == 0:
             for source in sources.values():
                 source.suspend()
-        file = self.store.open_module(module_id, entry=entry)
+        file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id, entry=entry)
         try:
             self.require_usable(file)
             source = Source(file, self._loaded(module_id))
@@ -493,7 +507,7 @@ class Loader:
     # ---------------------------------------------------------------- prepare
 
     def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
-        """Map images and decode globals; False where a chosen realization turned out to be unusable."""
+        """Map images and decode globals; return False where a chosen realization turned out to be unusable."""
         for name, choice in chosen.items():
             try:
                 self.provide(choice.source)
@@ -517,7 +531,7 @@ class Loader:
                 start_modules(self, chosen)
 
     def mapping(self) -> Any:
-        """The lock of who maps images and runs constructors."""
+        """The lock for mapping images and running constructors."""
         return _Impatient() if _lock._is_owned() else _mapping
 
     def provide(self, source: Source) -> None:
@@ -561,12 +575,12 @@ class Loader:
 
     def _map_file(self, file: ModuleFile) -> Any:
         """The image, mapped from the open file; None where its kind is not mapped so, this process has it mapped,
-        or it cannot be mapped.
+        or it cannot be mapped, or not safely.
         """
         if file.flags not in MAPPED_IN_PLACE:
             return None
         try:
-            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size)
+            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size, self.maps_files)
         except OSError as error:
             reraise_interrupt(error)
             return None  # a noexec mount
@@ -584,13 +598,15 @@ class Loader:
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, *, chosen_by: Accept | None) -> TypedCallTarget | None:
-        """Fill slots and tables; None where another thread has loaded one of the modules anew meanwhile.
+        """Fill slots and tables; return None where another thread has loaded one of the modules anew meanwhile.
 
         A target that is there already is returned, unless somebody has `chosen_by` more than the name.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
         modules = {c.module_id: c.loaded for c in chosen.values()}
+        if self.linked:
+            self.linked.keep_files(chosen)
         with _lock:
             done = False
             while not done:  # again where what interrupts this thread has changed the tables meanwhile
@@ -635,6 +651,8 @@ class Loader:
 
             if not have_providers(self, chosen):
                 return False
+        if self.linked and not self.linked.agree(chosen):
+            return False
         return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
@@ -720,7 +738,7 @@ class Loader:
         del gone  # here if this was the last reference: destructors may do anything
 
     def invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
-        """Invalidate call targets, with `_lock`; those that were valid."""
+        """Invalidate call targets, holding `_lock`; return those that were valid."""
         self.changed = None
         gone = []
         for key, weak in [*self._by_link.items(), *self._ended.items()]:
@@ -746,12 +764,12 @@ class Loader:
         return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_modules(self) -> list[LoadedModule]:
-        """The modules that this loader has loaded and that are still referenced."""
+        """The modules that this loader has loaded and somebody uses."""
         modules = [self._loaded(module_id) for module_id in list(self._mine)]
         return [module for module in modules if module is not None]
 
     def loaded_targets(self) -> list[TypedCallTarget]:
-        """The valid call targets that this loader returned and that are still referenced."""
+        """The valid call targets that this loader returned and somebody has."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
 

@@ -18,18 +18,20 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Segment
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, SUSPECT, VARIABLE, WEAK
-from compcache.formats.table import Table
+from compcache.formats.table import all_entries
 from compcache.hit.needs import read_needs, read_records
 from compcache.store import is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from compcache.errors import LinkError
     from compcache.formats.host import Processor
     from compcache.formats.index import Index
     from compcache.formats.manifest import FunctionRecord
+    from compcache.formats.table import Table
     from compcache.hit.loader import Choice, Loader, Source, Sources
     from compcache.store import ModuleFile, Store
 
@@ -77,7 +79,7 @@ def list_records(loader: Loader, source: Source, sources: Sources) -> None:
         _gather(loader.store.index)
 
 
-class _SmallTables(Table):
+class _SmallTables:
     """The entries of several tables, verified."""
 
     __slots__ = ("_entries",)
@@ -87,11 +89,11 @@ class _SmallTables(Table):
 
     def add(self, table: Table) -> None:
         """Add all entries of a table."""
-        for entry in table.entries():
+        for entry in all_entries(table):
             self._entries.setdefault(entry[:KEY_SIZE], []).append(entry[KEY_SIZE:])
 
     def find(self, key: bytes) -> list[bytes]:
-        """See `Table.find`."""
+        """See `compcache.formats.table.Table`."""
         return self._entries.get(key, [])
 
 
@@ -102,7 +104,8 @@ class _SmallSegments(Segment):
 
     def __init__(self, index: Index, segments: list[Segment]) -> None:
         super().__init__(index, "")
-        functions, modules = self._tables = _SmallTables(), _SmallTables()
+        functions, modules = _SmallTables(), _SmallTables()
+        self._tables: Any = functions, modules
         self._texts = {}
         owners = {segment.owner for segment in segments}
         self.owner = owners.pop() if len(owners) == 1 else -1
@@ -184,6 +187,8 @@ class Plan:
             self._choose_pending()
             chosen = self._reachable()
             conflict = self._find_second_provider(chosen)
+            if conflict is None and self._loader.linked is not None:
+                conflict = self._loader.linked.second_home(chosen)
             if conflict is None:
                 return chosen
             self.reject(*conflict)
@@ -271,7 +276,7 @@ class Plan:
         self._exhaust(name, node)
 
     def _exhaust(self, name: str, node: _Node) -> None:
-        """All realizations of a function were tried: who imports it is bound to its stub, or fails."""
+        """All realizations of a function were tried: importers are bound to its stub, or fail."""
         if name == self._root:
             raise self._root_error(node)
         if isinstance(node.error, IncompatibleTargetError):
@@ -314,7 +319,7 @@ class Plan:
         return node
 
     def _set_apart(self, name: str, use: bytes, user: Choice, kind: bytes) -> _Node:
-        """The node of those who expect another type of a function than the one that was chosen for others."""
+        """The node for importers that expect another type of a function than others do."""
         node = self._nodes[name]
         node.uses.pop(use, None)
         key = self._apart[name, use] = f"{name}{_APART}{len(self._apart)}"
@@ -329,7 +334,7 @@ class Plan:
         return self._apart.get((name, kind[:_DIGEST]), name)
 
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
-        """Check that a realization fits the first of those who use it; others that it does not fit get one of their own.
+        """Check that a realization fits the first of its users; users that it does not fit get another one.
 
         Raises:
             SignatureMismatchError: it does not.
@@ -587,8 +592,7 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
     compiled_by = decode_module(file.read_record(0)).llvm_version
     if version_numbers(compiled_by) < version_numbers(store.min_llvm):
         raise IncompatibleTargetError(
-            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache was opened to use none older than "
-            f"{store.min_llvm}",
+            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache takes none older than {store.min_llvm}",
             module_id=file.module_id.hex(),
         )
 

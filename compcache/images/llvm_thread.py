@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-__all__ = ["check_abandoned", "in_caller", "in_llvm_thread"]
+__all__ = ["check_abandoned", "in_caller", "in_llvm_thread", "time_spent"]
 
 _T = TypeVar("_T")
 #: LLVM's parser and its passes recurse. Only what is used of this takes memory.
@@ -57,6 +57,7 @@ class _Outcome(NamedTuple):
 
 class _Local(threading.local):
     errand: _Errand[Any] | None = None
+    spent = 0.0  # by LLVM threads for this one
 
 
 _here = _Local()
@@ -75,6 +76,11 @@ def in_llvm_thread(work: Callable[[], _T]) -> _T:
         return work()
     errand = _Errand(work)
     return errand.run()
+
+
+def time_spent() -> float:
+    """Seconds of processor time that this thread has used, and that LLVM threads have used for it."""
+    return time.thread_time() + _here.spent
 
 
 def in_caller(function: Callable[..., _T], *arguments: Any) -> _T:
@@ -102,6 +108,8 @@ class _Errand(Generic[_T]):
         self._answers: SimpleQueue[Any] = SimpleQueue()
         self._outcome = _Outcome(None, None)
         self._process = os.getpid()
+        self._caller = threading.get_ident()
+        self._spent = 0.0
         # A lock is left, by an exception too, without running any Python code that a handler could interrupt.
         self._waiting = threading.Lock()
         self.abandoned = False
@@ -113,6 +121,7 @@ class _Errand(Generic[_T]):
         with self._waiting:
             interrupt = self._start() or self._attend()
         outcome, self._outcome = self._outcome, _Outcome(None, None)
+        _here.spent += self._spent
         try:
             if interrupt is not None:
                 raise interrupt
@@ -123,7 +132,7 @@ class _Errand(Generic[_T]):
             del outcome, interrupt  # a traceback that refers to itself is left to the garbage collector
 
     def _start(self) -> BaseException | None:
-        """Start the work; what was raised meanwhile."""
+        """Start the work; return what was raised meanwhile."""
         is_starting = False
         try:
             with _stack_lock, _stack_size(_STACK_BYTES):
@@ -141,7 +150,7 @@ class _Errand(Generic[_T]):
         return None
 
     def _attend(self) -> BaseException | None:
-        """Do what the LLVM thread asks for until it has ended; what was raised meanwhile."""
+        """Do what the LLVM thread asks for until it has ended; return what was raised meanwhile."""
         interrupt: BaseException | None = None
         while True:
             try:
@@ -187,6 +196,8 @@ class _Errand(Generic[_T]):
         finally:
             _here.errand = outer
             _running.discard(self)
+            if threading.get_ident() != self._caller:
+                self._spent = time.thread_time()
             self._ended = True
             self._news.put(None)
 
@@ -261,5 +272,5 @@ def _is_inside_llvm() -> bool:
 
 
 def _forget_errands() -> None:
-    """A forked child has no other thread: nobody does what was to be done."""
+    """A forked child has no other thread: what was under way is forgotten."""
     _running.clear()

@@ -30,8 +30,19 @@ __all__ = [
 class Realization:
     """One stored copy of a function.
 
-    `size` is that of its module's file in bytes; `created` is in seconds since the epoch; `problem` says why
-    this host cannot use it, and is empty where it can.
+    Attributes:
+        func_name: the function.
+        link_name: the name of this copy, unique among all.
+        module_id: the module that holds it.
+        signature: its signature as text.
+        cpu: the processor that it is for, in LLVM's words.
+        features: what it requires of one, likewise.
+        llvm_version: the version of LLVM that compiled it.
+        image_kind: the kind of the module's image, like ``elf-shared``.
+        size: that of the module's file, in bytes.
+        created: when it was compiled, in seconds since the epoch.
+        loaded: whether this cache object has it in memory.
+        problem: why this host cannot use it; empty where it can.
     """
 
     func_name: str
@@ -49,8 +60,12 @@ class Realization:
 
 
 class Signer(NamedTuple):
-    """A name in the signatures of a module, and what a check says: trusted (by a key that is trusted here), wrong (such a key has that
-    name, and has not signed this), unknown (no key of that name is trusted here) or unchecked (without PyNaCl).
+    """A name in the signatures of a module, and what a check of it says.
+
+    Attributes:
+        name: the name.
+        status: trusted (by a key that is trusted here), wrong (such a key has that name, and has not signed this), unknown (no key
+            of that name is trusted here) or unchecked (without PyNaCl).
     """
 
     name: str
@@ -90,7 +105,13 @@ class Provenance(Shown):
 
 @dataclass(frozen=True, slots=True)
 class LoadedState:
-    """The contents of a cache object in memory: ids of modules, names of call targets, bytes of mapped images."""
+    """The contents of a cache object in memory.
+
+    Attributes:
+        modules: ids of modules.
+        targets: names of call targets.
+        bytes_mapped: the size of the mapped images, in bytes.
+    """
 
     modules: tuple[str, ...]
     targets: tuple[str, ...]
@@ -99,11 +120,29 @@ class LoadedState:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo(Shown):
-    """A cache directory as a whole: sizes in bytes, numbers of what is in it, and what would be used to fill it.
+    """A whole cache directory: its content, and what would compile for it.
 
-    `size` is that of the modules, which additions keep below `max_size` (None: no limit), `other_size` that of all other
-    files; `hits` and `misses` are of all processes since the statistics were zeroed. `other_formats` are the directories of
-    formats that this version does not use; `prune` with `stale` removes them.
+    Attributes:
+        directory: its path.
+        exists: whether it is there.
+        format: the version of its format.
+        other_formats: the directories of formats that this version does not use; `prune` with `stale` removes them.
+        modules: the number of modules.
+        functions: the number of names of functions.
+        realizations: the number of stored copies of functions.
+        size: that of the modules, in bytes.
+        max_size: what additions keep `size` below, in bytes; None: no limit.
+        other_size: that of all other files, in bytes.
+        hits: loads by all processes since the statistics were zeroed.
+        misses: requests that found nothing usable, likewise.
+        quarantined: the number of damaged files that were put aside.
+        linker: the linker that would be used; empty where none is needed or found.
+        loader: how images are loaded.
+        platform: architecture, operating system and kind of object files.
+        cpu: LLVM's name of this processor.
+        features: its features, in LLVM's words.
+        llvm_version: the version of LLVM that compiles here.
+        version: the version of compcache.
     """
 
     directory: str
@@ -149,11 +188,21 @@ class GlobalReport:
 class FunctionReport(Shown):
     """All that is known of one cached function.
 
-    `dependencies`, `globals` and `natives` are those of the realization in `module_id`, which is the one that a load
-    would choose; `identity` is what its builder said of it, `seconds` how long compiling its module took. `uses` are, for
-    each realization in the same order, how often it was loaded, and when last (0.0: never). `parts` are functions that were made for it
-    or for all of its label, `entries` the entries of data that require its modules, or have its name or its label. `provenance` is one
-    for each realization.
+    Attributes:
+        func_name: its name.
+        signature: its signature as text.
+        module_id: the module that a load would choose.
+        realizations: all stored copies.
+        dependencies: the functions that it uses, in `module_id`.
+        globals: the variables that a load fills, in `module_id`.
+        natives: the symbols of the process that it uses, in `module_id`.
+        has_code: whether the optimized code is kept, for `Cache.ir` and `Cache.asm`.
+        seconds: the processor time that compiling the module took.
+        identity: what its builder said of it: names and texts of components.
+        uses: for each realization, in the same order, how often it was loaded, and when last (0.0: never).
+        parts: functions that were made for it, or for all of its label.
+        entries: the entries of data that require its modules, or have its name or its label.
+        provenance: where each realization comes from.
     """
 
     func_name: str
@@ -191,7 +240,12 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class FunctionGraph(Shown):
-    """A dependency graph across modules: nodes, and edges as pairs of node numbers; roots come first."""
+    """A dependency graph across modules.
+
+    Attributes:
+        nodes: functions and variables, the ones asked for first.
+        edges: pairs of numbers of nodes: the user, and what it uses.
+    """
 
     nodes: tuple[GraphNode, ...]
     edges: tuple[tuple[int, int], ...]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.store import IsNear, Store
     from compcache.usage.module_files import Progress
 
-__all__ = ["Explanation", "Overload", "Variant", "Verdict", "explain"]
+__all__ = ["Explanation", "Overload", "Variant", "Verdict", "explain", "newest_of_label"]
 
 _MAX_COMPARED = 64
 _MAX_SHOWN = 5
@@ -36,10 +36,14 @@ _MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One realization: `reason` is empty where it can be loaded, else absent, cpu, damaged, dependency, global, ...
+    """Whether one realization can be loaded.
 
-    `message` says the same in words. `passed_over` are realizations of what it imports that are of another link type than it expects,
-    `inlined` functions of other modules whose code may be in it.
+    Attributes:
+        realization: which one.
+        reason: why not: absent, cpu, damaged, dependency, global and others; empty where it can.
+        message: the same in words.
+        passed_over: realizations of what it imports that are of another link type than it expects.
+        inlined: functions of other modules whose code may be in it.
     """
 
     realization: Realization
@@ -51,9 +55,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A stored function of the same label, and the components in which it differs from the one asked for.
+    """A stored function of the same label, or an older module of the same plain name, and what differs in the one asked for.
 
-    `differences` is None where one of the two was stored without an `Identity`.
+    Attributes:
+        func_name: its name.
+        module_id: its module.
+        created: when its file was written, in seconds since the epoch.
+        differences: the components that differ; None where one of the two was stored without an `Identity`.
     """
 
     func_name: str
@@ -67,25 +75,33 @@ class Overload:
     """A function that is stored for these types of arguments, ``kernels.total(int64)``, and whether its code can be loaded.
 
     Of several that are stored for the same types this is the latest. Whether it is what the source says now, only the
-    process that has the source can tell.
+    process that has the source can tell. `before` is the one that was stored before it for these types, if there is one.
     """
 
     label: str
     func_name: str
     hit: bool
     message: str
+    before: Variant | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Shown):
-    """Why a function is to be had or not.
+    """Why a function can be loaded, or not.
 
-    `hit` is whether a load succeeds now; `reason` and `message` say why not, as in `Verdict`; `verdicts` are all
-    realizations, and `variants` the stored functions of the same label, the most similar first. `refusals` tell why a
-    function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
-    `overloads` are there where the name is one without types, of a function that is stored for types of arguments: then
-    `hit` is whether one of these can be loaded. `remote` is what the remote store says now, None for a cache without one.
-    `separate` are variables that the function does not share with others of its module, which are used from another module.
+    Attributes:
+        func_name: the function that was asked for; where that was a label, the one that was stored last under it.
+        hit: whether a load succeeds now.
+        reason: why not, in one word as in `Verdict`; empty where it does.
+        message: the same in words.
+        verdicts: all realizations.
+        variants: the other stored functions of the same label, or what was added before under a plain name: the most similar first
+            where an `Identity` was given, else the latest first.
+        refusals: why a function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
+        overloads: where the name is one without types: what is stored for types of arguments; then `hit` is whether one of these
+            can be loaded.
+        remote: what the remote store says now; None for a cache without one.
+        separate: variables that the function does not share with others of its module, which are used from another module.
     """
 
     func_name: str
@@ -125,7 +141,7 @@ def explain(
     progress: Progress | None = None,
     remote: RemoteAnswer | None = None,
 ) -> Explanation:
-    """Why a function is to be had or not; see `Cache.explain`."""
+    """Why a function can be loaded, or not; see `Cache.explain`."""
     copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
     verdicts = []
     for module_id, offset in store.find_all(func_name):
@@ -150,9 +166,23 @@ def explain(
     if any(overload.hit for overload in overloads):
         error, reason, message = None, "", ""
     separate = separate_state(store, loader, func_name) if copies else ()
-    return Explanation(
-        func_name, error is None, reason, message, tuple(verdicts), _variants(store, same, own), refusals, overloads, remote, separate
-    )
+    variants = _variants(store, same, own)
+    variants += [variant for variant in _variants(store, _older(func_name, copies), own) if variant.differences]
+    if identity is not None:
+        variants.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
+    shown = tuple(variants[:_MAX_SHOWN])
+    return Explanation(func_name, error is None, reason, message, tuple(verdicts), shown, refusals, overloads, remote, separate)
+
+
+def newest_of_label(store: Store, name: str) -> str:
+    """The function that was stored last of those whose label this is; the name itself if it is stored, or is the label of none.
+
+    The label of a Numba function may lack the types of its arguments, where one combination of them is stored.
+    """
+    if any(True for _ in store.find_all(name)):
+        return name
+    same = _stored(store, name, name, None)
+    return same[0][1] if len({label_of(other) for _, other, _ in same}) == 1 else name
 
 
 def _belongs(name: str | None, label: str) -> bool:
@@ -165,7 +195,7 @@ def _refusals(store: Store, label: str) -> tuple[Refusal, ...]:
 
 
 def _try(loader: Loader, func_name: str) -> Exception | None:
-    """Load the function as a hit would, then let go of it; the error, if there is one."""
+    """Load the function as a hit would, then let go of it; return the error, if there is one."""
     try:
         loader.load(func_name)
     except (CompcacheError, OSError) as error:
@@ -195,31 +225,39 @@ def _stored(store: Store, func_name: str, label: str, progress: Progress | None)
     from compcache.publish.module_lists import ModuleLists
     from compcache.usage.snapshot import statuses_of
 
-    lists = ModuleLists(store, progress)
-    found = [(name, module_id) for prefix in (f"{label}\0", f"{label}(") for name, module_id in lists.functions(prefix)]
-    found = [(name, module_id) for name, module_id in found if name != func_name and _belongs(label_of(name), label)]
-    present = statuses_of(store, {module_id for _, module_id in found})
-    return sorted([(present[module_id].modified, name, module_id) for name, module_id in found if module_id in present], reverse=True)
+    rows = []
+    for place in (store, *store.layers):
+        lists = ModuleLists(place, progress)
+        found = [each for prefix in (f"{label}\0", f"{label}(") for each in lists.functions(prefix)]
+        found = [(name, module_id) for name, module_id in found if name != func_name and _belongs(label_of(name), label)]
+        present = statuses_of(place, {module_id for _, module_id in found})
+        rows += [(present[module_id].modified, name, module_id) for name, module_id in found if module_id in present]
+    return sorted(rows, reverse=True)
+
+
+def _older(func_name: str, copies: Mapping[bytes, Realization]) -> list[tuple[float, str, bytes]]:
+    """The modules that were added under a plain name before the newest one."""
+    return [(copy.created, func_name, module_id) for module_id, copy in list(copies.items())[1:]]
 
 
 def _overloads(store: Store, loader: Loader, func_name: str, same: list[tuple[float, str, bytes]]) -> tuple[Overload, ...]:
-    latest: dict[str, str] = {}
-    for _, name, _ in same:
-        label = label_of(name) or ""
+    rows: dict[str, list[tuple[float, str, bytes]]] = {}
+    for row in same:
+        label = label_of(row[1]) or ""
         if label.startswith(f"{func_name}("):
-            latest.setdefault(label, name)
+            rows.setdefault(label, []).append(row)
     found = []
-    for label, name in sorted(latest.items()):
+    for label, ((_, name, module_id), *older) in sorted(rows.items()):
         error = _try(Loader(store, allow_pickle=loader.allow_pickle), name)
-        found.append(Overload(label, name, error is None, "" if error is None else str(error)))
+        before = _variants(store, older[:1], _components_of(store, {module_id: None}))
+        found.append(Overload(label, name, error is None, "" if error is None else str(error), before[0] if before else None))
     return tuple(found)
 
 
-def _variants(store: Store, same: list[tuple[float, str, bytes]], own: dict[str, str] | None) -> tuple[Variant, ...]:
+def _variants(store: Store, same: list[tuple[float, str, bytes]], own: dict[str, str] | None) -> list[Variant]:
     found = []
     for created, name, module_id in same[:_MAX_COMPARED]:
         stored = _components_of(store, {module_id: None})
         differences = None if own is None or stored is None else compare(own, stored)
         found.append(Variant(name, module_id.hex(), created, differences))
-    found.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
-    return tuple(found[:_MAX_SHOWN])
+    return found

@@ -116,18 +116,16 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
     return list(dict.fromkeys([named[name] for name in found if name in named]))
 
 
-def cache_info(store: Store, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
-    """The cache as a whole, counted by what the lists of modules say of themselves, or one by one where there are few; see `CacheInfo`.
+def cache_info(store: Store, maps_files: int, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
+    """The whole cache, counted from the heads of the lists of modules, or module by module where there are few; see `CacheInfo`.
 
-    `max_size` is the limit that the cache was opened with, as for `Cache`; `progress` is called with (files, all files)
-    now and then while lists are made.
+    `maps_files` is that of `Loader`, `max_size` the limit that the cache was opened with, as for `Cache`; `progress` is called with
+    (files, all files) now and then while lists are made.
     """
     from compcache import __version__
     from compcache.build import codegen
     from compcache.formats import host
-    from compcache.images.kinds import make_side
     from compcache.images.linkers.find import find_linker
-    from compcache.images.making import usual_kind
     from compcache.publish.host_file import describe_host
     from compcache.usage.limits import effective_limit
     from compcache.usage.snapshot import count_modules
@@ -152,13 +150,23 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         other_size=_size_below(store.root, leave_out=MODULES.directory),
         quarantined=len(store.names(QUARANTINE)),
         linker=str(find_linker() or "none"),
-        loader=make_side(usual_kind()).LOADED,
+        loader=_loading(store, maps_files),
         platform=host.platform_name(),
         cpu=machine.cpu,
         features=machine.features,
         llvm_version=codegen.llvm_version(),
         version=__version__,
     )
+
+
+def _loading(store: Store, maps_files: int) -> str:
+    from compcache.hit.runtime import load_runtime
+    from compcache.images.kinds import is_mapped, make_side
+    from compcache.images.making import usual_kind
+    from compcache.images.shared.load import way_into_memory
+
+    loaded = make_side(usual_kind()).LOADED
+    return f"{loaded}, {way_into_memory(load_runtime(), store.root, maps_files)}" if is_mapped(usual_kind()) else loaded
 
 
 def _size_below(root: str, *, leave_out: str) -> int:

@@ -14,7 +14,7 @@ import os
 from compcache.digest import digest, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import absolute_path, reraise_interrupt
-from compcache.formats.index import MAGIC, NAME_SIZE, STAMP_SIZE, TRUSTED, Index, Segment, Stamp, in_order
+from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, in_order
 from compcache.formats.manifest import LINKED
 from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store, is_ordered
 
@@ -89,9 +89,10 @@ class _Layer(Store):
         entry = above.entries.get(module.module_id)
         if entry is None or self.signing_key:
             return super()._recognize(module, status, index) or super()._recognize(module, status, above.verified)
-        if not entry.startswith(Stamp.packed(status)):
+        found = entry_for(module.module_id + entry, module.module_id, status)
+        if not found:
             return super()._recognize(module, status, above.verified)
-        image, records, target, flags, _, key, _ = TRUSTED.unpack_from(entry, STAMP_SIZE)
+        image, records, target, flags, _, key, _ = found[0]
         module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
         return True
 
@@ -163,7 +164,7 @@ class LayeredStore(Store):
         return MERGED_LAYERS.file_name(digest(parts, size=NAME_SIZE).hex())
 
     def _look_at_layers(self) -> None:
-        """Find the segment of all layers; who finds none makes it for the next process."""
+        """Find the segment of all layers; where there is none, write it for the next process."""
         self._looked = True
         name = self.merged_name()
         index = Index(self.files, self.directory(MERGED_LAYERS), self.temporary, MERGED_LAYERS.suffix)
@@ -298,12 +299,6 @@ class LayeredStore(Store):
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:  # noqa: ARG002 - as above
         """See `Store`."""
         return self._find_in(None, func_name, is_near)
-
-    def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
-        """See `Store`."""
-        for store in (self, *self.layers):
-            store._renew_index()
-        return [*self._memory_names.get(func_name, ()), *self._find_in(None, func_name)]
 
     def exists(self, module_id: bytes) -> bool:
         """Whether the file of a module is there, or in a layer."""

@@ -13,8 +13,13 @@ __all__ = ["CheckReport", "CheckStep", "Finding", "LinkReport", "LinkedClosure",
 class PrunedModule(NamedTuple):
     """A module that a prune removed or would remove.
 
-    `reason` is fault (a maker is known to be wrong), made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived; times
-    are in seconds since the epoch, `last_used` is 0.0 if it was never used.
+    Attributes:
+        module_id: its 32 hexadecimal digits.
+        functions: those that it held.
+        size: that of its file, in bytes.
+        created: when it was compiled, in seconds since the epoch.
+        last_used: its last use, likewise; 0.0: never.
+        reason: fault (a maker is known to be wrong), made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived.
     """
 
     module_id: str
@@ -27,7 +32,13 @@ class PrunedModule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrunedFile:
-    """A leftover that a prune removed or would remove: its path, its size in bytes, and the kind of leftover."""
+    """A leftover that a prune removed or would remove.
+
+    Attributes:
+        path: where it is.
+        size: in bytes.
+        reason: the kind of leftover.
+    """
 
     path: str
     size: int
@@ -38,11 +49,19 @@ class PrunedFile:
 class PruneReport(Shown):
     """The result of a prune, or with `dry_run` its plan.
 
-    `needed` are the ids of modules that the policy selects, but that a kept module needs. `indexed` are those
-    of modules that an interrupted addition had left without an index entry, and that have one now.
-    `within_limits` is False if pins and `keep` leave more than the limits of the policy allow. `removed_packs` are files of entries of
-    data, which are no modules; sizes are those of both. `unknown_makers` are names in the policy's `made_by` that no module has among its
-    makers; then `known_makers` are those that there are.
+    Attributes:
+        dry_run: whether nothing was removed.
+        removed: the modules that were removed, or would be.
+        leftovers: other files, likewise.
+        needed: ids of modules that the policy selects, and that a kept module needs.
+        modules_before: the number of modules before.
+        size_before: their size and that of entries of data before, in bytes.
+        within_limits: False where pins and `keep` leave more than the limits of the policy allow.
+        seconds: how long it took.
+        indexed: ids of modules that an interrupted addition had left without an index entry, and that have one now.
+        removed_packs: files of entries of data.
+        unknown_makers: names in the policy's `made_by` that no module has among its makers.
+        known_makers: where there are such names, those that modules have.
     """
 
     dry_run: bool
@@ -97,7 +116,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckStep:
-    """One step of a check: the number of items checked, the time taken, and further counts by name."""
+    """One step of a check.
+
+    Attributes:
+        name: what it checks.
+        checked: the number of items.
+        seconds: how long it took.
+        numbers: further counts, by name.
+    """
 
     name: str
     checked: int
@@ -107,7 +133,12 @@ class CheckStep:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport(Shown):
-    """The result of a check. It is true if there are no errors or all were repaired."""
+    """The result of a check. It is true if there are no errors or all were repaired.
+
+    Attributes:
+        steps: what was done, in order.
+        findings: what is wrong, or was.
+    """
 
     steps: tuple[CheckStep, ...]
     findings: tuple[Finding, ...]

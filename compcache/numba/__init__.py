@@ -158,7 +158,12 @@ def uninstall() -> None:
 
 
 class installed:  # noqa: N801 - it is used like a function
-    """`install`, and `uninstall` in the end: ``with installed(directory) as backend:``."""
+    """`install`, and `uninstall` in the end: ``with installed(directory) as backend:``.
+
+    Args:
+        cache: the cache, or its directory; None for the default one.
+        options: what `install` takes.
+    """
 
     def __init__(self, cache: Cache | str | os.PathLike[str] | None = None, **options: Any) -> None:
         self._cache = cache

@@ -1,6 +1,6 @@
 """How a process names a secret to another one without telling it: by a variable, by a file, or by what it holds in memory itself.
 
-A reference is text: ``$VARIABLE``, an environment variable of who reads it; ``@path``, a file; ``@memory:PID:NUMBER:TOKEN``, an anonymous
+A reference is text: ``$VARIABLE``, an environment variable of the reader; ``@path``, a file; ``@memory:PID:NUMBER:TOKEN``, an anonymous
 file that the process PID has open, for processes of the same user on the same host. What else a setting says is the secret itself; one
 that begins with ``@`` or ``$`` is written with another one before it.
 """
@@ -8,6 +8,7 @@ that begins with ``@`` or ``$`` is written with another one before it.
 from __future__ import annotations
 
 import os
+import re
 
 from compcache.files import reraise_interrupt
 from compcache.settings import setting
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["is_reference", "literal", "read_secret", "reference_to"]
 
 _MEMORY: Final = "memory:"
+_IN_MEMORY: Final = re.compile(rf"{_MEMORY}([0-9]+):([0-9]+):([0-9a-f]+)")
 _LONGEST = 64 << 10
 #: What this process holds for others, by its process id: a forked child holds its own.
 _held: dict[tuple[int, str, bytes], str] = {}
@@ -101,9 +103,13 @@ def _name(token: str) -> str:
 def _content(path: str, what: str) -> str:
     place = path
     if path.startswith(_MEMORY):
-        process, _, rest = path.removeprefix(_MEMORY).partition(":")
-        number, _, token = rest.partition(":")
-        place = f"/proc/{int(process)}/fd/{int(number)}"
+        match = _IN_MEMORY.fullmatch(path)
+        if match is None:
+            raise ValueError(
+                f"{what}: '@{path}' is not a reference to memory, which one process writes for another: name a file or a variable"
+            )
+        process, number, token = match.groups()
+        place = f"/proc/{process}/fd/{number}"
         try:
             is_there = _name(token) in os.readlink(place)
         except OSError as error:

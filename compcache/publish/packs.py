@@ -17,9 +17,10 @@ from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import PACK, PACK_FLAG, EntryRecord, encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
-from compcache.formats.index import MODULE
+from compcache.formats.index import ModuleEntry
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
 from compcache.formats.records import ModuleRecord, decode_module
+from compcache.formats.table import all_entries
 from compcache.publish.index_merge import readable
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
@@ -50,8 +51,8 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
 
 def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
     """The packs that index segments name, by their module_ids. Raises what reading them raises."""
-    entries = (MODULE.unpack(data) for segment in segments for data in segment.modules.entries())
-    return tuple(dict.fromkeys(module_id for module_id, *_, flags, _, _, _ in entries if flags == PACK_FLAG))
+    entries = (ModuleEntry.decode(data) for segment in segments for data in all_entries(segment.modules))
+    return tuple(dict.fromkeys(entry.module_id for entry in entries if entry.flags == PACK_FLAG))
 
 
 def stored_packs(store: Store) -> frozenset[bytes]:
@@ -75,7 +76,7 @@ def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
 
 
 def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
-    """Put the packs of segments that are about to be merged into one; the packs that are gone then. A failure is harmless."""
+    """Put the packs of segments that are about to be merged into one; return the packs that are gone then. A failure is harmless."""
     try:
         packs = packs_in(segments)
         return _rewrite(store, packs, store.exists) if len(packs) > 1 else set()
@@ -109,9 +110,9 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
 
 
 def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], bool]) -> set[bytes]:
-    """Publish the live entries of packs as one, and remove the packs; those that are gone.
+    """Publish the live entries of packs as one, and remove the packs; return those that are gone.
 
-    What this store has signed, and what nobody has, are two: a signature says who has written the entries. Others' stay as they are.
+    Signed entries and unsigned ones stay in two files: a signature says who has written them. Files of others are not touched.
     """
     gone: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}

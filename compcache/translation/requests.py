@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,7 +74,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
     """One request for each target that the source names."""
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
-    targets = _requested_targets(source)
+    targets = _requested_targets(source, machine)
     ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
     digests = {"maker": maker}
     if isinstance(source.ir, (str, bytes)):
@@ -116,11 +117,12 @@ def refuse_extremes(text: str, *, printed: bool) -> None:
         raise CompileError(f"the code has {reason}")
 
 
-def _requested_targets(source: ModuleSource) -> list[tuple[str | None, str | None]]:
+def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[str | None, str | None]]:
     """The (CPU, changes to it) that a source is to be compiled for.
 
     Raises:
         CompileError: it has both targets and a CPU, or no target at all.
+        SettingError: the source names none, and $COMPCACHE_TARGETS names what LLVM does not know.
     """
     chosen = source.targets
     if source.cpu is not None or source.features is not None:
@@ -128,5 +130,16 @@ def _requested_targets(source: ModuleSource) -> list[tuple[str | None, str | Non
             raise CompileError("targets= names the CPUs to compile for: leave cpu= and features= out, or targets=")
         return [(source.cpu, source.features)]
     if chosen is None:
-        return from_environment(TARGETS_VARIABLE, parse_targets) or parse_targets(NATIVE)
+        return from_environment(TARGETS_VARIABLE, partial(_known_targets, host_machine)) or parse_targets(NATIVE)
     return parse_targets(chosen)
+
+
+def _known_targets(host_machine: Host, text: str) -> list[tuple[str | None, str | None]]:
+    """The targets that a setting names. Raises `ValueError` for one that LLVM does not know."""
+    try:
+        targets = parse_targets(text)
+        for cpu, changes in targets:
+            machine_for(cpu, changes, host_machine, host.platform_name())
+    except CompileError as error:
+        raise ValueError(str(error)) from error
+    return targets

@@ -14,7 +14,12 @@ __all__ = [
 
 
 class ExportedFunction(NamedTuple):
-    """A function that a module holds."""
+    """A function that a module holds.
+
+    Attributes:
+        func_name: its name.
+        signature: its signature as text.
+    """
 
     func_name: str
     signature: str
@@ -23,10 +28,21 @@ class ExportedFunction(NamedTuple):
 class ModuleSummary(NamedTuple):
     """One stored module.
 
-    `functions` are those that it holds, `imports` the functions that it takes from other modules; `size` is that of
-    its file in bytes; `created` is in seconds since the epoch, `seconds` is the compile time; `uses` counts the loads of
-    its functions; `last_used` is the last use of it or of a module that needs it (0.0: never); `problem` says why this
-    host cannot use it, and is empty if it can; `directory` is the cache that holds it, this one or a layer.
+    Attributes:
+        module_id: its 32 hexadecimal digits.
+        functions: those that it holds.
+        imports: the functions that it takes from other modules.
+        size: that of its file, in bytes.
+        created: when it was compiled, in seconds since the epoch.
+        seconds: the processor time that it took.
+        cpu: the processor that it is for, in LLVM's words.
+        features: what it requires of one, likewise.
+        llvm_version: the version of LLVM that compiled it.
+        image_kind: the kind of its image, like ``elf-shared``.
+        problem: why this host cannot use it; empty where it can.
+        uses: the loads of its functions.
+        last_used: the last use of it or of a module that needs it, in seconds since the epoch (0.0: never).
+        directory: the cache that holds it: this one, or a layer.
     """
 
     module_id: str
@@ -46,18 +62,27 @@ class ModuleSummary(NamedTuple):
 
 
 class FunctionSummary(NamedTuple):
-    """One cached function: the number of its realizations, their modules, and the total size of these in bytes.
+    """One cached function, or with `fold` all functions of a label, or a group (`Cache.add_modules`), and what belongs to them.
 
-    `created` is that of the newest; `uses` counts loads of the function; `last_used` is the last use of it or of a module
-    that imports it (0.0: never); `problem` is empty if this host can use a realization; `directories` are the caches that
-    hold one, this one or layers; `misses` counts the requests that found no usable realization, for as long as there is one a
-    month. `part_of` is the function, or the label of one, that it was made for (`ModuleSource.part_of`).
+    A use of a function often loads its parts, too: the `uses` of a folded one are those of the functions or of their parts,
+    whichever are more.
 
-    A folded one is all functions of a label, and what belongs to them: `func_name` is the label where there are several, `signature` that
-    of the newest that can be used, `variants` their number. `parts` are the functions that are parts of them, `entries` the entries of
-    data that require their modules, or have their names or their label. `modules` and `size` are those of all that. A use of a function
-    often loads its parts, too, so that `uses` are those of the functions or of their parts, whichever are more. A folded group
-    (`Cache.add_modules`) has its name and the signature ``group``; its functions are `parts`.
+    Attributes:
+        func_name: its name; of a folded one the label where there are several functions, or the name of the group.
+        signature: its signature; of a folded one that of the newest that can be used, of a group ``group``.
+        realizations: the number of stored copies.
+        size: that of their modules, in bytes.
+        created: when the newest was compiled, in seconds since the epoch.
+        problem: why this host can use no realization; empty where it can.
+        modules: the ids of the modules.
+        uses: how often it was loaded.
+        last_used: the last use of it or of a module that imports it, in seconds since the epoch (0.0: never).
+        directories: the caches that hold it: this one, or layers.
+        misses: the requests that found no usable realization, for as long as there is one a month.
+        part_of: the function, or the label of one, that it was made for (`ModuleSource.part_of`).
+        variants: of a folded one, the number of functions.
+        parts: the number of functions that are parts of it.
+        entries: the number of entries of data that require its modules, or have its name or its label.
     """
 
     func_name: str
@@ -102,10 +127,15 @@ class MemberSummary(NamedTuple):
 
 
 class GroupSummary(NamedTuple):
-    """One group: its members, in the order in which they were given, as the newest of its modules has them.
+    """One group of modules that were added together.
 
-    `modules` are those for all targets, and of all additions of this name, `size` is that of their files in bytes. `created` is that of the
-    newest; `directories` are the caches that hold one, this one or layers.
+    Attributes:
+        name: its name.
+        members: its members in the order in which they were given, as the newest of its modules has them.
+        modules: the ids of its modules for all targets, and of all additions of this name.
+        size: that of their files, in bytes.
+        created: when the newest was compiled, in seconds since the epoch.
+        directories: the caches that hold one: this one, or layers.
     """
 
     name: str
@@ -122,13 +152,20 @@ class GroupSummary(NamedTuple):
 
 
 class RemoteStats(NamedTuple):
-    """What the remote store did for the processes that use a cache.
+    """What the remote stores did for the processes that use a cache, or one of them.
 
-    `hits` are modules that came from it, of `size` bytes in all; `misses` are functions that it did not have; `late` are questions
-    whose answer came after the compile; `skipped` are questions that were not asked because the store is left alone after failures;
-    `rejected` are modules that were not taken (damaged, or without a trusted signature); `errors` are look-ups that failed.
-    `answers` are answered questions, which took `seconds` in all. `offered` are modules that were queued for upload, and `dropped` those
-    that the queue had no room for.
+    Attributes:
+        hits: modules that came from it.
+        misses: functions that it did not have.
+        late: questions whose answer came after the compilation.
+        skipped: questions that were not asked, because the store is left alone after failures.
+        rejected: modules that were not taken: damaged, or without a trusted signature.
+        errors: look-ups that failed.
+        size: that of the `hits`, in bytes.
+        answers: questions that were answered.
+        seconds: how long these took.
+        offered: modules that were queued for upload.
+        dropped: those that the queue had no room for.
     """
 
     hits: int = 0
@@ -163,12 +200,13 @@ class CacheStats(Shown):
         misses: functions that were not in the cache or not usable.
         miss_reasons: misses by reason: absent, cpu, damaged, dependency, global, ...
         loads: modules loaded, each counted once per process.
-        compilations, compile_seconds: modules compiled, and the total time.
-        saved_seconds: the compile times of modules that were loaded instead.
+        compilations, compile_seconds: modules compiled, and the processor time that took, in seconds.
+        saved_seconds: the processor time that modules had taken that were loaded instead.
         added_modules, added_size: modules published, and their size.
         evicted_modules, evicted_size: modules that prunes removed, automatic ones included, and their size.
         corrupt: damaged files moved to quarantine.
-        remote: what came from the remote store.
+        remote: what came from the remote stores.
+        remote_stores: by the address of a store, what it was asked and gave.
         counters: all counters, by name.
     """
 
@@ -192,6 +230,7 @@ class CacheStats(Shown):
     evicted_size: int
     corrupt: int
     remote: RemoteStats
+    remote_stores: dict[str, RemoteStats]
     counters: dict[str, float]
 
     @property
@@ -202,10 +241,17 @@ class CacheStats(Shown):
 
 
 class StatsPeriod(NamedTuple):
-    """What all processes counted from `start` (seconds since the epoch) on, for an hour, or a day if that is a month ago.
+    """What all processes counted in an hour, or in a day if that is a month ago.
 
-    `hits`, `misses` and `miss_reasons` are as in `CacheStats`; `saved_seconds` are the compile times of modules that were
-    loaded instead, `compile_seconds` those that were spent; bytes are those of modules that were added and evicted.
+    Attributes:
+        start: when it began, in seconds since the epoch.
+        hits: as in `CacheStats`.
+        misses: likewise.
+        miss_reasons: likewise.
+        saved_seconds: the processor time that modules had taken that were loaded instead.
+        compile_seconds: the processor time that was spent.
+        added_size: that of modules that were added, in bytes.
+        evicted_size: that of modules that were removed by prunes, in bytes.
     """
 
     start: float

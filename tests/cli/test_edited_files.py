@@ -53,5 +53,5 @@ def test_advice_names_commands(directory: Path, tmp_path: Path) -> None:
     for value in (1, 2):
         (tmp_path / "a.ll").write_text(constant("f", value))
         done = compcache("--dir", directory, "add", tmp_path / "a.ll")
-    assert "what is added last is used. Remove what is cached first: compcache rm f\n" in done.err
+    assert "what is added last is used. Add it with --replace, which removes the older code\n" in done.err
     assert in_commands("remove it: cache.remove('a b')") == "remove it: compcache rm 'a b'"

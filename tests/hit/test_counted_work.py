@@ -47,16 +47,17 @@ BYTES_OF_A_SEGMENT = 64 * 1024
 #: 2 KB are what raises an interrupt again where errors of the system are handled, and batched records; 8 KB know of planned closures; the
 #: next 3 KB are notes of front ends, which save starts without Numba ten times the instructions that importing these takes every hit; the
 #: next 4 KB know of configuration files, which are two questions of the file system where there are none; the last 3 KB pass over linked
-#: closures, or take them, in the look-ups of functions.
-BYTES_READ_BY_THE_IMPORT = 371_000
+#: closures, or take them, in the look-ups of functions; the last KB are descriptions of every parameter and field, and
+#: where code may be mapped from.
+BYTES_READ_BY_THE_IMPORT = 372_000
 SYSTEM_CALLS_OF_A_HIT = 56
-SYSTEM_CALLS_OF_THE_IMPORT = 293
+SYSTEM_CALLS_OF_THE_IMPORT = 303
 #: The other module, one index segment more, the bytecode of two files, and the planned closure that there is not.
-OPENED_FOR_A_DEPENDENCY = 5
+OPENED_FOR_A_DEPENDENCY = 6
 #: Four for the bytecode, the segment, the module's needs, the other module's record and head.
-READS_FOR_A_DEPENDENCY = 8
+READS_FOR_A_DEPENDENCY = 9
 #: Ten of them import each file, three look for a planned closure, up to eight ask the other segment first.
-SYSTEM_CALLS_FOR_A_DEPENDENCY = 47
+SYSTEM_CALLS_FOR_A_DEPENDENCY = 54
 #: 24 of them import the class that knows layers, and its package; the others open a layer and the segment of what all of them hold.
 SYSTEM_CALLS_OF_LAYERS = 44
 #: Is it a bundle, the directory, its owner, the state of its index.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, flip_byte, module_file, run_fresh
 
 from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
@@ -170,3 +172,39 @@ def test_a_variable_is_shared_where_it_can_be_and_else_explained(cache: Cache) -
         assert (separate.other, separate.other_module_id) == ("inc", ids["pad"])
         assert str(separate).startswith("there are two of the variable 'counter': 'get' uses that of module ")
         assert apart.explain("pad").separate == ()
+
+
+def _add_scale(cache: Cache, factor: float, **named: Any) -> str:
+    code = f"def scale(x):\n    y = x * {factor}\n    return y\n"
+    identity = Identity("scale", code=code, **named)
+    ir = f"define double @scale(double %x) {{\n  %a = fmul double %x, {factor}\n  ret double %a\n}}\n"
+    cache.add_module(ModuleSource(ir, {identity.func_name: Function(symbol="scale")}, identity=identity))
+    return identity.func_name
+
+
+def test_a_label_is_the_function_stored_last_compared_with_the_one_before(directory: Path) -> None:
+    with Cache(directory) as cache:
+        oldest = _add_scale(cache, 2.0, fast=False)
+        time.sleep(0.02)  # times of files tell the order
+        before = _add_scale(cache, 3.0, fast=False)
+        time.sleep(0.02)
+        newest = _add_scale(cache, 3.5, fast=True)
+        found = cache.explain("scale")
+    assert (found.hit, found.func_name) == (True, newest)
+    assert [variant.func_name for variant in found.variants] == [before, oldest]
+    assert [difference.component for difference in found.variants[0].differences or ()] == ["code", "fast"]
+    done = compcache("--dir", directory, "explain", "scale")
+    assert done.status == 0
+    assert done.out.startswith(f"{newest}: hit\n")
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert "2 y = x * 3.0 | 2 y = x * 3.5" in lines
+    assert "fast: false -> true" in lines
+    assert "not known" not in done.out
+
+
+def test_a_plain_name_is_compared_with_what_was_added_under_it_before(directory: Path) -> None:
+    with Cache(directory) as cache:
+        for version in (1, 2):
+            cache.add_module(ModuleSource(adder("f", version), identity={"version": version, "same": "x"}))
+        (variant,) = cache.explain("f").variants
+    assert [str(difference) for difference in variant.differences or ()] == ["version: 1 -> 2"]

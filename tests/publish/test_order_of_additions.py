@@ -20,7 +20,8 @@ from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, fronten
 from compcache.digest import digest
 from compcache.formats.host import platform_name
 from compcache.formats.index import FUNCTION, HEADER, MAGIC
-from compcache.formats.table import Table, encode_table
+from compcache.formats.table import Table, all_entries
+from compcache.formats.table_writer import encode_table
 from compcache.miss.retarget import tune
 from compcache.publish import numbering
 from compcache.publish.index_merge import publish_segment
@@ -257,7 +258,7 @@ def former(segment: Path) -> None:
     """Make a segment one of version 2, which knows nothing of an order."""
     data = segment.read_bytes()
     _, size, rows, _ = HEADER.unpack(data[: HEADER.size])
-    entries = [entry[:-16] for entry in Table(lambda at, count: data[at : at + count], HEADER.size).entries()]
+    entries = [entry[:-16] for entry in all_entries(Table(data, HEADER.size))]
     table = encode_table(entries, FUNCTION.size - 16)
     content = data[HEADER.size + size :]
     changed = b"".join([b"CCINDEX2", len(table).to_bytes(8, "little"), rows.to_bytes(8, "little"), table, content])

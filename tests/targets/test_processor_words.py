@@ -104,7 +104,7 @@ def readings() -> list[str]:
         machine.be(description)
         processor = read_processor(load_runtime(), lambda _: None, str)
         for word, value in words_of_description(description).items():
-            if processor._word(word) != value:
+            if not processor.meets(f";{word}:{value:x}") or processor.words[word] != value:
                 wrong.append(f"{name}: {word}")
     return wrong
 

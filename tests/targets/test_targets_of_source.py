@@ -8,7 +8,7 @@ import pytest
 from helpers import constant
 from hosts import NEEDS_AVX2, SUM, host_like, on_host
 
-from compcache import Cache, CompileError, ModuleSource
+from compcache import Cache, CompileError, ModuleSource, SettingError
 from compcache.formats.host import platform_name
 from compcache.targets.machine import parse_targets
 
@@ -52,6 +52,9 @@ def test_the_environment_names_targets_where_the_source_does_not(cache: Cache, m
     cache.add_module(ModuleSource(constant("g", 1), targets=["x86-64-v3"]))
     cache.add_module(ModuleSource(constant("h", 1), cpu="x86-64"))
     assert (set(cpus(cache, "g")), set(cpus(cache, "h"))) == ({"x86-64-v3"}, {"x86-64"})
+    monkeypatch.setenv("COMPCACHE_TARGETS", "x86-64-v2,haswel")
+    with pytest.raises(SettingError, match=r"^COMPCACHE_TARGETS: .*haswel"):
+        cache.add_module(ModuleSource(constant("i", 1)))
 
 
 @pytest.mark.usefixtures("undecoded")

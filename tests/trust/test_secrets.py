@@ -161,7 +161,7 @@ def test_a_store_that_refuses_the_password_is_complained_of_without_it(web: Guar
     assert runtime
     with Cache(tmp_path / "a", remote=web.url.replace(ENCODED, "s3cret"), remote_mode="write") as cache:
         answer = cache.explain(Identity("f", code=1)).remote
-        status = cache.remote.status()  # type: ignore[union-attr]
+        status = cache.remote.status()[0]  # type: ignore[union-attr]
     assert answer is not None
     assert answer.outcome == "unavailable"
     assert "401" in status["last_error"]
@@ -346,6 +346,8 @@ def test_what_names_no_secret_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("FIRST", "$SECOND")
     with pytest.raises(ValueError, match="FIRST names another one"):
         read_secret("$FIRST", "a key")
+    with pytest.raises(ValueError, match="a key: '@memory:x' is not a reference to memory"):
+        read_secret("@memory:x", "a key")
     with pytest.raises(FileNotFoundError):
         Cache(tmp_path, remote=f"@{tmp_path}/none", remote_mode="read")
     (tmp_path / "large").write_bytes(bytes(1 << 17))

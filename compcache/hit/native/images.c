@@ -73,15 +73,21 @@ static void *map_file(int descriptor, Py_ssize_t size) {
     return file != MAP_FAILED ? file : NULL;
 }
 
-/* map_image(descriptor: int, path: bytes, key: bytes, size: int = 0) -> Image | None
+enum { MAP_NEVER = 0, MAP_ALWAYS = 1, MAP_BY_FILE_SYSTEM = 2 };
+
+/* map_image(descriptor: int, path: bytes, key: bytes, size: int = 0, mapping: int = 1) -> Image | None
  * Maps the module in an open file, which may be closed afterwards. `path` is what debuggers and messages show. None where
- * this process has the file mapped already, by another owner. Of a file of `size` bytes all of them are kept for `stored`. */
+ * this process has the file mapped already, by another owner, or where `mapping` says that it is not to be mapped: 0 never, 1 always,
+ * 2 by the kind of its file system. Of a file of `size` bytes all of them are kept for `stored`. */
 PyObject *map_image(PyObject *module, PyObject *args) {
     PyObject *path_object, *key;
-    int descriptor;
+    int descriptor, mapping = MAP_ALWAYS;
     Py_ssize_t size = 0;
-    if (!PyArg_ParseTuple(args, "iSO|n:map_image", &descriptor, &path_object, &key, &size)) {
+    if (!PyArg_ParseTuple(args, "iSO|ni:map_image", &descriptor, &path_object, &key, &size, &mapping)) {
         return NULL;
+    }
+    if (mapping == MAP_NEVER || (mapping == MAP_BY_FILE_SYSTEM && !can_map(descriptor))) {
+        Py_RETURN_NONE;
     }
     const char *path = PyBytes_AsString(path_object);
     Library *library;

@@ -47,6 +47,7 @@ static PyObject *end(PyObject *module, PyObject *Py_UNUSED(nothing)) {
 
 static PyMethodDef functions[] = {
     {"map_image", map_image, METH_VARARGS, NULL},
+    {"file_system", file_system, METH_O, NULL},
     {"stored", stored, METH_O, NULL},
     {"is_linking", is_linking, METH_NOARGS, NULL},
     {"open_library", open_named_library, METH_O, NULL},
@@ -56,6 +57,17 @@ static PyMethodDef functions[] = {
     {"finish", finish, METH_VARARGS, NULL},
     {"find_symbol", find_symbol, METH_VARARGS, NULL},
     {"find_undefined", find_undefined, METH_O, NULL},
+    {"open_segment", open_segment, METH_VARARGS, NULL},
+    {"function_entry", function_entry, METH_O, NULL},
+    {"module_entry", module_entry, METH_O, NULL},
+    {"stamped", stamped, METH_VARARGS, NULL},
+    {"requirements", requirements, METH_O, NULL},
+    {"read_frame", read_frame, METH_VARARGS, NULL},
+    {"function_record", function_record, METH_O, NULL},
+    {"needs_record", needs_record, METH_O, NULL},
+    {"platform_serves", platform_serves, METH_VARARGS, NULL},
+    {"processor_meets", processor_meets, METH_VARARGS, NULL},
+    {"digest", digest, METH_VARARGS, NULL},
     {"list_functions", list_functions, METH_VARARGS, NULL},
     {"make_target", make_target, METH_VARARGS, NULL},
     {"invalidate", invalidate, METH_O, NULL},
@@ -94,7 +106,11 @@ static int execute(PyObject *module) {
     }
     state->image_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &image_spec, NULL);
     state->descriptor_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &descriptor_spec, NULL);
-    if (state->image_type == NULL || state->descriptor_type == NULL) {
+    state->table_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &table_spec, NULL);
+    if (state->image_type == NULL || state->descriptor_type == NULL || state->table_type == NULL) {
+        return -1;
+    }
+    if (PyModule_AddType(module, state->table_type) < 0) {
         return -1;
     }
     if (PyModule_AddIntConstant(module, "ABI_VERSION", COMPCACHE_ABI_VERSION) < 0
@@ -109,6 +125,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     RuntimeState *state = module_state(module);
     Py_VISIT(state->image_type);
     Py_VISIT(state->descriptor_type);
+    Py_VISIT(state->table_type);
     Py_VISIT(state->target_type);
     Py_VISIT(state->raise_unloaded);
     Py_VISIT(state->raise_arity);
@@ -121,6 +138,7 @@ static int clear(PyObject *module) {
     RuntimeState *state = module_state(module);
     Py_CLEAR(state->image_type);
     Py_CLEAR(state->descriptor_type);
+    Py_CLEAR(state->table_type);
     Py_CLEAR(state->target_type);
     Py_CLEAR(state->raise_unloaded);
     Py_CLEAR(state->raise_arity);

@@ -4,6 +4,8 @@
  *   images.c     Image, a mapped library: unmapped when the last reference goes
  *   targets.c    the native half of TypedCallTarget: its vectorcall runs an entry point of an image
  *   arguments.c  what entry points call to check and convert arguments
+ *   formats.c    decodes the formats that a hit reads; blake2b.c: their digests (no Python in either)
+ *   reading.c    what Python gets of these
  *   records.c    which functions a module has, as its records say
  *   commit.c     stores into the memory of images, together with the tables that record them
  *   processor.c  what the processor says of itself; how it is asked is in processor_*.h
@@ -23,6 +25,7 @@
 typedef struct {
     PyTypeObject *image_type;
     PyTypeObject *descriptor_type;
+    PyTypeObject *table_type;
     PyTypeObject *target_type; /* NULL until setup() was called */
     PyObject *raise_unloaded;  /* (target): raises */
     PyObject *raise_arity;     /* (target, given, names or None): raises, or returns where nothing is wrong; for names,
@@ -89,6 +92,25 @@ void call_raising_hook(PyObject *hook, PyObject *target, PyObject *second, PyObj
 
 /* arguments.c */
 extern const EntryApi entry_api;
+
+/* reading.c */
+extern PyType_Spec table_spec;
+PyObject *open_segment(PyObject *module, PyObject *args);
+PyObject *function_entry(PyObject *module, PyObject *entry);
+PyObject *module_entry(PyObject *module, PyObject *entry);
+PyObject *stamped(PyObject *module, PyObject *args);
+PyObject *requirements(PyObject *module, PyObject *rows);
+PyObject *read_frame(PyObject *module, PyObject *args);
+PyObject *function_record(PyObject *module, PyObject *payload);
+PyObject *needs_record(PyObject *module, PyObject *payload);
+PyObject *platform_serves(PyObject *module, PyObject *args);
+PyObject *processor_meets(PyObject *module, PyObject *args);
+PyObject *digest(PyObject *module, PyObject *args);
+
+/* places.c */
+/* Without an exception: whether what is mapped out of an open file stays, whatever other hosts do to the file. */
+int can_map(int descriptor);
+PyObject *file_system(PyObject *module, PyObject *descriptor);
 
 /* records.c */
 PyObject *list_functions(PyObject *module, PyObject *args);

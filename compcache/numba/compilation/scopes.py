@@ -56,7 +56,7 @@ __all__ = [
 
 
 class Miss(NamedTuple):
-    """An overload that its cache did not have; `keep` takes the compile result before anybody else sees it."""
+    """An overload that its cache did not have; `keep` takes the compile result first."""
 
     function: Any
     args: tuple[Any, ...]
@@ -127,7 +127,7 @@ def _lap() -> float:
 
 
 def take_seconds() -> float:
-    """The processor time that compiling has taken in this thread and nobody has taken yet."""
+    """The processor time of compilations in this thread that was not collected yet."""
     if _stack.scopes:
         _stack.spent += _lap()
     spent, _stack.spent = _stack.spent, 0.0
@@ -212,7 +212,7 @@ def is_compiling() -> bool:
 
 
 def defer(action: Callable[[], None]) -> bool:
-    """Run `action` when the outermost function has been compiled; False (not run) if none is being compiled."""
+    """Run `action` when the outermost function has been compiled; return False (not run) if none is being compiled."""
     if not _stack.scopes:
         return False
     _stack.deferred.append(action)

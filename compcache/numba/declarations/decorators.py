@@ -24,14 +24,24 @@ _Function = type(lambda: 0)
 
 
 def njit(*args: Any, **options: Any) -> Any:
-    """`numba.njit`: a function that is compiled when it is called; a stored one is found without importing Numba."""
+    """`numba.njit`: a function that is compiled when it is called; a stored one is found without importing Numba.
+
+    Args:
+        args: what `numba.njit` takes.
+        options: likewise.
+    """
     if "nopython" in options or "forceobj" in options:
         return numba_decorator("njit")(*args, **options)  # which warns
     return _decorate("njit", args, options)
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """`numba.jit`: a function that is compiled when it is called; a stored one is found without importing Numba."""
+    """`numba.jit`: a function that is compiled when it is called; a stored one is found without importing Numba.
+
+    Args:
+        args: what `numba.jit` takes.
+        options: likewise.
+    """
     return _decorate("jit", args, options)
 
 
@@ -113,7 +123,12 @@ def _is_disabled() -> bool:
 
 
 def vectorize(*args: Any, **options: Any) -> Any:
-    """`numba.vectorize`: a ufunc of stored loops; Numba makes it where one is not stored."""
+    """`numba.vectorize`: a ufunc of stored loops; Numba makes it where one is not stored.
+
+    Args:
+        args: what `numba.vectorize` takes.
+        options: likewise.
+    """
     if _is_disabled() or len(args) > 1 or "ftylist_or_function" in options:
         return numba_decorator("vectorize")(*args, **options)
     if args and type(args[0]) is _Function and not options:
@@ -126,7 +141,12 @@ def vectorize(*args: Any, **options: Any) -> Any:
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """`numba.guvectorize`: a ufunc of stored loops; Numba makes it where one is not stored."""
+    """`numba.guvectorize`: a ufunc of stored loops; Numba makes it where one is not stored.
+
+    Args:
+        args: what `numba.guvectorize` takes.
+        options: likewise.
+    """
     if _is_disabled() or not 0 < len(args) <= _OF_GUVECTORIZE or type(args[-1]) is not str:
         return numba_decorator("guvectorize")(*args, **options)
     texts = None if len(args) == 1 else _texts_of(list(args[0]) if type(args[0]) is tuple else args[0])
@@ -152,7 +172,12 @@ _OF_GUVECTORIZE = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
-    """`numba.cfunc`: a callback of stored code; Numba makes it where it is not stored."""
+    """`numba.cfunc`: a callback of stored code; Numba makes it where it is not stored.
+
+    Args:
+        args: what `numba.cfunc` takes.
+        options: likewise.
+    """
     texts = _texts_of(args[0]) if len(args) == 1 and not isinstance(args[0], list) else None
     if _is_disabled() or texts is None:
         return numba_decorator("cfunc")(*args, **options)
@@ -160,7 +185,12 @@ def cfunc(*args: Any, **options: Any) -> Any:
 
 
 def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
-    """`numba.stencil`: a kernel of neighbourhoods for functions whose code is stored; Numba makes it where it is used otherwise."""
+    """`numba.stencil`: a kernel of neighbourhoods for functions whose code is stored; Numba makes it where it is used otherwise.
+
+    Args:
+        func_or_mode: what `numba.stencil` takes.
+        options: likewise.
+    """
     function = func_or_mode if type(func_or_mode) is _Function else None
     is_plain = function is not None or func_or_mode == "constant"
     if _is_disabled() or not is_plain or not _OPTIONS_OF_STENCILS.issuperset(options):

@@ -102,7 +102,7 @@ class FunctionCache(CacheObject):
             self._other.save_overload(sig, data)
 
     def _save(self, sig: Any, data: Any) -> bool:
-        """Store a compile result; False where that is left to the other cache."""
+        """Store a compile result; return False where that is left to the other cache."""
         from compcache.numba.entries import save
 
         seconds = scopes.take_seconds()

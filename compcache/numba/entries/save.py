@@ -27,6 +27,7 @@ from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import why_copied
 from compcache.numba.entries.named_addresses import with_names
 from compcache.numba.entries.names import shown_signature, without_addresses
+from compcache.numba.entries.sources import sources_of
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.settings import chosen_cpu, compiled_for
@@ -169,7 +170,7 @@ def publish(
         cpu=None if portable else cpu,
         features=features,
         targets=targets if portable else None,
-        identity=identity.components,
+        identity={**identity.components, **sources_of(identity.parts)},
         part_of=part_of,
         makers={"numba": numba.__version__},
     ), alone=True, seconds=seconds)  # fmt: skip  # it calls what Numba, Python and the platform have

@@ -23,7 +23,7 @@ _ALL_READERS = (
     ("builtins", "getattr"), ("builtins", "hasattr"), ("inspect", "getattr_static"), ("operator", "attrgetter"),
     ("operator", "methodcaller"),
 )  # fmt: skip
-#: What reads attributes that nobody names: of all values, or all of these modules.
+#: What reads attributes without naming them: of all values, or all of these modules.
 _READ_ALL = (
     ("builtins", "dir"), ("dataclasses", "asdict"), ("dataclasses", "astuple"), ("dataclasses", "fields"), ("dataclasses", "replace"),
     ("typing", "get_type_hints"),

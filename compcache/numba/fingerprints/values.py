@@ -282,7 +282,7 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
 
 
 def _lock(walk: Walk, value: Any, _where: str) -> None:
-    """Feed a lock: whether somebody holds it is nothing that code is made of."""
+    """Feed a lock: code does not depend on whether it is held."""
     walk.token("lock", type(value).__name__)
 
 

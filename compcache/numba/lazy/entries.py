@@ -172,7 +172,7 @@ def _fields_of(cache: Cache, name: str, shape: str) -> Any:
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
-    """Map the code of a record, and provide what it needs; None if the entry is gone or cannot be used here.
+    """Map the code of a record, and provide what it needs; return None if the entry is gone or cannot be used here.
 
     Raises:
         NotLazy: it needs a symbol that only Numba provides.

@@ -30,7 +30,11 @@ __all__ = [
 
 
 class prange:  # noqa: N801 - it is Numba's name
-    """`numba.prange`: a range, whose iterations compiled code may run in parallel."""
+    """`numba.prange`: a range, whose iterations compiled code may run in parallel.
+
+    Args:
+        args: what `range` takes.
+    """
 
     def __new__(cls, *args: Any) -> Any:
         """A range."""

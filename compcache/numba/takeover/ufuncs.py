@@ -309,7 +309,7 @@ def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[A
 
 
 def _stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
-    """The fields of the record of a loop that is in a stored library; None where that is no image."""
+    """The record's fields for a loop in a stored library; None where the library is not an image."""
     stored = getattr(library, "stored", None)
     if stored is None or symbol not in stored.symbols:
         return None
@@ -321,7 +321,7 @@ def _stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | N
 
 
 def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind: str) -> tuple[Any, ...] | None:
-    """Store the code of a loop that NumPy calls; the fields of its record, or None if it cannot be linked as an image."""
+    """Store the code of a loop that NumPy calls; return the fields of its record, or None if it cannot be linked as an image."""
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.environment import lookup_environment
 

@@ -1,0 +1,79 @@
+"""What differs between two stored components of an identity: short values on one line, texts side by side, line by line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.output import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.identity import Difference
+
+__all__ = ["comparison", "is_of_digests"]
+
+_DIGEST = re.compile(r"(?:[0-9a-f]{32,128}|digest [0-9a-f]+ of \d+ characters)")
+_CONTEXT = 1  # lines around a change
+_LEAST_WIDTH, _MOST_WIDTH = 24, 90  # of one of the two texts
+_MARKS = {"equal": " ", "replace": "|", "delete": "<", "insert": ">"}
+_COLOURS = {"replace": "yellow", "delete": "red", "insert": "green"}
+
+
+def is_of_digests(difference: Difference) -> bool:
+    """Whether all that is known of both is a digest: it says that they differ, and not in what."""
+    return all(_DIGEST.fullmatch(text or "") for text in (difference.stored, difference.wanted))
+
+
+def comparison(difference: Difference) -> Iterator[str]:
+    """The lines for a terminal that show a difference."""
+    before, now = _text(difference.stored), _text(difference.wanted)
+    if "\n" not in before + now:
+        yield printable(str(difference))
+        return
+    yield f"{printable(difference.component)}:"
+    yield from _side_by_side(before.splitlines(), now.splitlines())
+
+
+def _text(canonical: str | None) -> str:
+    """The text that a component is, as it was given; values of other kinds in their canonical form."""
+    if canonical is None:
+        return ""
+    if canonical.startswith("bytes "):
+        try:
+            return bytes.fromhex(canonical[len("bytes ") :]).decode()
+        except ValueError:  # not text
+            return canonical
+    try:
+        return str(json.loads(canonical)) if canonical.startswith('"') else canonical
+    except ValueError:
+        return canonical
+
+
+def _side_by_side(before: list[str], now: list[str]) -> Iterator[str]:
+    digits = len(str(max(len(before), len(now))))
+    width = (shutil.get_terminal_size((120, 24)).columns - 2 * digits - 10) // 2
+    width = max(_LEAST_WIDTH, min(width, _MOST_WIDTH))
+    yield f"{'before':<{digits + width + 1}}   now"
+    for number, group in enumerate(SequenceMatcher(None, before, now, autojunk=False).get_grouped_opcodes(_CONTEXT)):
+        if number:
+            yield "..."
+        for kind, start, end, first, last in group:
+            for left, right in zip_longest(range(start, end), range(first, last)):
+                pair = f"{_cell(before, left, digits, width)} {_MARKS[kind]} {_cell(now, right, digits, width).rstrip()}".rstrip()
+                yield click.style(pair, fg=_COLOURS[kind]) if kind in _COLOURS else pair
+
+
+def _cell(lines: list[str], at: int | None, digits: int, width: int) -> str:
+    if at is None:
+        return " " * (digits + 1 + width)
+    text = printable(lines[at].expandtabs(4))
+    shown = text if len(text) <= width else f"{text[: width - 1]}…"
+    return f"{at + 1:>{digits}} {shown:<{width}}"

@@ -1,0 +1,133 @@
+/* The formats that a hit reads (docs/format.md), decoded: the only readers of the index and its tables, of frames, of the records of
+ * functions and of their needs, and of what code requires of a host.
+ *
+ * Nothing here knows Python, paths or descriptors, or allocates memory: bytes come in, and places in them go out. Each function checks all
+ * that it takes a place from, and says what is wrong by a text; NULL is success. tests/fuzz/ runs them without an interpreter.
+ */
+#ifndef COMPCACHE_FORMATS_H
+#define COMPCACHE_FORMATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    const uint8_t *at;
+    size_t size;
+} Bytes;
+
+/* What is wrong with bytes; NULL: nothing. */
+typedef const char *Fault;
+
+enum { CHECK_BYTES = 8, NAME_BYTES = 16, MAC_BYTES = 16 };
+
+/* BLAKE2b (RFC 7693), of 1 to 64 bytes; the key has 64 bytes at most, salt and person are 16 bytes, or NULL for zeros. */
+void blake2b(uint8_t *out, size_t out_size, Bytes data, Bytes key, const uint8_t *salt, const uint8_t *person);
+/* Whether this is the checksum of a record: `salt` ties it to its place, `whole` (16 bytes, or NULL) to what it is a part of. */
+int is_check_of(const uint8_t *check, Bytes data, uint64_t salt, const uint8_t *whole);
+
+/* A table of sorted entries of one size, in buckets (compcache/formats/table.py). */
+typedef struct {
+    uint32_t width, bits;
+    uint64_t count;
+    uint64_t entries; /* where they begin, from the head on */
+    uint64_t size;
+} TableHead;
+
+enum { TABLE_HEAD_BYTES = 32, BUCKET_BYTES = 16 };
+
+Fault decode_table_head(Bytes head, TableHead *table);
+/* Where the entries of a bucket are: `ends` are the BUCKET_BYTES of the bucket before it (unless its number is 0) and its own. */
+Fault decode_bucket(Bytes ends, uint64_t number, const TableHead *table, uint64_t *at, uint64_t *size, const uint8_t **check);
+/* The bucket that has the entries of a key. */
+uint64_t bucket_of(const uint8_t *key, const TableHead *table);
+
+/* A segment of the index (compcache/formats/index.py). */
+typedef struct {
+    int former; /* of version 2 */
+    uint64_t functions, function_size;
+    uint64_t rows_size;
+    uint64_t greatest;
+    uint64_t modules, rows; /* once the tables are known */
+} SegmentHead;
+
+enum { SEGMENT_HEAD_BYTES = 32, FUNCTION_ENTRY_BYTES = 56, FORMER_ENTRY_BYTES = 40, MODULE_ENTRY_BYTES = 112 };
+
+Fault decode_segment_head(Bytes head, SegmentHead *segment);
+/* Checks both tables of a segment of `size` bytes, and completes its head. */
+Fault decode_segment(SegmentHead *segment, const TableHead *functions, const TableHead *modules, uint64_t size);
+
+/* What a segment says of a function, without its key. */
+typedef struct {
+    const uint8_t *module_id;
+    uint32_t offset;
+    const uint8_t *number; /* of what it requires, 4 bytes */
+    uint64_t order;
+    Bytes content;
+} FunctionEntry;
+
+Fault decode_function_entry(Bytes entry, FunctionEntry *function);
+
+/* What a segment says of a module, without its key. */
+typedef struct {
+    uint64_t stamp[4]; /* inode, size, modification and change time */
+    uint64_t image, records;
+    const uint8_t *target_id;
+    uint32_t flags, functions;
+    const uint8_t *key, *mac;
+} ModuleEntry;
+
+Fault decode_module_entry(Bytes entry, ModuleEntry *module);
+
+/* The next of the requirements of a segment, which are behind their check; `rows` goes on behind it. 0 where there is none. */
+Fault decode_requirements(Bytes *rows);
+int next_requirement(Bytes *rows, const uint8_t **number, Bytes *text);
+
+/* Frames: what a module's section of records consists of (compcache/formats/manifest.py). */
+enum { FRAME_HEAD_BYTES = 12, FIRST_READ = 512 };
+
+/* Of the bytes from `offset` on, as many as were read: the payload, or with *needed how many bytes it takes. */
+Fault decode_frame(Bytes data, uint64_t offset, uint64_t limit, const uint8_t *key, Bytes *payload, uint64_t *needed);
+
+typedef struct {
+    uint32_t function, entry, needs;
+    const uint8_t *target_id;
+    Bytes name, symbol, signature, link_type;
+} FunctionFields;
+
+Fault decode_function_record(Bytes payload, FunctionFields *function);
+
+/* A needs record: how many there are of each, and where the first of them is. `next_*` go from one to the next. */
+typedef struct {
+    uint32_t imports, globals, children, natives;
+    Bytes import_rows, native_rows, place_rows, link_types; /* the last two are empty where none is known */
+    const uint8_t *global_numbers, *child_numbers;
+} NeedsFields;
+
+Fault decode_needs_record(Bytes payload, NeedsFields *needs);
+/* Rows that `decode_needs_record` has checked. */
+uint32_t next_import(Bytes *rows, Bytes *name);
+Bytes next_row(Bytes *rows);
+
+uint32_t number_at(const uint8_t *at);
+uint64_t long_at(const uint8_t *at);
+
+/* What code requires of a host (compcache/formats/host.py), as UTF-8. */
+typedef struct {
+    Bytes abi, platform, libc, cpu, made_for, made_on, features;
+} Requirement;
+
+Fault decode_requirement(Bytes text, Requirement *requirement);
+/* Whether a C library is the one that code needs, or a later version of it. */
+int libc_is_enough(Bytes needed, Bytes own);
+/* One of the things that code requires of a processor: a mask over a word, a lower bound of a word, or the same processor. */
+typedef struct {
+    enum { MASK, BOUND, SAME } kind;
+    Bytes word, number;
+    uint64_t value;
+} ProcessorNeed;
+/* The next of them; 0 at the end. `features` goes on behind it. */
+Fault next_need(Bytes *features, ProcessorNeed *need, int *found);
+/* Features without the names for people. */
+Bytes words_of_features(Bytes features);
+
+#endif

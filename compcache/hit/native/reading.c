@@ -1,0 +1,707 @@
+/* What Python gets of formats.c: bytes in, values out. Whatever is malformed raises `compcache.errors.FormatError`, here and nowhere else.
+ *
+ * A *source* is bytes, or a function (offset, size) that returns as many bytes as there are. */
+#include "runtime.h"
+
+#include "formats.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* What is wrong, as an exception; NULL. `about` (str) is what it is wrong with. */
+static void *damaged(Fault fault, PyObject *about) {
+    PyObject *errors = PyImport_ImportModule("compcache.errors");
+    PyObject *type = errors != NULL ? PyObject_GetAttrString(errors, "FormatError") : NULL;
+    if (type != NULL && about != NULL) {
+        PyErr_Format(type, "%U %s", about, fault);
+    } else if (type != NULL) {
+        PyErr_SetString(type, fault);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(errors);
+    return NULL;
+}
+
+static Bytes bytes_of(PyObject *object) {
+    return (Bytes){(const uint8_t *)PyBytes_AsString(object), (size_t)PyBytes_Size(object)};
+}
+
+static PyObject *new_bytes(const uint8_t *at, size_t size) {
+    return PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)size);
+}
+
+/* The text of a record; NULL with an exception, FormatError where it is none. */
+static PyObject *new_text(Bytes text, Fault otherwise) {
+    PyObject *result = PyUnicode_DecodeUTF8((const char *)text.at, (Py_ssize_t)text.size, "surrogatepass");
+    if (result == NULL && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+        PyErr_Clear();
+        return damaged(otherwise, NULL);
+    }
+    return result;
+}
+
+/* --------------------------------------------------------------------------------------------------------- sources */
+
+/* Bytes of a source, which `*kept` keeps; 0, or -1 with an exception. Fewer where there are not so many. */
+static int read_source(PyObject *source, uint64_t offset, uint64_t size, PyObject **kept, Bytes *found) {
+    if (PyBytes_Check(source)) {
+        const Bytes all = bytes_of(source);
+        const uint64_t left = offset < all.size ? all.size - offset : 0;
+        *kept = Py_NewRef(source);
+        *found = (Bytes){all.at + (left > 0 ? offset : 0), (size_t)(size < left ? size : left)};
+        return 0;
+    }
+    *kept = PyObject_CallFunction(source, "KK", (unsigned long long)offset, (unsigned long long)size);
+    if (*kept != NULL && !PyBytes_Check(*kept)) {
+        Py_CLEAR(*kept);
+        PyErr_SetString(PyExc_TypeError, "what reads a source returns bytes");
+    }
+    if (*kept == NULL) {
+        return -1;
+    }
+    *found = bytes_of(*kept);
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- tables */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *source; /* NULL in one whose subclass holds its entries otherwise */
+    uint64_t base;
+    TableHead head;
+    uint8_t *verified; /* a bit for each bucket of bytes, which cannot change; NULL where each look-up verifies */
+} Table;
+
+static PyObject *init_table(Table *self, PyObject *source, uint64_t base) {
+    PyObject *kept;
+    Bytes found;
+    if (read_source(source, base, TABLE_HEAD_BYTES, &kept, &found) < 0) {
+        return NULL;
+    }
+    const Fault fault = decode_table_head(found, &self->head);
+    Py_DECREF(kept);
+    if (fault != NULL) {
+        return damaged(fault, NULL);
+    }
+    if (PyBytes_Check(source) && (size_t)PyBytes_Size(source) >= self->head.entries) { /* so many buckets are there */
+        self->verified = PyMem_Calloc(((size_t)1 << self->head.bits) / 8 + 1, 1);
+        if (self->verified == NULL) {
+            return PyErr_NoMemory();
+        }
+    }
+    self->source = Py_NewRef(source);
+    self->base = base;
+    return (PyObject *)self;
+}
+
+/* Table(source, base=0) */
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *source = NULL;
+    unsigned long long base = 0;
+    if (named != NULL && PyDict_Size(named) > 0) {
+        PyErr_SetString(PyExc_TypeError, "Table() takes its arguments by position");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "|OK:Table", &source, &base)) {
+        return NULL;
+    }
+    Table *self = (Table *)PyType_GenericAlloc(type, 0);
+    if (self != NULL && source != NULL && init_table(self, source, base) == NULL) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static void table_dealloc(PyObject *object) {
+    Table *self = (Table *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(self->source);
+    PyMem_Free(self->verified);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+/* The entries of one bucket, verified; 0, or -1 with an exception. */
+static int read_bucket(Table *self, uint64_t number, PyObject **kept, Bytes *found) {
+    if (self->source == NULL) {
+        PyErr_SetString(PyExc_TypeError, "the table was made without a source");
+        return -1;
+    }
+    PyObject *ends_kept;
+    Bytes ends;
+    const uint64_t before = number > 0 ? 1 : 0;
+    if (read_source(self->source, self->base + TABLE_HEAD_BYTES + (number - before) * BUCKET_BYTES, (1 + before) * BUCKET_BYTES, &ends_kept, &ends) < 0) {
+        return -1;
+    }
+    uint64_t at, size;
+    uint8_t check[CHECK_BYTES];
+    const uint8_t *check_at;
+    Fault fault = decode_bucket(ends, number, &self->head, &at, &size, &check_at);
+    if (fault == NULL) {
+        memcpy(check, check_at, sizeof check);
+    }
+    Py_DECREF(ends_kept);
+    if (fault != NULL) {
+        damaged(fault, NULL);
+        return -1;
+    }
+    if (read_source(self->source, self->base + at, size, kept, found) < 0) {
+        return -1;
+    }
+    uint8_t *const known = self->verified != NULL ? self->verified + number / 8 : NULL;
+    const uint8_t bit = (uint8_t)(1 << number % 8);
+    if (known != NULL && __atomic_load_n(known, __ATOMIC_RELAXED) & bit) {
+        return 0;
+    }
+    if (found->size != size || !is_check_of(check, *found, number, NULL)) {
+        Py_CLEAR(*kept);
+        damaged("a bucket of an index table is damaged", NULL);
+        return -1;
+    }
+    if (known != NULL) {
+        __atomic_fetch_or(known, bit, __ATOMIC_RELAXED);
+    }
+    return 0;
+}
+
+/* The first entry at or behind `from` in a bucket that has this key; its end where there is none. */
+static size_t find_entry(Bytes bucket, size_t from, uint32_t width, const uint8_t *key) {
+    while (from < bucket.size && memcmp(bucket.at + from, key, NAME_BYTES) != 0) {
+        from += width;
+    }
+    return from;
+}
+
+static const uint8_t *key_of(PyObject *object) {
+    if (!PyBytes_Check(object) || PyBytes_Size(object) != NAME_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "a key has 16 bytes");
+        return NULL;
+    }
+    return (const uint8_t *)PyBytes_AsString(object);
+}
+
+/* find(key) -> list[bytes] */
+static PyObject *table_find(PyObject *object, PyObject *key_object) {
+    Table *self = (Table *)object;
+    const uint8_t *key = key_of(key_object);
+    PyObject *kept;
+    Bytes bucket;
+    if (key == NULL || read_bucket(self, bucket_of(key, &self->head), &kept, &bucket) < 0) {
+        return NULL;
+    }
+    PyObject *found = PyList_New(0);
+    const uint32_t width = self->head.width;
+    for (size_t at = find_entry(bucket, 0, width, key); found != NULL && at < bucket.size; at = find_entry(bucket, at + width, width, key)) {
+        PyObject *value = new_bytes(bucket.at + at + NAME_BYTES, width - NAME_BYTES);
+        if (value == NULL || PyList_Append(found, value) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(value);
+    }
+    Py_DECREF(kept);
+    return found;
+}
+
+/* Appends the entries of a bucket whose first `bits` bits are `number`; 0, or -1 with an exception. */
+static int append_entries(Table *self, PyObject *list, uint64_t bucket, uint64_t number, uint32_t bits) {
+    PyObject *kept;
+    Bytes found;
+    if (read_bucket(self, bucket, &kept, &found) < 0) {
+        return -1;
+    }
+    int status = 0;
+    const TableHead range = {.bits = bits};
+    for (size_t at = 0; status == 0 && at < found.size; at += self->head.width) {
+        if (bucket_of(found.at + at, &range) == number) {
+            PyObject *entry = new_bytes(found.at + at, self->head.width);
+            status = entry != NULL ? PyList_Append(list, entry) : -1;
+            Py_XDECREF(entry);
+        }
+    }
+    Py_DECREF(kept);
+    return status;
+}
+
+/* bucket_entries(number) -> list[bytes], with their keys */
+static PyObject *table_bucket_entries(PyObject *object, PyObject *args) {
+    Table *self = (Table *)object;
+    unsigned long long number;
+    if (!PyArg_ParseTuple(args, "K:bucket_entries", &number)) {
+        return NULL;
+    }
+    if (number >> self->head.bits != 0) {
+        PyErr_SetString(PyExc_IndexError, "the table has no such bucket");
+        return NULL;
+    }
+    PyObject *found = PyList_New(0);
+    if (found != NULL && append_entries(self, found, number, number, self->head.bits) < 0) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
+/* entries_of_range(number, bits) -> list[bytes]: the entries, with their keys, whose first `bits` bits (32 at most) are this number */
+static PyObject *table_entries_of_range(PyObject *object, PyObject *args) {
+    Table *self = (Table *)object;
+    unsigned long long number;
+    unsigned int bits;
+    if (!PyArg_ParseTuple(args, "KI:entries_of_range", &number, &bits)) {
+        return NULL;
+    }
+    if (bits > 32 || number >> bits != 0) {
+        PyErr_SetString(PyExc_ValueError, "there is no such range of keys");
+        return NULL;
+    }
+    const uint32_t own = self->head.bits;
+    const uint64_t first = bits > own ? number >> (bits - own) : number << (own - bits);
+    const uint64_t last = bits > own ? first : ((number + 1) << (own - bits)) - 1;
+    PyObject *found = PyList_New(0);
+    for (uint64_t bucket = first; found != NULL && bucket <= last; bucket++) {
+        if (append_entries(self, found, bucket, number, bits) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    return found;
+}
+
+static PyMethodDef table_methods[] = {
+    {"find", table_find, METH_O, "The entries with this key, without the key, in their order."},
+    {"bucket_entries", table_bucket_entries, METH_VARARGS, "The entries of one bucket, with their keys."},
+    {"entries_of_range", table_entries_of_range, METH_VARARGS, "The entries, with their keys, whose first bits are this number."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef table_members[] = {
+    {"width", T_UINT, offsetof(Table, head.width), READONLY, "The bytes of an entry."},
+    {"bits", T_UINT, offsetof(Table, head.bits), READONLY, "There are 2**bits buckets."},
+    {"count", T_ULONGLONG, offsetof(Table, head.count), READONLY, "The number of entries."},
+    {"size", T_ULONGLONG, offsetof(Table, head.size), READONLY, "The bytes of the table."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot table_slots[] = {
+    {Py_tp_new, (void *)table_new},
+    {Py_tp_dealloc, (void *)table_dealloc},
+    {Py_tp_methods, (void *)table_methods},
+    {Py_tp_members, (void *)table_members},
+    {0, NULL},
+};
+
+PyType_Spec table_spec = {
+    .name = "compcache.hit._runtime.Table",
+    .basicsize = sizeof(Table),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = table_slots,
+};
+
+/* -------------------------------------------------------------------------------------------------------- segments */
+
+/* open_segment(source, size, name) -> (functions: Table, modules: Table, at, size, greatest): the tables, where the requirements are,
+ * and the greatest number of an addition */
+PyObject *open_segment(PyObject *module, PyObject *args) {
+    PyObject *source, *name, *kept;
+    unsigned long long size;
+    Bytes head;
+    SegmentHead segment;
+    if (!PyArg_ParseTuple(args, "OKU:open_segment", &source, &size, &name) || read_source(source, 0, SEGMENT_HEAD_BYTES, &kept, &head) < 0) {
+        return NULL;
+    }
+    Fault fault = decode_segment_head(head, &segment);
+    Py_DECREF(kept);
+    if (fault != NULL) {
+        return damaged(fault, name);
+    }
+    PyTypeObject *type = module_state(module)->table_type;
+    Table *tables[2] = {(Table *)PyType_GenericAlloc(type, 0), (Table *)PyType_GenericAlloc(type, 0)};
+    PyObject *result = NULL;
+    if (tables[0] != NULL && tables[1] != NULL && init_table(tables[0], source, segment.functions) != NULL) {
+        fault = decode_segment(&segment, &tables[0]->head, NULL, size);
+        if (fault == NULL && init_table(tables[1], source, segment.modules) != NULL) {
+            fault = decode_segment(&segment, &tables[0]->head, &tables[1]->head, size);
+        }
+        if (fault != NULL) {
+            damaged(fault, name);
+        } else if (!PyErr_Occurred()) {
+            result = Py_BuildValue("(OOKKK)", tables[0], tables[1], (unsigned long long)segment.rows,
+                                   (unsigned long long)segment.rows_size, (unsigned long long)segment.greatest);
+        }
+    }
+    Py_XDECREF((PyObject *)tables[0]);
+    Py_XDECREF((PyObject *)tables[1]);
+    return result;
+}
+
+/* function_entry(entry: bytes) -> (module_id, offset, number, order, content); `entry` is without its key */
+PyObject *function_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
+    FunctionEntry found;
+    const Fault fault = PyBytes_Check(entry) ? decode_function_entry(bytes_of(entry), &found) : "a function entry is no bytes";
+    if (fault != NULL) {
+        return damaged(fault, NULL);
+    }
+    return Py_BuildValue("(y#Iy#Ky#)", found.module_id, (Py_ssize_t)NAME_BYTES, found.offset, found.number, (Py_ssize_t)4,
+                         (unsigned long long)found.order, found.content.at, (Py_ssize_t)found.content.size);
+}
+
+static PyObject *fields_of_module(const ModuleEntry *entry) {
+    return Py_BuildValue("(KKy#IIy#y#)", (unsigned long long)entry->image, (unsigned long long)entry->records, entry->target_id,
+                         (Py_ssize_t)CHECK_BYTES, entry->flags, entry->functions, entry->key, (Py_ssize_t)NAME_BYTES, entry->mac,
+                         (Py_ssize_t)MAC_BYTES);
+}
+
+/* module_entry(entry: bytes) -> ((inode, size, mtime, ctime), (image, records, target_id, flags, functions, key, mac)); without its key */
+PyObject *module_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
+    ModuleEntry found;
+    const Fault fault = PyBytes_Check(entry) ? decode_module_entry(bytes_of(entry), &found) : "a module entry is no bytes";
+    if (fault != NULL) {
+        return damaged(fault, NULL);
+    }
+    PyObject *fields = fields_of_module(&found);
+    if (fields == NULL) {
+        return NULL;
+    }
+    return Py_BuildValue("((KKKK)N)", (unsigned long long)found.stamp[0], (unsigned long long)found.stamp[1],
+                         (unsigned long long)found.stamp[2], (unsigned long long)found.stamp[3], fields);
+}
+
+/* stamped(table, module_id, (inode, size, mtime, ctime)) -> list of (image, records, target_id, flags, functions, key, mac): of the
+ * module's entries those that were made while its file had this stamp */
+PyObject *stamped(PyObject *module, PyObject *args) {
+    PyObject *table, *key_object, *kept;
+    unsigned long long stamp[4];
+    if (!PyArg_ParseTuple(args, "O!O(KKKK):stamped", module_state(module)->table_type, &table, &key_object, &stamp[0], &stamp[1],
+                          &stamp[2], &stamp[3])) {
+        return NULL;
+    }
+    Table *self = (Table *)table;
+    const uint8_t *key = key_of(key_object);
+    Bytes bucket;
+    if (key == NULL || read_bucket(self, bucket_of(key, &self->head), &kept, &bucket) < 0) {
+        return NULL;
+    }
+    PyObject *found = PyList_New(0);
+    const uint32_t width = self->head.width;
+    for (size_t at = find_entry(bucket, 0, width, key); found != NULL && at < bucket.size; at = find_entry(bucket, at + width, width, key)) {
+        ModuleEntry entry;
+        const Fault fault = decode_module_entry((Bytes){bucket.at + at + NAME_BYTES, width - NAME_BYTES}, &entry);
+        int status = 0;
+        if (fault != NULL) {
+            damaged(fault, NULL);
+            status = -1;
+        } else if (entry.stamp[0] == stamp[0] && entry.stamp[1] == stamp[1] && entry.stamp[2] == stamp[2] && entry.stamp[3] == stamp[3]) {
+            PyObject *fields = fields_of_module(&entry);
+            status = fields != NULL ? PyList_Append(found, fields) : -1;
+            Py_XDECREF(fields);
+        }
+        if (status < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    Py_DECREF(kept);
+    return found;
+}
+
+/* requirements(rows: bytes) -> dict[bytes, str]: the texts of a segment, by number */
+PyObject *requirements(PyObject *Py_UNUSED(module), PyObject *object) {
+    Bytes rows = PyBytes_Check(object) ? bytes_of(object) : (Bytes){NULL, 0};
+    const Fault fault = decode_requirements(&rows);
+    if (fault != NULL) {
+        return damaged(fault, NULL);
+    }
+    PyObject *found = PyDict_New();
+    const uint8_t *number;
+    Bytes text;
+    while (found != NULL && next_requirement(&rows, &number, &text)) {
+        PyObject *key = new_bytes(number, 4);
+        PyObject *value = key != NULL ? new_text(text, "a requirement of an index segment is not text") : NULL;
+        if (value == NULL || PyDict_SetItem(found, key, value) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    return found;
+}
+
+/* --------------------------------------------------------------------------------------------------------- records */
+
+static void *no_record(Fault fault, long long offset) {
+    PyObject *about = strncmp(fault, "no", 2) == 0 ? PyUnicode_FromFormat("no record at offset %lld", offset)
+                                                   : PyUnicode_FromFormat("the record at offset %lld is damaged", offset);
+    if (about != NULL) {
+        const char *text = PyUnicode_AsUTF8AndSize(about, NULL);
+        if (text != NULL) {
+            damaged(text, NULL);
+        }
+        Py_DECREF(about);
+    }
+    return NULL;
+}
+
+/* read_frame(source, offset, limit, key) -> bytes: the verified payload of the frame at this offset of a section of `limit` bytes */
+PyObject *read_frame(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *source, *key, *kept = NULL;
+    long long offset;
+    unsigned long long limit;
+    if (!PyArg_ParseTuple(args, "OLKS:read_frame", &source, &offset, &limit, &key)) {
+        return NULL;
+    }
+    const uint64_t start = offset < 0 ? UINT64_MAX : (uint64_t)offset;
+    if (start >= limit) {
+        return no_record("no", offset);
+    }
+    uint8_t whole[NAME_BYTES] = {0}; /* who reads the module record does not know the key yet */
+    if (PyBytes_Size(key) > NAME_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "the key of a module is 16 bytes");
+        return NULL;
+    }
+    memcpy(whole, PyBytes_AsString(key), (size_t)PyBytes_Size(key));
+    const uint64_t left = limit - start;
+    uint64_t needed = left < FIRST_READ ? left : FIRST_READ;
+    Bytes data, payload;
+    Fault fault;
+    for (int round = 0;; round++) {
+        if (read_source(source, start, needed, &kept, &data) < 0) {
+            return NULL;
+        }
+        fault = decode_frame(data, start, limit, whole, &payload, &needed);
+        if (needed == 0) {
+            break;
+        }
+        Py_CLEAR(kept);
+        if (round > 0) { /* the file ends before the section does */
+            return no_record("damaged", offset);
+        }
+    }
+    PyObject *result = fault == NULL ? new_bytes(payload.at, payload.size) : no_record(fault, offset);
+    Py_DECREF(kept);
+    return result;
+}
+
+/* function_record(payload: bytes) -> (name, symbol, signature, target_id, function, entry, needs, link_type) */
+PyObject *function_record(PyObject *Py_UNUSED(module), PyObject *payload) {
+    FunctionFields found;
+    const Fault fault = PyBytes_Check(payload) ? decode_function_record(bytes_of(payload), &found) : "a function record is no bytes";
+    if (fault != NULL) {
+        return damaged(fault, NULL);
+    }
+    static const char not_text[] = "a function record holds a text that is not UTF-8";
+    PyObject *name = new_text(found.name, not_text);
+    PyObject *symbol = name != NULL ? new_text(found.symbol, not_text) : NULL;
+    PyObject *signature = symbol != NULL ? new_text(found.signature, not_text) : NULL;
+    PyObject *result = signature != NULL ? Py_BuildValue("(OOOy#IIIy#)", name, symbol, signature, found.target_id, (Py_ssize_t)CHECK_BYTES,
+                                                         found.function, found.entry, found.needs, found.link_type.at,
+                                                         (Py_ssize_t)found.link_type.size)
+                                         : NULL;
+    Py_XDECREF(name);
+    Py_XDECREF(symbol);
+    Py_XDECREF(signature);
+    return result;
+}
+
+/* Puts a new item in a tuple; 0 where there is none, with an exception. */
+static int put(PyObject *tuple, uint32_t at, PyObject *item) {
+    return item != NULL && PyTuple_SetItem(tuple, (Py_ssize_t)at, item) == 0;
+}
+
+static PyObject *numbers_of(uint32_t count, const uint8_t *numbers) {
+    PyObject *result = PyTuple_New((Py_ssize_t)count); /* so many numbers are there */
+    for (uint32_t i = 0; result != NULL && i < count; i++) {
+        if (!put(result, i, PyLong_FromUnsignedLong(number_at(numbers + 4 * (size_t)i)))) {
+            Py_CLEAR(result);
+        }
+    }
+    return result;
+}
+
+static const char needs_are_no_text[] = "a needs record holds a text that is not UTF-8";
+
+static PyObject *imports_of(const NeedsFields *needs) {
+    PyObject *result = PyTuple_New((Py_ssize_t)needs->imports);
+    Bytes rows = needs->import_rows, name;
+    for (uint32_t i = 0; result != NULL && i < needs->imports; i++) {
+        const uint32_t slot = next_import(&rows, &name);
+        PyObject *text = new_text(name, needs_are_no_text);
+        if (!put(result, i, text != NULL ? Py_BuildValue("(IN)", slot, text) : NULL)) {
+            Py_CLEAR(result);
+        }
+    }
+    return result;
+}
+
+static PyObject *natives_of(const NeedsFields *needs) {
+    PyObject *result = PyTuple_New((Py_ssize_t)needs->natives);
+    Bytes rows = needs->native_rows;
+    for (uint32_t i = 0; result != NULL && i < needs->natives; i++) {
+        if (!put(result, i, new_text(next_row(&rows), needs_are_no_text))) {
+            Py_CLEAR(result);
+        }
+    }
+    return result;
+}
+
+static PyObject *places_of(const NeedsFields *needs) {
+    const uint32_t count = needs->place_rows.size > 0 ? needs->imports : 0;
+    PyObject *result = PyTuple_New((Py_ssize_t)count);
+    Bytes rows = needs->place_rows;
+    for (uint32_t i = 0; result != NULL && i < count; i++) {
+        const Bytes row = next_row(&rows);
+        if (!put(result, i, new_bytes(row.at, row.size))) {
+            Py_CLEAR(result);
+        }
+    }
+    return result;
+}
+
+static PyObject *link_types_of(const NeedsFields *needs) {
+    const uint32_t count = needs->link_types.size > 0 ? needs->imports : 0;
+    PyObject *result = PyTuple_New((Py_ssize_t)count);
+    for (uint32_t i = 0; result != NULL && i < count; i++) {
+        if (!put(result, i, new_bytes(needs->link_types.at + 12 * (size_t)i, 12))) {
+            Py_CLEAR(result);
+        }
+    }
+    return result;
+}
+
+/* needs_record(payload: bytes) -> (imports, globals, natives, children, places, link_types); see `NeedsRecord` */
+PyObject *needs_record(PyObject *Py_UNUSED(module), PyObject *payload) {
+    NeedsFields found;
+    const Fault fault = PyBytes_Check(payload) ? decode_needs_record(bytes_of(payload), &found) : "a needs record is no bytes";
+    if (fault != NULL) {
+        return damaged(fault, NULL);
+    }
+    PyObject *fields[6] = {NULL};
+    const int is_made = (fields[0] = imports_of(&found)) != NULL && (fields[1] = numbers_of(found.globals, found.global_numbers)) != NULL
+        && (fields[2] = natives_of(&found)) != NULL && (fields[3] = numbers_of(found.children, found.child_numbers)) != NULL
+        && (fields[4] = places_of(&found)) != NULL && (fields[5] = link_types_of(&found)) != NULL;
+    PyObject *result = is_made ? PyTuple_Pack(6, fields[0], fields[1], fields[2], fields[3], fields[4], fields[5]) : NULL;
+    for (int i = 0; i < 6; i++) {
+        Py_XDECREF(fields[i]);
+    }
+    return result;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- hosts */
+
+/* A text as UTF-8, which `*kept` keeps; -1 with an exception. */
+static int text_of(PyObject *text, PyObject **kept, Bytes *found) {
+    *kept = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
+    if (*kept == NULL) {
+        return -1;
+    }
+    *found = bytes_of(*kept);
+    return 0;
+}
+
+/* platform_serves(requirement: str, platform: str, libc: str) -> bool: whether a process of this platform and C library can load the code */
+PyObject *platform_serves(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *texts[3], *kept[3] = {NULL};
+    Bytes found[3];
+    int status = 0;
+    if (!PyArg_ParseTuple(args, "UUU:platform_serves", &texts[0], &texts[1], &texts[2])) {
+        return NULL;
+    }
+    for (int i = 0; i < 3 && status == 0; i++) {
+        status = text_of(texts[i], &kept[i], &found[i]);
+    }
+    Requirement needs;
+    static const uint8_t abi[] = {'0' + COMPCACHE_ABI_VERSION};
+    const int serves = status == 0 && decode_requirement(found[0], &needs) == NULL && needs.abi.size == 1 && needs.abi.at[0] == abi[0]
+        && needs.platform.size == found[1].size && memcmp(needs.platform.at, found[1].at, found[1].size) == 0
+        && libc_is_enough(needs.libc, found[2]);
+    for (int i = 0; i < 3; i++) {
+        Py_XDECREF(kept[i]);
+    }
+    return status == 0 ? PyBool_FromLong(serves) : NULL;
+}
+
+/* A word of the processor: of `words`, where it is put, else of what `ask` says. 0, or -1 with an exception. */
+static int word_of(PyObject *words, PyObject *ask, Bytes name, uint64_t *word) {
+    PyObject *key = PyUnicode_DecodeUTF8((const char *)name.at, (Py_ssize_t)name.size, "surrogatepass");
+    if (key == NULL) {
+        return -1;
+    }
+    PyObject *value = PyDict_GetItemWithError(words, key);
+    Py_XINCREF(value);
+    if (value == NULL && !PyErr_Occurred()) {
+        value = PyObject_CallFunctionObjArgs(ask, key, NULL);
+        if (value != NULL && PyDict_SetItem(words, key, value) < 0) {
+            Py_CLEAR(value);
+        }
+    }
+    Py_DECREF(key);
+    if (value == NULL) {
+        return -1;
+    }
+    *word = PyLong_AsUnsignedLongLong(value);
+    Py_DECREF(value);
+    return *word == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Whether a processor has what code needs of it; -1 with an exception. */
+static int has_need(const ProcessorNeed *need, PyObject *words, Bytes identity, PyObject *ask) {
+    if (need->kind == SAME) {
+        return need->number.size > 0 && need->number.size == identity.size && memcmp(need->number.at, identity.at, identity.size) == 0;
+    }
+    uint64_t word;
+    if (word_of(words, ask, need->word, &word) < 0) {
+        return -1;
+    }
+    return need->kind == MASK ? (word & need->value) == need->value : (word & 0xff) >= need->value;
+}
+
+/* processor_meets(features: str, words: dict[str, int], identity: str, ask) -> bool: whether a processor with these words has all of these
+ * features; also False where the text is of no known form */
+PyObject *processor_meets(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *text, *words, *identity_text, *ask, *kept, *identity_kept;
+    Bytes features, identity;
+    if (!PyArg_ParseTuple(args, "UO!UO:processor_meets", &text, &PyDict_Type, &words, &identity_text, &ask)
+        || text_of(text, &kept, &features) < 0) {
+        return NULL;
+    }
+    if (text_of(identity_text, &identity_kept, &identity) < 0) {
+        Py_DECREF(kept);
+        return NULL;
+    }
+    features = words_of_features(features);
+    int meets = 1, found = features.size > 0;
+    while (meets == 1 && found) {
+        ProcessorNeed need;
+        meets = next_need(&features, &need, &found) == NULL;
+        if (meets && found) {
+            meets = has_need(&need, words, identity, ask);
+        }
+    }
+    Py_DECREF(kept);
+    Py_DECREF(identity_kept);
+    if (meets < 0 && PyErr_ExceptionMatches(PyExc_ValueError)) { /* no word of this processor */
+        PyErr_Clear();
+        meets = 0;
+    }
+    return meets < 0 ? NULL : PyBool_FromLong(meets);
+}
+
+/* --------------------------------------------------------------------------------------------------------- digests */
+
+/* digest(data: bytes, size: int, person: bytes = b"", salt: bytes = b"", key: bytes = b"") -> bytes: BLAKE2b */
+PyObject *digest(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer data;
+    const char *person = "", *salt = "", *key = "";
+    Py_ssize_t size, person_size = 0, salt_size = 0, key_size = 0;
+    if (!PyArg_ParseTuple(args, "y*n|y#y#y#:digest", &data, &size, &person, &person_size, &salt, &salt_size, &key, &key_size)) {
+        return NULL;
+    }
+    uint8_t out[64], padded[2][16] = {{0}};
+    if (size < 1 || size > 64 || person_size > 16 || salt_size > 16 || key_size > 64) {
+        PyBuffer_Release(&data);
+        PyErr_SetString(PyExc_ValueError, "BLAKE2b takes other sizes");
+        return NULL;
+    }
+    memcpy(padded[0], salt, (size_t)salt_size);
+    memcpy(padded[1], person, (size_t)person_size);
+    blake2b(out, (size_t)size, (Bytes){data.buf, (size_t)data.len}, (Bytes){(const uint8_t *)key, (size_t)key_size}, padded[0], padded[1]);
+    PyBuffer_Release(&data);
+    return new_bytes(out, (size_t)size);
+}

@@ -1,0 +1,25 @@
+"""The native runtime, for all that reads a format: its C code is the only reader of what a hit reads (`hit/native/formats.h`)."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["runtime"]
+
+
+def _load() -> Any:
+    try:
+        from compcache.hit import _runtime
+    except ImportError as error:
+        if error.name is None:  # the extension itself refuses
+            raise
+        from compcache.hit.native_build import missing
+
+        raise missing(error) from error
+    return _runtime
+
+
+#: Raises ImportError where the extension module is not there, or cannot work here; the message says what to do.
+runtime: Any = _load()
