@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core.extending import _Intrinsic
 
 from compcache.numba.compilation.history import note_code
-from compcache.numba.fingerprints.fixed_code import note_symbol
+from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
 from compcache.numba.fingerprints.implementations import digest_name
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.fingerprints.walk import fingerprint
@@ -242,7 +242,7 @@ def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -
         token = uuid.uuid4().hex
     else:
         _used.add(token)
-    note_symbol(token, content)
+    note_symbol(token, Compiled(content, found.lines))
     return token
 
 

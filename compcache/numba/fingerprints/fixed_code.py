@@ -41,26 +41,19 @@ def note_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: Compiled) ->
 
 
 #: What each function that this process has compiled was made of, by the number in its symbols; None for what has no identity.
-_by_symbol: dict[str, str | None] = {}
+_by_symbol: dict[str, Compiled | None] = {}
+#: The same of those dispatchers that had just begun to compile when recording began.
+_running: weakref.WeakKeyDictionary[Any, Compiled | None] = weakref.WeakKeyDictionary()
 
 
-def note_symbol(number: str, content: str | None) -> None:
+def note_symbol(number: str, compiled: Compiled | None) -> None:
     """Record what a function was compiled from that has this number in its symbols; None: that has no identity."""
-    _by_symbol[number] = content
+    _by_symbol[number] = compiled
 
 
-#: What those dispatchers were that had just begun to compile when recording began.
-_running: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
-
-
-def note_running(dispatcher: Any) -> None:
-    """Record what a dispatcher is that compiles now, and is not recorded."""
-    from compcache.numba.fingerprints.walk import fingerprint_of_value
-
-    try:
-        _running[dispatcher] = fingerprint_of_value([dispatcher.py_func, {**dispatcher.targetoptions}], "a function that is being compiled")
-    except Unidentifiable:
-        _running[dispatcher] = None
+def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
+    """Record what a dispatcher is compiled from now, but for the types, and is not recorded otherwise; None: that has no identity."""
+    _running[dispatcher] = compiled
 
 
 def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
@@ -86,15 +79,15 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
 
 
 def _compiled_now(dispatcher: Any, result: Any) -> Compiled | None:
-    """What this process has compiled without any cache; its lines are those of its function, which stays."""
+    """What this process has compiled without any cache; None where that is not known."""
     number = getattr(getattr(result, "fndesc", None), "uid", None)
-    content = _by_symbol.get(str(number), "")
-    if content == "":
-        if dispatcher not in _running:
-            return None
-        content = _running[dispatcher] and f"{_running[dispatcher]} {result.signature}"
-    if not content:
+    if number in _by_symbol:
+        found = _by_symbol[number]
+    elif dispatcher in _running:
+        running = _running[dispatcher]
+        found = running and Compiled(f"{running.key} {result.signature}", running.lines)
+    else:
+        return None
+    if found is None:
         raise Unidentifiable(f"{dispatcher.py_func.__qualname__} was compiled when it was declared, with values that have no identity")
-    from compcache.numba.fingerprints.walk import fingerprint
-
-    return Compiled(content, fingerprint(dispatcher.py_func).lines)
+    return found
