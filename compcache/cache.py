@@ -92,7 +92,8 @@ class Cache:
         retarget: where every realization of a function is for other CPUs, compile the kept code of one for this host; with False
             that is a miss.
         tune: where a function was loaded that was not compiled for exactly this host, compile its kept code for this host in the
-            background; the next process uses it.
+            background, and link what is loaded again; the next process uses it.
+        link: ``"background"``: link functions that reach several modules and are loaded again (see `Cache.link`), in the background.
         layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
             is asked first, then they in their order. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not
             exist is left out.
@@ -128,6 +129,7 @@ class Cache:
         lock_timeout: float | None = None,
         retarget: bool = True,
         tune: bool = False,
+        link: str | None = None,
         layers: Iterable[str | os.PathLike[str]] | None = None,
         trusted_keys: Iterable[str] | str | None = None,
         publish_key: str | None = None,
@@ -150,7 +152,10 @@ class Cache:
         self._lock_timeout = lock_timeout
         self._retarget = retarget
         self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
-        self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
+        if link not in (None, "background"):
+            raise ValueError(f"link={link!r}: 'background', or None")
+        self._tunes = tune
+        self._tuners: dict[str, int] | None = {} if (tune or link) and not readonly else None  # processes by func_name
         self._keys_given = signing_key, publish_key
         self._remote_given = remote, remote_mode
         self._opened_session: Session | None = None
@@ -239,7 +244,7 @@ class Cache:
             func_name: the function's name, or its `Identity`.
 
         Returns:
-            What calls the function; the same object for as long as it is referenced.
+            The call target: the same object for as long as it is referenced.
 
         Raises:
             NotCachedError: the cache holds no realization that this host can use.
@@ -417,7 +422,7 @@ class Cache:
                 self._entries.flush()
             self._closed = True
             if self._tuners:
-                from compcache.miss.retarget import reap
+                from compcache.closures.background import reap
 
                 reap(self._tuners)
             self._store.stats.flush()  # what is held until now counts as used
@@ -649,7 +654,7 @@ class Cache:
         return describe_module(self._store, module_id)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
-        """Describe the cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened.
+        """Describe the whole cache: its place, its size, and what would compile for it. No module is opened.
 
         Args:
             progress: called now and then with (modules read, modules to read).
@@ -819,7 +824,7 @@ class Cache:
     def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed as a whole.
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed whole.
         No look-up of this object's finds it from now on; call targets that are held go on working.
 
         Args:
@@ -842,7 +847,7 @@ class Cache:
         if derived:
             return remove_linked(self._store, None if func_name is None else _func_name_of(func_name))
         if func_name is None:
-            raise TypeError("remove() takes the name of a function")
+            raise TypeError("remove() needs the name of a function")
         if self._entries is not None:
             self._entries.flush()
         with _Suggesting(self):
@@ -1048,9 +1053,9 @@ class Cache:
                 raise
             target = self._load_retargeted(func_name, owner, accept, error)
         if self._tuners is not None and func_name not in self._tuners:
-            from compcache.miss.retarget import tune_later
+            from compcache.closures.background import work_later
 
-            tune_later(self._session(), self._tuners, func_name)
+            work_later(self._session(), self._tuners, target, tunes=self._tunes)
         if target is not before:  # else this process had it already
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
@@ -1172,7 +1177,7 @@ def func_names_of(names: Any) -> list[str]:
     if isinstance(names, str) or hasattr(names, "func_name"):
         return [_func_name_of(names)]
     if not hasattr(names, "__iter__"):
-        raise TypeError(f"the names of functions are several str or compcache.Identity, like ['dot'], not {type(names).__name__}")
+        raise TypeError(f"names must be an iterable of str or compcache.Identity, like ['dot'], not {type(names).__name__}")
     return [_func_name_of(name) for name in names]
 
 

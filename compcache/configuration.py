@@ -211,7 +211,7 @@ def _item(key: str, value: object) -> str:
     if key in _PATHS:
         value = os.path.expanduser(value)
         if not os.path.isabs(value):
-            raise ValueError(f"{value!r} is not a whole path: write one that begins with / or ~")
+            raise ValueError(f"{value!r} is not an absolute path: begin it with / or ~")
     return value
 
 
@@ -223,7 +223,7 @@ def _variable(key: str) -> str:
 
 
 def _state(path: str) -> str:
-    """What a file is known by: who reads a kept form compares it."""
+    """The state of a file, which readers of its kept form compare."""
     status = os.stat(path)
     return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {path}"
 

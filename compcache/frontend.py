@@ -137,7 +137,7 @@ class _Judge:
 
 
 def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
-    """Count a function that was not found; `refused`: it cannot be cached, so that nobody will find it.
+    """Count a function that was not found; `refused`: it cannot be cached.
 
     Args:
         cache: an open cache.
@@ -156,7 +156,7 @@ def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
 
 
 def count_compilation(cache: Cache, func_name: str, seconds: float) -> None:
-    """Count a function that was compiled in so many seconds of processor time, and is not stored.
+    """Count a function that was compiled and not stored.
 
     Args:
         cache: an open cache.
@@ -174,8 +174,8 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False,
         cache: where to store it.
         source: the code.
         alone: nothing is imported that the source does not name, whatever the cache holds; and others of its name may be there,
-            which whoever loads it tells apart (`find` with `accept`).
-        seconds: how much processor time it took to make the source: who finds the function saves that, too.
+            which a loader tells apart (`find` with `accept`).
+        seconds: the processor time that making the source took: a hit saves that, too.
 
     Returns:
         The module_ids of all targets, that of the one for this host first.

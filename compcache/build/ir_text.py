@@ -97,7 +97,7 @@ _LINKAGES = {
     "linkonce": "linkonce_any", "weak": "weak_any", "extern_weak": "external_weak",
     **{name: name for name in ("available_externally", "linkonce_odr", "weak_odr", "appending", "internal", "private", "common")},
 }  # fmt: skip
-#: At most so many words stand between the name of a variable and ``global`` or ``constant``.
+#: The most words between the name of a variable and ``global`` or ``constant``.
 _MOST_WORDS = 12
 
 
@@ -188,7 +188,7 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def extreme_of(text: str, *, printed: bool = False) -> str | None:
-    """The construct that would make LLVM run without end or abort the process, in words; None where there is no such.
+    """The construct that would make LLVM run without end or abort the process, in words; None if there is none.
 
     Where LLVM has `printed` the code, each type and constant is in one line.
     """

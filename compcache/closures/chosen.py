@@ -1,4 +1,4 @@
-"""What a closure consists of: the realizations that an ordinary load of its functions binds, in modules that are no linked closures."""
+"""What a closure consists of: the realizations that an ordinary load of its functions binds, in modules that are not linked closures."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _TYPE_NAME = re.compile(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)')
 _GROUP = re.compile(r"attributes (#\d+) = (\{.*\})")
 _NODE = re.compile(r"(!\d+) = (.*)")
 _COMDAT = re.compile(r'\$(?:"[^"]*"|[-$._A-Za-z0-9]+) = comdat any')
-#: Bounds of sections: who uses them reaches what is in the section, without naming it.
+#: Bounds of sections: code that uses them reaches the content of the section without naming it.
 _BOUNDS = ("__start_", "__stop_")
 #: Debug information is large, and much of it is reached from everywhere: beyond this many visits of nodes, a tenth of a second or two, and
 #: this many for each node, the whole text is cheaper.

@@ -24,7 +24,7 @@ decode is told from a damaged one: where its name is right, another version of t
 neither used nor touched. Files with other names are not the index's at all.
 
 Limitations: what was removed from disk stays in the segments until the next merge or prune; names are compared
-by their 128-bit key here, and in full by who reads the record.
+by their 128-bit key here, and in full by the reader of the record.
 """
 
 from __future__ import annotations
@@ -213,6 +213,12 @@ class Segment:
         self._read_rows = lambda: source[rows : rows + rows_size] if isinstance(source, bytes) else source(rows, rows_size)
         self._tables = functions, modules
         return self._tables
+
+    def whole(self) -> tuple[Table, Table]:
+        """The function and the module entries, read into memory at once: for many look-ups. Raises what opening raises."""
+        opened, size = self._open_file()
+        functions, modules, *_ = runtime.open_segment(file_ops.read_at(self._files, opened.number, 0, size), size, self.name)
+        return functions, modules
 
     def _open_file(self) -> tuple[file_ops.Opened, int]:
         """The open file and its size."""

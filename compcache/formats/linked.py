@@ -5,7 +5,7 @@ plain names. The first of them are *in* the image, whole, with all that can chan
 the other way round. The data is texts with NUL between them: what the closure is called, how many modules are in it, the functions that it
 was linked for, each behind a plus sign, and for each plain name the number of the module that it
 was bound to when the closure was linked, a space and the name. The index has the functions of such a module with `LINKED` in the offsets of
-their records (`compcache.formats.manifest`), so that nobody takes one for an addition.
+their records (`compcache.formats.manifest`), so that they are not taken for additions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def decode_closure(data: bytes) -> Closure:
     """See `encode_closure`.
 
     Raises:
-        FormatError: it is no such data.
+        FormatError: the data is of another kind.
     """
     try:
         label, homes, *texts = data.decode("utf-8", "surrogatepass").split("\0")

@@ -13,7 +13,7 @@ A sum is published once, complete or not at all::
 that hour since the epoch. *Uses* are rows of ``name key | module_id | count u64 | last use f64``; a name key of
 zeros counts the processes that loaded the module and whose saved seconds are not in the counters yet, a module_id of
 zeros the misses of the name. *Inputs*
-are the names, one per line, of the files that were folded into this one: who finds both counts only this one,
+are the names, one per line, of the files that were folded into this one: a reader that finds both counts only this one,
 so that a fold that was interrupted counts nothing twice. The last section is empty; earlier versions had rows of modules in it.
 """
 

@@ -41,6 +41,8 @@ __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usabl
 #: when it makes one for the next.
 _MOST_GATHERED = 128
 _MANY_MODULES = 2
+#: So many imports of one function are looked up together first.
+_MANY_IMPORTS = 32
 #: How many bytes of what records have of a link type are its digest.
 _DIGEST = 8
 #: What no func_name has, in names of nodes.
@@ -276,7 +278,7 @@ class Plan:
         self._exhaust(name, node)
 
     def _exhaust(self, name: str, node: _Node) -> None:
-        """All realizations of a function were tried: who imports it is bound to its stub, or fails."""
+        """All realizations of a function were tried: importers are bound to its stub, or fail."""
         if name == self._root:
             raise self._root_error(node)
         if isinstance(node.error, IncompatibleTargetError):
@@ -292,15 +294,27 @@ class Plan:
     def _follow(self, name: str, choice: Choice) -> None:
         """Make its imports part of the plan."""
         nodes, pending = self._nodes, self._pending
+        settled = self._settled(choice)
         for _, imported, _, kind in choice.imports:
             other = nodes.get(imported)
             if other is None:
-                other = nodes[imported] = _Node(self._candidates(imported))
+                only = settled.get(imported)
+                other = nodes[imported] = _Node(self._candidates(imported) if only is None else iter(()))
                 other.uses[kind[:_DIGEST]] = choice, kind
-                pending.append(imported)
+                other.choice = only
+                if only is None:
+                    pending.append(imported)
             elif kind[:_DIGEST] not in other.uses:
                 other = self._join(imported, other, choice, kind)
             other.dependents[name] = None
+
+    def _settled(self, choice: Choice) -> dict[str, Choice]:
+        """What many imports are bound to where nothing is to be chosen."""
+        if len(choice.imports) < _MANY_IMPORTS or self._apart or self._may_lack:
+            return {}
+        from compcache.hit.settle import settle
+
+        return settle(self._loader, self._sources, choice)
 
     def _join(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
         """The node of an import which expects this type."""
@@ -319,7 +333,7 @@ class Plan:
         return node
 
     def _set_apart(self, name: str, use: bytes, user: Choice, kind: bytes) -> _Node:
-        """The node of those who expect another type of a function than the one that was chosen for others."""
+        """The node for importers that expect another type of a function than others do."""
         node = self._nodes[name]
         node.uses.pop(use, None)
         key = self._apart[name, use] = f"{name}{_APART}{len(self._apart)}"
@@ -334,7 +348,7 @@ class Plan:
         return self._apart.get((name, kind[:_DIGEST]), name)
 
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
-        """Check that a realization fits the first of those who use it; others that it does not fit get one of their own.
+        """Check that a realization fits the first of its users; users that it does not fit get another one.
 
         Raises:
             SignatureMismatchError: it does not.
@@ -592,8 +606,7 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
     compiled_by = decode_module(file.read_record(0)).llvm_version
     if version_numbers(compiled_by) < version_numbers(store.min_llvm):
         raise IncompatibleTargetError(
-            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache was opened to use none older than "
-            f"{store.min_llvm}",
+            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache takes none older than {store.min_llvm}",
             module_id=file.module_id.hex(),
         )
 

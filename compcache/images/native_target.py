@@ -52,7 +52,7 @@ def target_machine(cpu: str, features: str, level: int) -> Any:
 
 @contextlib.contextmanager
 def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
-    """A target machine like that of `target_machine` which nobody else uses meanwhile.
+    """A target machine like that of `target_machine`, for one user at a time.
 
     To make one, and what it then finds out about its CPU, takes LLVM 0.8 ms: a quarter of the translation of a tiny module. They hold
     nothing of the modules that they have translated.

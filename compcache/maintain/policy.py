@@ -54,7 +54,7 @@ class PrunePolicy:
         min_llvm: remove code compiled by an LLVM older than this version (text like ``"22"`` or ``"21.1"``). None, because an
             older LLVM's code is as correct as a newer one's.
         made_by: remove what these versions of a maker have made: text like ``"numba<0.66.1"`` or ``"lld>=17,<18"``, or several. Makers
-            are compcache, llvmlite, llvm, the linker (ld, lld, mold, gold) and what front ends name, like numba. Empty: nobody.
+            are compcache, llvmlite, llvm, the linker (ld, lld, mold, gold) and what front ends name, like numba. Empty: no condition.
         match: remove only modules all of whose functions match one of these patterns; without other criteria, all of these.
             Empty: any module.
         keep: functions that match one of these patterns stay, with their dependencies, like pinned ones.
@@ -98,7 +98,7 @@ class PrunePolicy:
             object.__setattr__(self, field.name, value)
 
     def allows(self, size: int) -> bool:
-        """Whether modules of so many bytes in all are within `max_bytes`.
+        """Whether modules of this total size are within `max_bytes`.
 
         Args:
             size: in bytes.
@@ -455,7 +455,7 @@ def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
 
 
 def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str], outside: Outside) -> str:
-    """Remove the least recently used entries until the limits are met or no more may be removed; the limit that is exceeded still."""
+    """Remove the least recently used entries until the limits are met or no more may be removed; return a limit still exceeded."""
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])
     size = outside.size + sum(entry.size for number, entry in enumerate(entries) if alive[number])

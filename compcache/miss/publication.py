@@ -58,7 +58,7 @@ def publish_built(
 
 
 def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
-    """Have plain names of what is newer now looked up again: whoever holds a target of something older keeps it."""
+    """Have plain names of newer modules looked up again; targets of older ones stay valid."""
     for before, (module_id, after) in zip(given, published, strict=True):
         if after is not before:  # it has got a number
             for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):

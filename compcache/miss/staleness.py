@@ -218,7 +218,7 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
 
 
 def warn_of_hidden(built: BuiltModule) -> None:
-    """Warn if a module that is added alone has nothing but hidden functions, which nobody can call."""
+    """Warn if a module that is added alone has nothing but hidden functions, which cannot be called."""
     if built.signatures and all(text.startswith(f"{LINK_ONLY}hidden function") for text in built.signatures):
         names = [name for name, *_ in built.functions]
         shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")

@@ -70,7 +70,7 @@ _OFFSET_SIZE = 4
 _END = b"\xff"
 #: Behind all that a key ends with.
 _BEHIND_ALL = _END * (DIGEST_SIZE + _OFFSET_SIZE + 1)
-#: A segment of so many modules has no list: reading their files takes some milliseconds.
+#: A segment with no more modules has no list: reading their files takes some milliseconds.
 _FEW = 512
 #: Of so many names all keys are read: finding one takes as long as reading some dozens.
 _MANY_NAMES = 1 << 10

@@ -102,7 +102,7 @@ class Row(NamedTuple):
 
     @property
     def is_pack(self) -> bool:
-        """Whether it is no module but a file of entries of data."""
+        """Whether it is a file of entries of data, and not a module."""
         return self.platform.is_pack
 
 
@@ -307,7 +307,7 @@ def _pack(value: object) -> bytes:
 
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
-    """Read the row of a module from its file; None if that is missing or damaged. Nothing is quarantined.
+    """Read the row of a module from its file; return None if that is missing or damaged. Nothing is quarantined.
 
     Raises:
         StorageError: nothing can be read now, for lack of descriptors or memory.

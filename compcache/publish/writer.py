@@ -50,7 +50,7 @@ class Publication(NamedTuple):
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
     """Publish modules: their sections and their index entries. Their files are synchronized together and indexed by one segment.
 
-    A module that exists already, with the same digest, is left as it is, unless its addition has a greater number now. With `signs` they
+    A module that exists already, with the same digest, is not written again, unless its addition has a greater number. With `signs` they
     get a signature of the store's key, if there is one: not what another host has compiled.
 
     Returns:

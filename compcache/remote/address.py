@@ -82,7 +82,7 @@ class RemoteSettings(NamedTuple):
         return f"RemoteSettings({self.shown!r}, {self.mode!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("the settings of a remote store are not pickled: they may hold a password")
+        raise TypeError("the settings of a remote store cannot be pickled: they may contain a password")
 
 
 class Stores(NamedTuple):
@@ -114,7 +114,7 @@ class Stores(NamedTuple):
         return f"Stores({', '.join(map(repr, self.each))})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("the settings of a remote store are not pickled: they may hold a password")
+        raise TypeError("the settings of a remote store cannot be pickled: they may contain a password")
 
 
 def split_urls(text: str) -> list[str]:
@@ -191,7 +191,7 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
         modes *= len(urls)
     stores = [_read_store(each, each_mode) for each, each_mode in zip(urls, modes, strict=True) if each_mode != OFF]
     if len({store.url for store in stores}) < len(stores):
-        raise ValueError("a remote store is named twice")
+        raise ValueError("the same remote store is named twice")
     if sum([len(store.url) + 1 for store in stores]) > LONGEST_URL + 1:
         raise ValueError(f"the URLs of the remote stores have more than {LONGEST_URL} characters together")
     return Stores(tuple(stores)) if stores else None

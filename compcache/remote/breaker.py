@@ -40,7 +40,7 @@ _BELIEVED = 0.25
 
 
 class Breaker:
-    """The breaker of one store. One process writes (the helper, or who could not reach it); all read."""
+    """The breaker of one store. One process writes (the helper, or a process that could not reach it); all read."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -102,11 +102,11 @@ class Breaker:
 
     def _write(self, failures: int, until: float, pause: float) -> None:
         content = f"{failures} {until} {pause}".encode("ascii")
-        from compcache.files import Files
+        from compcache.processes.detached import LateFiles
         from compcache.publish.atomic_file import publish
 
         try:
-            publish(Files(), os.path.dirname(self._path), self._path, [content], sync=False)
+            publish(LateFiles(), os.path.dirname(self._path), self._path, [content], sync=False)
         except OSError as error:
             reraise_interrupt(error)
             return  # every process finds out for itself then

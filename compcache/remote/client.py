@@ -122,7 +122,7 @@ class Inquiry:
         self._question.close()
 
     def compiled(self, seconds: float) -> None:
-        """They were, in so many seconds."""
+        """They were compiled, in this time in seconds."""
         self._remote.note_stake(self._names, seconds)
 
 
@@ -157,7 +157,7 @@ class RemoteStore:
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _is_in_service(self, *, waits: bool) -> bool:
-        """Whether one of the stores is asked. Those that were left alone, until now, are probed first, which only who `waits` waits for."""
+        """Whether one of the stores is asked. Stores whose pause is over are probed first; only callers with `waits` wait for the probe."""
         breakers = self.breakers()
         if not all(breaker.is_open() or breaker.is_half_open() for breaker in breakers):
             return True
@@ -175,7 +175,7 @@ class RemoteStore:
     def inquire(
         self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False, first: int = 0
     ) -> Inquiry | None:
-        """Ask for functions; None where there is nothing to ask, or the stores are left alone after failures.
+        """Ask for functions; return None where there is nothing to ask, or the stores are left alone after failures.
 
         Only names that stand for content are asked for, unless `plain` says that the caller named them on purpose. `insists`: the answer
         is waited for even if the store has not answered lately. `compiles`: the caller compiles what does not come, and calls
@@ -204,7 +204,7 @@ class RemoteStore:
         return Inquiry(self, wanted, question, insists=insists)
 
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
-        """Fetch functions and all that they import into the local cache; those of them that came. See `inquire`."""
+        """Fetch functions and all that they import into the local cache; return those of them that came. See `inquire`."""
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
         while wanted:
@@ -256,7 +256,7 @@ class RemoteStore:
         return read_answer(self._store, self.settings, name, said, question.problem)
 
     def take_in(self, names: tuple[str, ...], answers: list[Said], *, insists: bool = False) -> tuple[str, ...]:
-        """Verify and publish what was found, then fetch what it imports; the functions that came."""
+        """Verify and publish what was found, then fetch what it imports; return the functions that came."""
         come: list[str] = []
         imports: dict[str, None] = {}
         refused: dict[int, list[str]] = {}  # by the store that is to be asked first, after the one whose answer is not taken
@@ -285,7 +285,7 @@ class RemoteStore:
         return tuple(come)
 
     def _adopt_imports(self, said: Said) -> Iterator[str]:
-        """Take in what came with a function, unless it is here; what that imports in turn."""
+        """Take in what came with a function, unless it is here; return what that imports in turn."""
         for name, data, signatures in said.imports:
             is_here = next(self._store.find(name), None) is not None
             adopted = self._adopt(name, data, signatures, said.store) if not is_here else None
@@ -317,7 +317,7 @@ class RemoteStore:
                 os.unlink(path)
 
     def note_stake(self, names: Iterable[str], seconds: float) -> None:
-        """Compiling these functions took so many seconds."""
+        """Compiling these functions took this time, in seconds."""
         self._stakes.update(dict.fromkeys(map(_label, names), seconds))
 
     def at_stake(self, names: Iterable[str]) -> float:
@@ -327,7 +327,7 @@ class RemoteStore:
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
-        """Put a stored module into the outbox of each store to write to; whether there was something to upload."""
+        """Put a stored module into the outbox of each store to write to; return whether there was something to upload."""
         try:
             upload = self._upload_of(module_id, always=always)
             if upload is None:
@@ -346,7 +346,7 @@ class RemoteStore:
         return True
 
     def pack(self, names: Iterable[str]) -> None:
-        """Have a pack made of functions that were offered, for those who fetch them together."""
+        """Have a pack made of functions that were offered, for hosts that fetch them together."""
         try:
             ask(self.settings, "pack", list(names), *self._places(), self.settings.writable).wait(_PATIENCE)
         except OSError as error:
@@ -354,7 +354,7 @@ class RemoteStore:
             self.complain(str(error))
 
     def flush(self, seconds: float) -> int:
-        """Wait until what waits is uploaded; how many uploads are left."""
+        """Wait until what waits is uploaded; return how many uploads are left."""
         boxes = self.outboxes()
         waiting = [boxes[place] for place in self.settings.writable]
         if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):
@@ -484,5 +484,5 @@ def _label(name: str) -> str:
 
 
 def _patience(names: Collection[str]) -> float:
-    """How long an answer about so many functions is waited for."""
+    """How long to wait for an answer about this number of functions."""
     return _PATIENCE + _PATIENCE_PER_NAME * len(names)

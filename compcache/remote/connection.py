@@ -38,7 +38,7 @@ _PEER = Struct("3i")
 
 _HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _LOOK_AGAIN = 0.005
-#: A helper that was started so many seconds ago and cannot be reached is not coming.
+#: A helper that cannot be reached this long after its start, in seconds, is given up.
 _START_SECONDS = 10.0
 _started: dict[str, tuple[int, float]] = {}  # by directory: the process and when this process started it
 _reached: set[str] = set()  # directories whose helper was reached since
@@ -62,7 +62,7 @@ def decode(data: bytes) -> Any:
 
 
 def owner_of(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket: who has connected, or called `listen`."""
+    """The user at the other end of a Unix socket, who has connected, or called `listen`."""
     return _peer_of(connection)[1]
 
 
@@ -118,7 +118,7 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer, for so long at most; whether it is there. False for good where `problem` says why.
+        """Wait for the answer, for so long at most; return whether it is there. False for good where `problem` says why.
 
         Once the helper has said how much is at stake it is waited for as long as that. Time in which the helper waits for a processor does
         not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer as well, and take it from others.
@@ -150,7 +150,7 @@ class Question:
         return _started.get(self._directory, (0, 0.0))[0]
 
     def is_starting(self) -> bool:
-        """Whether its helper process is only being started. Says so once in a process."""
+        """Whether its helper process is being started; true once per process."""
         if self.sent or self._directory in _awaited:
             return False
         _awaited.add(self._directory)
@@ -244,7 +244,7 @@ def wake_helper(stores: Stores) -> None:
 
 
 def _start_helper(directory: str, stores: Stores) -> str:
-    """Start the helper unless this process has done so just now; what is wrong where it does not come."""
+    """Start the helper unless this process has done so just now; return what is wrong where it does not come."""
     refused = os.path.join(directory, REFUSED)
     pid, when = _started.get(directory, (0, 0.0))
     if pid and _is_running(pid):

@@ -1,4 +1,4 @@
-"""Upkeep of a remote store, for whoever operates it: what is in it, what leads nowhere, what may go.
+"""Upkeep of a remote store, for its operators: its content, what leads nowhere, what may be removed.
 
 All but `status` is about a list of one store.
 """

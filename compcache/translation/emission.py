@@ -55,7 +55,7 @@ __all__ = ["Prepared", "Translated", "emit", "table_symbols"]
 
 #: What the names begin with under which a module has its own definitions of merged variables.
 _OWN = "compcache.own."
-#: Up to so many entry points are compiled one by one.
+#: The most entry points that are compiled one by one.
 _FEW = 8
 
 

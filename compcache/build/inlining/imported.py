@@ -38,7 +38,7 @@ _TYPE_LINE = re.compile(r'(%(?:"[^"]*"|[-$._A-Za-z0-9]+)) = type (.*)')
 
 
 class Provided(NamedTuple):
-    """The body of a function, the module_id of the realization that offers it, in hex, and who has made its code."""
+    """The body of a function, the module_id of the realization that offers it, in hex, and the makers of its code."""
 
     body: Body
     module_id: str
@@ -46,7 +46,7 @@ class Provided(NamedTuple):
 
 
 class Inlined(NamedTuple):
-    """What came into a module, and who has made it.
+    """What was inlined into a module, and its makers.
 
     `sources` are by symbol the name of each function that came in, and the module that it is from; `edges` are what each function of the
     module, and each of these, referred to before anything was inlined.
@@ -61,7 +61,7 @@ NOTHING_INLINED = Inlined()
 
 
 def nothing_offered(_: tuple[str, ...]) -> Mapping[str, Provided]:
-    """The bodies that are offered where there is no cache."""
+    """The bodies that are offered without a cache: none."""
     return {}
 
 
@@ -75,7 +75,7 @@ def bring_in(
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]],
     is_beside: Callable[[str], bool],
 ) -> tuple[Resolution, Inlined]:
-    """Link into a module the bodies of content that it imports and that others offer; what it imports then, and what came in.
+    """Link into a module the bodies of content that it imports and that others offer; return what it imports then, and what came in.
 
     Args:
         module: the module, whose declarations are provided for.

@@ -404,7 +404,7 @@ class _Reader:
         return " ".join([line[:end], *dict.fromkeys(kept)]) + line[end:]
 
     def _constant(self, line: str, written: str) -> str:
-        """A constant of the module's own, of which nobody may compare the address."""
+        """A constant of the module's own whose address must not be compared."""
         head = line.partition(" = ")[2]
         match = _CONSTANT.match(head)
         if match is None or match[1] is None or "local_unnamed_addr" in head[: match.end()] or len(line) > _MOST_CONSTANT:
@@ -438,7 +438,7 @@ class _Reader:
         return changed
 
     def _keep(self, token: str) -> bool:
-        """Keep a node and what it consists of; False where it is debug information."""
+        """Keep a node and what it consists of; return False where it is debug information."""
         found = {token: None}
         order = [token]
         for node in order:  # grows while it is walked

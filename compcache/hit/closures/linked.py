@@ -139,6 +139,10 @@ class LinkedClosures:
                 except (CompcacheError, OSError) as error:  # its file is gone already
                     reraise_interrupt(error)
 
+    def is_closure(self, module_id: bytes) -> bool:
+        """Whether a module is a linked closure that a load of this loader has met."""
+        return module_id in self._told
+
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
         """The file of a loaded closure that has modules in it."""
         loader = self._loader()
@@ -272,7 +276,7 @@ def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[bytes, ...
 
 
 def _file_name(store: Store, module_id: bytes) -> str:
-    """Where it is kept whether a closure holds for this processor, and for who asks for these keys and knows these faults."""
+    """The file that says whether a closure holds for this processor, these keys and these known faults."""
     rules = mac(b"linked", store.mac_key) if store.mac_key else b""
     identity = [module_id, b"linked", rules, store.processor().identity.encode()]
     return CLOSURES.file_name(digest(identity).hex() + key_suffix(store.stamp_key))

@@ -61,7 +61,7 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
 
 
 def modules_of(data: bytes) -> list[bytes]:
-    """The modules that the file of a planned closure names, for who removes modules: nothing is verified."""
+    """The modules that the file of a planned closure names, for their removal: nothing is verified."""
     content = data[len(MAGIC) + SEAL_SIZE :]
     end = HEAD.size + MODULE.size * int.from_bytes(content[len(NO_STATE) : len(NO_STATE) + 4], "little")
     return [content[at : at + DIGEST_SIZE] for at in range(HEAD.size, min(end, len(content)), MODULE.size)]
@@ -80,7 +80,7 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> d
     first = HEAD.size + modules * MODULE.size
     last = first + functions * FUNCTION.size
     if last + text_size != len(content):
-        raise FormatError("a planned closure has not the size that it says")
+        raise FormatError("a planned closure does not have the size that it states")
     texts = content[last:].decode("utf-8", "surrogatepass").split("\0")
     for start in range(0, len(texts), REQUIREMENT_PARTS):  # records name them by their digest: one that is not here is read with them
         loader.store.processor().rank("\0".join(texts[start : start + REQUIREMENT_PARTS]))

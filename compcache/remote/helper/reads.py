@@ -40,7 +40,7 @@ LARGEST_MODULE = 1 << 29
 STREAMED = 1 << 20
 #: For so many seconds look-ups that must not take long believe that an object is missing, and of how many this is remembered.
 _MISSED_SECONDS, _MOST_MISSED = 20.0, 1 << 16
-#: Of so many modules is known that the store has them damaged.
+#: The most modules that are remembered as damaged in the store.
 _MOST_DAMAGED = 1 << 12
 #: What stands before the host in a URL: messages are logged, and shown to others.
 _PASSWORD = re.compile(r"//[^\s\"]*@")
@@ -68,8 +68,8 @@ class Room:
         self.files: list[str] = []
 
     def file(self, card: Card) -> str:
-        """The path of a new file for the module of this card; "" where it is to be held."""
-        if not self._place or card.size <= STREAMED:
+        """The path of a new file for the module of this card; "" where it is to be held: it is small, or the directory is not there."""
+        if card.size <= STREAMED or not os.path.isdir(self._place):
             return ""
         self.files.append(f"{self._place}/fetched-{os.urandom(12).hex()}")
         return self.files[-1]
@@ -289,7 +289,7 @@ class Reads:
             await asyncio.sleep(_PROBE_PAUSE)
 
     def note_error(self, error: Exception) -> None:
-        """Remember what went wrong, for who asks."""
+        """Remember what went wrong, for later questions."""
         self.count("errors")
         self.error = words(error)
 
