@@ -92,7 +92,8 @@ class Cache:
         retarget: where every realization of a function is for other CPUs, compile the kept code of one for this host; with False
             that is a miss.
         tune: where a function was loaded that was not compiled for exactly this host, compile its kept code for this host in the
-            background; the next process uses it.
+            background, and link what is loaded again; the next process uses it.
+        link: ``"background"``: link functions that reach several modules and are loaded again (see `Cache.link`), in the background.
         layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
             is asked first, then they in their order. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not
             exist is left out.
@@ -128,6 +129,7 @@ class Cache:
         lock_timeout: float | None = None,
         retarget: bool = True,
         tune: bool = False,
+        link: str | None = None,
         layers: Iterable[str | os.PathLike[str]] | None = None,
         trusted_keys: Iterable[str] | str | None = None,
         publish_key: str | None = None,
@@ -150,7 +152,10 @@ class Cache:
         self._lock_timeout = lock_timeout
         self._retarget = retarget
         self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
-        self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
+        if link not in (None, "background"):
+            raise ValueError(f"link={link!r}: 'background', or None")
+        self._tunes = tune
+        self._tuners: dict[str, int] | None = {} if (tune or link) and not readonly else None  # processes by func_name
         self._keys_given = signing_key, publish_key
         self._remote_given = remote, remote_mode
         self._opened_session: Session | None = None
@@ -417,7 +422,7 @@ class Cache:
                 self._entries.flush()
             self._closed = True
             if self._tuners:
-                from compcache.miss.retarget import reap
+                from compcache.closures.background import reap
 
                 reap(self._tuners)
             self._store.stats.flush()  # what is held until now counts as used
@@ -1048,9 +1053,9 @@ class Cache:
                 raise
             target = self._load_retargeted(func_name, owner, accept, error)
         if self._tuners is not None and func_name not in self._tuners:
-            from compcache.miss.retarget import tune_later
+            from compcache.closures.background import work_later
 
-            tune_later(self._session(), self._tuners, func_name)
+            work_later(self._session(), self._tuners, target, tunes=self._tunes)
         if target is not before:  # else this process had it already
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target

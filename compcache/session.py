@@ -107,12 +107,12 @@ class Session:
         return self._remotes[0]
 
     def inquire(self, names: tuple[str, ...], *, compiles: bool = False) -> Inquiry | None:
-        """Ask the remote store for functions and go on; None where it is not asked. See `RemoteStore.inquire`."""
+        """Ask the remote store for functions and go on; return None where it is not asked. See `RemoteStore.inquire`."""
         remote = self._asked_store(names)
         return remote.inquire(names, compiles=compiles) if remote is not None else None
 
     def fetch(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Fetch functions from the remote store; those of them that came."""
+        """Fetch functions from the remote store; return those of them that came."""
         remote = self._asked_store(names)
         return remote.fetch(names) if remote is not None else ()
 

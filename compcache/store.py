@@ -14,7 +14,7 @@ from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest, is_content_name, key_suffix, mac, name_key
-from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
+from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for, in_order
@@ -544,6 +544,10 @@ class Store:
         """Whether this object alone has the module, which could not be published."""
         return module_id in self._in_memory
 
+    def has_in_memory(self) -> bool:
+        """Whether this object alone has any module."""
+        return bool(self._in_memory)
+
     def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
         """Have a module that could not be published, with its functions, in this object alone."""
         self._in_memory[module.module_id] = module
@@ -551,7 +555,7 @@ class Store:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
     def renew_index(self) -> bool:
-        """Look at the index on disk again, and at those of layers; whether one has changed."""
+        """Look at the index on disk again, and at those of layers; return whether one has changed."""
         return self._renew_index()
 
     def _renew_index(self, *, look: bool = True) -> bool:
@@ -566,8 +570,10 @@ class Store:
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
-            from compcache.publish.verify import recover_index
-
+            try:
+                from compcache.publish.verify import recover_index
+            except MissingPackageError:
+                return changed  # compcache-runtime rebuilds none
             recover_index(self)
             changed = True
         return changed
@@ -619,7 +625,7 @@ class Store:
     def _describe(
         self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]
     ) -> bool:
-        """Describe a module by the first of its entries that this user has written; False where there is none."""
+        """Describe a module by the first of its entries that this user has written; return False where there is none."""
         for image, records, target, flags, functions, key, entry_mac in entries:
             if self.mac_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
@@ -734,7 +740,7 @@ class Store:
             raise StorageError(message, path=path or self.root)
 
     def condemn(self, module: ModuleFile, error: FormatError) -> CompcacheError:
-        """Close a module file that does not decode; the exception that says why.
+        """Close a module file that does not decode; return the exception that says why.
 
         A damaged one goes to quarantine; one that is as it was published was made by another version.
         """

@@ -133,7 +133,7 @@ def visible_exports(
     assembly: Collection[str] = (),
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
-    """The exports of a module of which nothing was asked for: all that can be seen from outside, if there is any. See `choose_exports`."""
+    """The exports of a module whose source names none: everything visible, if anything is. See `choose_exports`."""
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [
         function.name

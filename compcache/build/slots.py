@@ -326,7 +326,7 @@ class _Resolver:
             self.slots[SLOT_PREFIX + symbol] = name
 
     def assume(self, names: list[str], functions: Collection[str]) -> dict[str, bool]:
-        """Import what nothing provides; whether each of the names is a function."""
+        """Import what nothing provides; return for each name whether it is a function."""
         for name in names:
             self._import(name, name, is_function=name in functions)
         return {name: name in functions for name in names}

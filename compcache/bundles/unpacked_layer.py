@@ -41,7 +41,7 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
 
 
 def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
-    """Make the directory by one rename; whether it is there then."""
+    """Make the directory by one rename; return whether it is there then."""
     scratch = f"{store.temporary}/{unique_name()}"
     try:
         prepare_root(store)

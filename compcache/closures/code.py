@@ -15,9 +15,11 @@ from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
 from compcache.build.ir_text import leading_type, parse_head, quote, unquote
 from compcache.build.slots import restore_resolution
-from compcache.closures.parts import Copies, copies_of
+from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
 from compcache.files import reraise_interrupt
+from compcache.images.archives import is_archive
+from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 from compcache.translation.emission import Prepared, emit
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ __all__ = ["Closure", "Linked", "Part", "homes_of", "link_code", "read_part"]
 _EXTERNAL, _INTERNAL = "external", "internal"
 #: Symbols of definitions that stay at home, until LLVM drops them.
 _HOME = ".home"
-_COMDAT = re.compile(r' comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?')
+_COMDAT = re.compile(r',? comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?')
 _TOKEN = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)')
 _WORDS = re.compile(
     r"\b(?:private|internal|available_externally|linkonce|linkonce_odr|weak|weak_odr|external|dso_local|dso_preemptable|hidden|protected"
@@ -44,14 +46,16 @@ _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*?(global|constant|alias) ")
 
 
 class Part(NamedTuple):
-    """A module whose code may be copied. `may_move` says that each of its exports is what a look-up of its name finds.
+    """A module whose code may be copied.
 
-    `text` is its code as LLVM prints it (`read_part`), `copies` what of it can be copied.
+    `found` says of each name that it exports whether a look-up finds it here, or another one of the same content; it is None where one
+    finds something else, so that the module cannot move. `text` is its code as LLVM prints it (`read_part`), `copies` what of it can be
+    copied.
     """
 
     module_id: bytes
     recipe: Recipe
-    may_move: bool
+    found: Mapping[str, bool] | None
     text: str
     copies: Copies
 
@@ -86,7 +90,7 @@ class _Reached(NamedTuple):
 
 
 def link_code(context: Any, closure: Closure, request: Request) -> Linked | None:
-    """Link a closure; None where it has the code of one module and one function alone.
+    """Link a closure; return None where it has the code of one module and one function alone.
 
     Raises:
         CompileError, LinkError: the code contradicts itself.
@@ -100,6 +104,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     for number in parts:
         module = linker.add(module, number, reached.copies[number], context)
     exports = linker.finish(module, roots)
+    _add_static_runtime(module, context, [closure.parts[number].recipe for number in parts])
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
         module.data_layout = codegen.target_data(target)[1]  # type: ignore[union-attr] # there are two parts
@@ -112,16 +117,16 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     return Linked(translated, names, modules, reached.bound, homes)
 
 
-def read_part(context: Any, module_id: bytes, recipe: Recipe, *, may_move: bool) -> Part:
+def read_part(context: Any, module_id: bytes, recipe: Recipe, found: Mapping[str, bool] | None) -> Part:
     """A part, of the code that is kept of a module; of code that LLVM cannot read nothing can be copied."""
     try:
         module = codegen.read_back(recipe.code, context)
     except RuntimeError as error:
         reraise_interrupt(error)
-        return Part(module_id, recipe, may_move, "", copies_of("!", recipe))  # written by a newer LLVM: no definition can be read of it
-    text = str(module)
+        return Part(module_id, recipe, found, "", copies_of("!", recipe))  # written by a newer LLVM: no definition can be read of it
+    text = without_static_runtime(str(module))
     context.modules.pop().close()
-    return Part(module_id, recipe, may_move, text, copies_of(text, recipe))
+    return Part(module_id, recipe, found, text, copies_of(text, recipe))
 
 
 def homes_of(closure: Closure) -> frozenset[bytes]:
@@ -138,6 +143,7 @@ class _Linker:
         self._exports = [{e.name: e for e in part.recipe.exports if e.symbol not in part.recipe.slots} for part in closure.parts]
         self._symbols: dict[str, str] = {}  # of what is imported, by name
         self._homes: dict[int, None] = {}  # the parts that move
+        self._moved: dict[int, dict[str, Export]] = {}  # what parts export if they move
         self._found: dict[int, dict[str, None]] = {}
         self._bound: dict[str, bytes] = {}
         self._roots: dict[str, tuple[int, str]] = {}
@@ -145,8 +151,10 @@ class _Linker:
         self._seen: set[tuple[int, str]] = set()
         self._movable: dict[str, tuple[int, str]] = {}  # where names are defined whose parts can move
         for number, part in enumerate(closure.parts):
-            if part.may_move and part.copies.whole and all(self._is_its_own(name, part.module_id) for name in self._exports[number]):
-                self._movable |= {name: (number, export.symbol) for name, export in self._exports[number].items()}
+            found = [name for name, is_here in part.found.items() if is_here] if part.found is not None else []
+            if found and part.copies.whole and all(self._is_its_own(name, part.module_id) for name in found):
+                self._moved[number] = {name: self._exports[number][name] for name in found if name in self._exports[number]}
+                self._movable |= {name: (number, export.symbol) for name, export in self._moved[number].items()}
 
     def _is_its_own(self, name: str, module_id: bytes) -> bool:
         """Whether all that use the name of an export of a part mean that one."""
@@ -184,16 +192,16 @@ class _Linker:
             self._bound[name] = known.module_id
 
     def _copy(self, number: int, symbol: str) -> bool:
-        """Take a definition in, if it can be copied; whether it is there."""
+        """Take a definition in, if it can be copied; return whether it is there."""
         return self._is_there(number, symbol) and self._take([(number, symbol)])
 
     def _move(self, number: int) -> bool:
-        """Take a whole module in, if it can move; whether it is there."""
+        """Take a whole module in, if it can move; return whether it is there."""
         copies = self._copies[number]
         if number not in self._homes:
-            exports = {name: (number, export.symbol) for name, export in self._exports[number].items()}
-            if not copies.whole or any(self._movable.get(name) != place for name, place in exports.items()):
+            if number not in self._moved:
                 return False
+            exports = {name: (number, export.symbol) for name, export in self._moved[number].items()}
             self._homes[number] = None
             self._roots.update(exports)
             self._bound.update(dict.fromkeys(exports, self._closure.parts[number].module_id))
@@ -232,8 +240,8 @@ class _Linker:
         moves = number in self._homes
         used = set() if moves else {symbol for key in names for symbol in part.copies.mentions[key]}
         homes = {symbol for symbol in used if symbol in part.copies.homes}
-        exported = {export.symbol for export in self._exports[number].values()} if moves else names
-        own = codegen.parse(_without_homes(part.text, homes), context)
+        exported = {export.symbol for export in self._moved[number].values()} if moves else names
+        own = codegen.parse(_without_homes(part.text, homes | part.copies.merged), context)
         for value, is_function in _values(own):
             name = value.name
             if value.is_declaration or value.linkage.name == "available_externally":
@@ -282,6 +290,14 @@ class _Linker:
                 else:
                     value.linkage = _INTERNAL
         return tuple([self._exports[place[0]][name]._replace(symbol=_symbol(*place)) for name, place in roots.items()])
+
+
+def _add_static_runtime(module: Any, context: Any, recipes: Iterable[Recipe]) -> None:
+    """Give an image what static libraries may use (`compcache.images.static_runtime`)."""
+    if any(is_archive(name) for recipe in recipes for name in recipe.libraries):
+        head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
+        module.link_in(codegen.parse(head + static_runtime_text(sorted(STATIC_RUNTIME)), context))
+        context.modules.pop()  # it has become a part of the other
 
 
 def _sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], reached: _Reached) -> Inlined:

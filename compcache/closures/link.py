@@ -47,6 +47,7 @@ from compcache.usage.snapshot import load_rows
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from compcache.build.recipe import Recipe
     from compcache.closures.chosen import Chosen
     from compcache.closures.code import Linked, Part
     from compcache.formats.built_module import BuiltModule
@@ -152,7 +153,13 @@ class _Linking:
         """Link a closure; it, the modules that have moved into it, and why functions are not in it."""
         left = {name: str(error) for name, error in planned.chosen.failures.items()}
         wanted = planned.closure.roots
-        found = self._link_code(planned.closure) if len(planned.closure.parts) > 1 else None
+        found = None
+        try:
+            found = self._link_code(planned.closure) if len(planned.closure.parts) > 1 else None
+        except CompcacheError as error:
+            reraise_interrupt(error)
+            left |= dict.fromkeys(wanted, str(error))
+            return None, (), left
         done = found.names if found is not None else ()
         left |= dict.fromkeys(
             [name for name in wanted if name not in done], "it stays in its module, or reaches no code of others that can be copied"
@@ -188,11 +195,23 @@ class _Linking:
                 self._makers[module_id] = read_makers(module.read_record, module.records)
                 if store.publish_key is not None and not is_vouched_for(store, module):
                     self._unsigned.add(module_id)
-            may_move = all(self._is_found(export.name, module_id) for export in recipe.exports)
-            return codegen.run(lambda context: read_part(context, module_id, recipe, may_move=may_move))
+            found = self._found(recipe, module_id)
+            return codegen.run(lambda context: read_part(context, module_id, recipe, found))
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             return None
+
+    def _found(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
+        """See `Part`."""
+        found: dict[str, bool] = {}
+        for name in [export.name for export in recipe.exports]:
+            found[name] = self._is_found(name, module_id)
+            if not found[name]:
+                newest = next(iter(self._store.find(name)), (b"", 0))[0]
+                content = self._content(name, module_id)
+                if not any(content) or content != self._content(name, newest):
+                    return None
+        return found
 
     def _suits(self, cpu: str, features: str) -> bool:
         """Whether code was compiled for the machine that closures are linked for."""

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.exports import MERGED
 from compcache.build.inlining.offers import LOCAL
-from compcache.build.ir_text import read_values
+from compcache.build.ir_text import read_values, references
+from compcache.build.pic import INITIALIZE, TERMINATE
 from compcache.build.slots import SLOT_PREFIX
 from compcache.content.definitions import Unreadable, read_definitions
-from compcache.images.archives import is_archive
+from compcache.images.static_runtime import FINALIZE, STATIC_RUNTIME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from compcache.build.recipe import Recipe
     from compcache.content.definitions import Definition
 
-__all__ = ["Copies", "copies_of"]
+__all__ = ["Copies", "copies_of", "without_static_runtime"]
 
 #: Assembly that does nothing but keep the compiler from reordering; other assembly may define what must not be there twice.
 _ASSEMBLY = re.compile(r'\basm (?:sideeffect |alignstack |inteldialect |unwind )*"([^"]*)"')
@@ -38,15 +39,21 @@ _ALIAS = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+) = (?:[a-z_]+(?:\([^)]*\))? )
 _RESERVED = ("llvm.", "compcache.", "__dso_handle")
 
 
+#: What each image has of the static runtime, beside it.
+_RUNTIME = frozenset((*STATIC_RUNTIME, FINALIZE, INITIALIZE, TERMINATE, "compcache.initialized", "compcache.fini_array.0", "llvm.used"))
+
+
 class Copies(NamedTuple):
     """Of a module: the definitions that can be copied, by symbol or key, each with what it mentions.
 
-    `homes` are symbols that the module defines and exports, and which these use, each with the name. `whole` has all definitions where
+    `homes` are symbols that the module defines and exports, and which these use, each with the name; `merged` those that it defines and
+    imports, as another module may provide them. `whole` has all definitions where
     the module can move, like `mentions`; nothing where it cannot.
     """
 
     mentions: dict[str, tuple[str, ...]]
     homes: dict[str, str]
+    merged: frozenset[str] = frozenset()
     whole: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
@@ -59,7 +66,7 @@ def copies_of(text: str, recipe: Recipe) -> Copies:
     names = list(imports.values())
     if len(set(names)) != len(names) or any(symbol.startswith(SLOT_PREFIX) for symbol in imports):
         return _NOTHING  # places in images are those of names, one symbol each
-    if any(map(is_archive, recipe.libraries)) or recipe.data:
+    if recipe.data:
         return _NOTHING
     try:
         definitions = read_definitions(text).by_key
@@ -108,7 +115,7 @@ class _Sorter:
         mentions = {key: self._definitions[key].mentions for key in kept}
         used = {other for found in mentions.values() for other in found}
         homes = {symbol: name for symbol, name in self._exported.items() if symbol in used and symbol not in kept}
-        return Copies(mentions, homes)
+        return Copies(mentions, homes, frozenset(self._imports.keys() & self._definitions.keys() - self._elsewhere))
 
     def whole(self) -> dict[str, tuple[str, ...]]:
         """All definitions, each with what it mentions; nothing where there is something that has to stay in the module."""
@@ -153,3 +160,29 @@ def _with_assembly(text: str) -> set[str]:
             if match is None or match[1]:
                 found.add(name)
     return found
+
+
+def without_static_runtime(text: str) -> str:
+    """A printed module without the static runtime that static libraries may use, and which the image of the closure has as well.
+
+    It stays where code of the module itself uses it, or where constructors run with it.
+    """
+    if f"@{FINALIZE}()" not in text:
+        return text
+    kept: list[str] = []
+    function = ""  # of the runtime, whose lines are left out
+    for line in text.split("\n"):
+        if function:
+            if " call " in line and function in (INITIALIZE, TERMINATE) and references(line) != (FINALIZE,):
+                return text
+            function = "" if line == "}" else function
+            continue
+        names = references(line) if line.startswith(("define ", "@")) else ()
+        if not names or names[0] not in _RUNTIME:
+            kept.append(line)
+        elif line[0] != "@":
+            function = names[0]
+        elif not _RUNTIME.issuperset(names):
+            return text  # something else has to be kept, or runs
+    found = "\n".join(kept)
+    return text if any(f"@{name}" in found for name in _RUNTIME) else found

@@ -120,7 +120,7 @@ class ManifestWriter:
         self.size = 0
 
     def add(self, payload: bytes) -> int:
-        """Append a frame, the module record first; its offset."""
+        """Append a frame, the module record first; return its offset."""
         offset = self.size
         self._frames += (FRAME.pack(len(payload), check(payload, offset, self._key)), payload)
         if not offset:

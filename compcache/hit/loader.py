@@ -321,7 +321,7 @@ class Loader:
         return None, 0, None
 
     def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
-        """Prepare a realization that needs no other module, the usual case, which takes no plan; False where it needs one.
+        """Prepare a realization that needs no other module, the usual case, which takes no plan; return False where it needs one.
 
         Raises one of the errors that rule it out.
         """
@@ -507,7 +507,7 @@ class Loader:
     # ---------------------------------------------------------------- prepare
 
     def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
-        """Map images and decode globals; False where a chosen realization turned out to be unusable."""
+        """Map images and decode globals; return False where a chosen realization turned out to be unusable."""
         for name, choice in chosen.items():
             try:
                 self.provide(choice.source)
@@ -598,7 +598,7 @@ class Loader:
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, *, chosen_by: Accept | None) -> TypedCallTarget | None:
-        """Fill slots and tables; None where another thread has loaded one of the modules anew meanwhile.
+        """Fill slots and tables; return None where another thread has loaded one of the modules anew meanwhile.
 
         A target that is there already is returned, unless somebody has `chosen_by` more than the name.
         """
@@ -738,7 +738,7 @@ class Loader:
         del gone  # here if this was the last reference: destructors may do anything
 
     def invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
-        """Invalidate call targets, with `_lock`; those that were valid."""
+        """Invalidate call targets, holding `_lock`; return those that were valid."""
         self.changed = None
         gone = []
         for key, weak in [*self._by_link.items(), *self._ended.items()]:

@@ -455,7 +455,7 @@ def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
 
 
 def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str], outside: Outside) -> str:
-    """Remove the least recently used entries until the limits are met or no more may be removed; the limit that is exceeded still."""
+    """Remove the least recently used entries until the limits are met or no more may be removed; return a limit still exceeded."""
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])
     size = outside.size + sum(entry.size for number, entry in enumerate(entries) if alive[number])

@@ -156,7 +156,7 @@ def add_missing(
 
 
 def find_fetched(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
-    """Load a function after asking the remote store for it, as long as a compile waits; None where it does not come.
+    """Load a function after asking the remote store for it, as long as a compile waits; return None where it does not come.
 
     `error` is how the look-up in the cache failed; `accept` is that of `Loader.load`.
     """
@@ -171,7 +171,7 @@ def find_fetched(session: Session, func_name: str, error: CompcacheError, accept
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Ask the remote store for something, and wait as long as a compile waits; whether it is there now."""
+    """Ask the remote store for something, and wait as long as a compile waits; return whether it is there now."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
@@ -223,7 +223,7 @@ def _build_exporting(
 def _build_exporting(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
 ) -> BuiltModule | None:
-    """Compile a source that must export these functions; None if they came from the remote store.
+    """Compile a source that must export these functions; return None if they came from the remote store.
 
     The store's answer does not interrupt `build`: it is looked at again before code is generated.
 

@@ -46,7 +46,7 @@ class PendingEntries:
         _all.add(self)
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
-        """Take an entry, in place of the one of this kind and name; its id, a digest of what it says.
+        """Take an entry, in place of the one of this kind and name; return its id, a digest of what it says.
 
         Raises:
             StorageError: those that wait had to be written before, and could not be; this one was not taken.

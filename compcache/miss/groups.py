@@ -179,7 +179,7 @@ class _Group:
                 sources = self._without_users(sources, error)
 
     def _compile(self, source: _Source) -> bool:
-        """Have the optimized code of a source for each target; whether it is right."""
+        """Have the optimized code of a source for each target; return whether it is right."""
         try:
             for request in source.requests:
                 self._member(source, request)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.files import Files, reraise_interrupt
-from compcache.processes.detached import has_ended, start_detached
+from compcache.processes.detached import LateFiles, has_ended, start_detached
 from compcache.publish.index_merge import ALL_LEVELS, FANOUT, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
@@ -64,7 +64,7 @@ def _start_merging(store: Store) -> None:
 def merge_large(root: str, *, trust: bool) -> None:
     """Merge the large segments of the index of a directory, with their lists, unless another process does: for a process of its own."""
     os.nice(5)
-    store = Store(root, trust=trust)
+    store = Store(root, files=LateFiles(), trust=trust)
     with try_lock(store, "index-merge-large") as owned:
         while owned and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MANY:
             before = {segment.name for segment in store.index.segments}
@@ -77,7 +77,7 @@ def merge_large(root: str, *, trust: bool) -> None:
 def add_module(
     store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
 ) -> bytes:
-    """Publish a module, of which there are the sections (image, records, graph, bitcode, notes) and what the index gets; its module_id.
+    """Publish a module given by its sections (image, records, graph, bitcode, notes) and its index entries; return its module_id.
 
     The rest is as of `publish_modules`.
     """

@@ -31,7 +31,7 @@ def unique_name() -> str:
 
 
 def make_directories(files: Files, path: str) -> bool:
-    """Create a directory and its missing parents, private to this user whatever the umask; whether this call has created it."""
+    """Create a directory and its missing parents, private to this user whatever the umask; return whether this call has created it."""
     missing = []
     created = True
     while True:
@@ -153,11 +153,16 @@ def _sync(files: Files, descriptors: list[int]) -> None:
     if len(descriptors) == 1:
         files.fsync(descriptors[0])
         return
-    from concurrent.futures import ThreadPoolExecutor
+    try:
+        from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(_SYNCS) as pool:
-        for _ in pool.map(files.fsync, descriptors):
-            pass
+        with ThreadPoolExecutor(_SYNCS) as pool:
+            for _ in pool.map(files.fsync, descriptors):
+                pass
+    except RuntimeError as error:  # Python starts no more threads: what waits is written when the process exits
+        reraise_interrupt(error)
+        for descriptor in descriptors:
+            files.fsync(descriptor)
 
 
 def _create(files: Files, scratch: str, directory: str) -> Opened:

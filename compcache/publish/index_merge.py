@@ -423,7 +423,7 @@ def replace_segments(
     store: Store | None = None,
     gone: Container[bytes] = (),
 ) -> None:
-    """Publish a segment of entries as `encode_segment` takes them, and remove the segments that it replaces.
+    """Publish a segment of entries (the arguments of `encode_segment`), and remove the segments that it replaces.
 
     In the index of a `store` their lists become one as well, without modules that are `gone`; else the name is given to `prepare` first.
 
@@ -447,7 +447,7 @@ def replace_segments(
 
 
 def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
-    """Publish the merged entries of parts, with their lists, and remove the segments that they replace; the number of modules.
+    """Publish the merged entries of parts, with their lists, and remove the segments that they replace; return the number of modules.
 
     Raises:
         OSError: it could not be written.

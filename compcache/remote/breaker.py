@@ -102,11 +102,11 @@ class Breaker:
 
     def _write(self, failures: int, until: float, pause: float) -> None:
         content = f"{failures} {until} {pause}".encode("ascii")
-        from compcache.files import Files
+        from compcache.processes.detached import LateFiles
         from compcache.publish.atomic_file import publish
 
         try:
-            publish(Files(), os.path.dirname(self._path), self._path, [content], sync=False)
+            publish(LateFiles(), os.path.dirname(self._path), self._path, [content], sync=False)
         except OSError as error:
             reraise_interrupt(error)
             return  # every process finds out for itself then

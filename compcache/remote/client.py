@@ -175,7 +175,7 @@ class RemoteStore:
     def inquire(
         self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False, first: int = 0
     ) -> Inquiry | None:
-        """Ask for functions; None where there is nothing to ask, or the stores are left alone after failures.
+        """Ask for functions; return None where there is nothing to ask, or the stores are left alone after failures.
 
         Only names that stand for content are asked for, unless `plain` says that the caller named them on purpose. `insists`: the answer
         is waited for even if the store has not answered lately. `compiles`: the caller compiles what does not come, and calls
@@ -204,7 +204,7 @@ class RemoteStore:
         return Inquiry(self, wanted, question, insists=insists)
 
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
-        """Fetch functions and all that they import into the local cache; those of them that came. See `inquire`."""
+        """Fetch functions and all that they import into the local cache; return those of them that came. See `inquire`."""
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
         while wanted:
@@ -256,7 +256,7 @@ class RemoteStore:
         return read_answer(self._store, self.settings, name, said, question.problem)
 
     def take_in(self, names: tuple[str, ...], answers: list[Said], *, insists: bool = False) -> tuple[str, ...]:
-        """Verify and publish what was found, then fetch what it imports; the functions that came."""
+        """Verify and publish what was found, then fetch what it imports; return the functions that came."""
         come: list[str] = []
         imports: dict[str, None] = {}
         refused: dict[int, list[str]] = {}  # by the store that is to be asked first, after the one whose answer is not taken
@@ -285,7 +285,7 @@ class RemoteStore:
         return tuple(come)
 
     def _adopt_imports(self, said: Said) -> Iterator[str]:
-        """Take in what came with a function, unless it is here; what that imports in turn."""
+        """Take in what came with a function, unless it is here; return what that imports in turn."""
         for name, data, signatures in said.imports:
             is_here = next(self._store.find(name), None) is not None
             adopted = self._adopt(name, data, signatures, said.store) if not is_here else None
@@ -327,7 +327,7 @@ class RemoteStore:
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
-        """Put a stored module into the outbox of each store to write to; whether there was something to upload."""
+        """Put a stored module into the outbox of each store to write to; return whether there was something to upload."""
         try:
             upload = self._upload_of(module_id, always=always)
             if upload is None:
@@ -354,7 +354,7 @@ class RemoteStore:
             self.complain(str(error))
 
     def flush(self, seconds: float) -> int:
-        """Wait until what waits is uploaded; how many uploads are left."""
+        """Wait until what waits is uploaded; return how many uploads are left."""
         boxes = self.outboxes()
         waiting = [boxes[place] for place in self.settings.writable]
         if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):

@@ -118,7 +118,7 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer, for so long at most; whether it is there. False for good where `problem` says why.
+        """Wait for the answer, for so long at most; return whether it is there. False for good where `problem` says why.
 
         Once the helper has said how much is at stake it is waited for as long as that. Time in which the helper waits for a processor does
         not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer as well, and take it from others.
@@ -150,7 +150,7 @@ class Question:
         return _started.get(self._directory, (0, 0.0))[0]
 
     def is_starting(self) -> bool:
-        """Whether its helper process is only being started. Says so once in a process."""
+        """Whether its helper process is being started; true once per process."""
         if self.sent or self._directory in _awaited:
             return False
         _awaited.add(self._directory)
@@ -244,7 +244,7 @@ def wake_helper(stores: Stores) -> None:
 
 
 def _start_helper(directory: str, stores: Stores) -> str:
-    """Start the helper unless this process has done so just now; what is wrong where it does not come."""
+    """Start the helper unless this process has done so just now; return what is wrong where it does not come."""
     refused = os.path.join(directory, REFUSED)
     pid, when = _started.get(directory, (0, 0.0))
     if pid and _is_running(pid):

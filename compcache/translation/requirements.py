@@ -131,7 +131,7 @@ class _Reached:
             waiting += [user for user in users.get(name, ()) if self._take(user, passed)]
 
     def _take(self, user: str, passed: Mapping[_Features, _Features]) -> bool:
-        """Add what a user reaches to what it uses; whether that is more than before."""
+        """Add what a user reaches to what it uses; return whether that is more than before."""
         mine, before = self._used[user], sum(map(len, self._used[user].values()))
         own_class = self._class.get(user)
         for class_, features in passed.items():

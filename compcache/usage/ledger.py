@@ -232,8 +232,8 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
-        if status.st_size < _LONG or store.is_foreign(status):
-            return None
+        if not _LONG <= status.st_size <= _MAX_FILE or store.is_foreign(status):
+            return None  # what is longer than any can be is not read
 
         def read(at: int, size: int) -> bytes:
             return file_ops.read_at(store.files, opened.number, at, size)
@@ -295,7 +295,7 @@ def _effective_of(inputs: Mapping[str, Collection[str]]) -> list[str]:
 def fold(
     store: Store, seconds_of: Callable[[bytes], float], *, now: float, present: Container[bytes] | None = None, force: bool = False
 ) -> tuple[Uses, dict[tuple[int, str], float]]:
-    """Add up all files and replace them by one, unless another process is folding them; the sum, and its counters with saved seconds.
+    """Add up all files and replace them by one, unless another process does so; return the sum, and its counters with saved seconds.
 
     Args:
         store: the cache directory.
@@ -352,7 +352,7 @@ def _is_long_and_rests(store: Store, name: str, now: float) -> bool:
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
-        if status.st_size < _LONG or max(status.st_mtime, status.st_ctime) >= now - SETTLED_SECONDS:
+        if not _LONG <= status.st_size <= _MAX_FILE or max(status.st_mtime, status.st_ctime) >= now - SETTLED_SECONDS:
             return False
         return not is_sum(file_ops.read_at(store.files, opened.number, 0, _MAGIC_SIZE))
     except OSError as error:
@@ -361,7 +361,7 @@ def _is_long_and_rests(store: Store, name: str, now: float) -> bool:
 
 
 def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
-    """Rename the journals, of these files or of all, so that processes start new ones; the names of the files as they are then."""
+    """Rename the journals, these or all, so that processes start new ones; return the new names."""
     found = list(names) if names is not None else _names(store)
     for number, name in enumerate(found):
         if JOURNALS.includes(name):

@@ -93,7 +93,7 @@ class Slice:
         return {module_id: is_pack for module_id, is_pack in {**listed, **more}.items() if module_id in self.present}
 
     def _note(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
-        """Note what is listed and gone; the rows of what is there and not listed."""
+        """Note what is listed and gone; return the rows of what is there and not listed."""
         slices = self._slices
         slices.gone.update(listed.keys() - self.present.keys())
         found = {}

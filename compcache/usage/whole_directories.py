@@ -77,7 +77,7 @@ def remove_directory(store: Store, path: str) -> None:
 
 
 def remove_path(store: Store, path: str) -> bool:
-    """Remove a file or an empty directory; whether that was possible."""
+    """Remove a file or an empty directory; return whether that was possible."""
     try:
         try:
             store.files.unlink(path)

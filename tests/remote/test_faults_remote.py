@@ -18,6 +18,7 @@ from helpers import PACKAGE_ROOT, constant
 from web_store import WebStore
 
 from compcache import Cache, CacheWarning, Identity, NotCachedError
+from compcache.processes.detached import has_ended
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import SOCKET, ask
 from compcache.remote.directory import outbox_directory
@@ -325,3 +326,28 @@ def test_a_helper_whose_code_was_exchanged_makes_room_for_the_new_one(web: WebSt
         os.utime(installed / "compcache" / "remote" / "helper" / "server.py", (1, 1 + len(pids)))
         assert until(lambda: not Path(f"/proc/{pids[-1]}").exists())
     assert pids[0] != pids[1]
+
+
+def test_a_helper_brings_no_directory_back_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever removes a temporary directory must not find it there again, with the breaker, the queue or the store in it."""
+    place = tmp_path / "x"
+    (place / "run").mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "run"))
+    name, other = Identity("f", number=1), Identity("f", number=2)
+    with Cache(tmp_path / "a", remote=(place / "store").as_uri(), remote_mode="write") as cache:
+        compiled(cache, name, 1)
+        cache.push([name])
+        assert cache.flush_uploads(60)
+        process, box = helper_of(cache), cache.remote.outboxes()[0]  # type: ignore[union-attr]
+        shutil.rmtree(place / "store")
+        compiled(cache, other, 2)
+        cache.push([other])
+        assert not cache.flush_uploads(10)
+        waiting = box.read(box.names()[0])
+        breaker = cache.remote.breakers()[0]  # type: ignore[union-attr]
+        shutil.rmtree(place)
+        breaker.failed()
+        with pytest.raises(FileNotFoundError):
+            box.put(waiting)
+        assert until(lambda: has_ended(process))
+        assert not place.exists()

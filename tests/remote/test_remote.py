@@ -721,7 +721,7 @@ def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) 
 
 
 def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
-    outbox = Outbox(str(tmp_path / "outbox"), limit=3000)
+    outbox = Outbox(str(tmp_path), limit=3000)
     for number in range(5):
         outbox.put(Upload(f"ccr3/m/{number}", bytes(900), [("key", b"card")], 0.5, always=False))
     assert [outbox.read(name).key for name in outbox.names()] == ["ccr3/m/2", "ccr3/m/3", "ccr3/m/4"]
@@ -730,9 +730,9 @@ def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 20, -1])
 def test_a_damaged_upload_is_refused(tmp_path: Path, at: int) -> None:
-    outbox = Outbox(str(tmp_path / "outbox"))
+    outbox = Outbox(str(tmp_path))
     outbox.put(Upload("ccr3/m/1", bytes(900), [("key", b"card")], 0.5, always=False))
-    (path,) = (tmp_path / "outbox").iterdir()
+    (path,) = tmp_path.iterdir()
     flip_byte(path, at)
     with pytest.raises(FormatError):
         outbox.read(path.name)

@@ -130,9 +130,7 @@ def test_an_object_of_a_terabyte_is_not_read(backend: Backend, store: Path) -> N
         asyncio.run(backend.get(KEY, LARGEST))
 
 
-def test_collecting_garbage_removes_nothing_elsewhere(
-    store: Path, outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collecting_garbage_removes_nothing_elsewhere(store: Path, outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file there would be a card that does not decode."""
     (tmp_path / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))

@@ -93,7 +93,7 @@ def test_a_transfer_that_breaks_begins_anew(tmp_path: Path, cache: Cache) -> Non
         store = MemoryStore(random.Random(seed))
         store.objects[module_key(card.module_id)] = data, 0.0
         store.faults = 0.0002
-        room = Room(place=str(tmp_path / "new"))
+        room = Room(place=str(tmp_path))
         try:
             path = await reads_of(store, tmp_path).held(card, room, 1000.0)
         except (StoreError, TimeoutError):
@@ -180,3 +180,15 @@ def test_a_file_elsewhere_is_not_taken(tmp_path: Path) -> None:
         assert (tmp_path / "elsewhere").exists()
         with pytest.raises(NotCachedError):
             cache.get_target("f2")
+
+
+def test_a_large_module_comes_into_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+    """The helper makes no directory of a cache; it holds the module."""
+    name = Identity("f", number=1)
+    source = '@t = constant [2000000 x i8] c"' + "x" * 2000000 + '"\ndefine ptr @f() {\n ret ptr @t\n}\n'
+    with Cache(tmp_path / "a", remote=(tmp_path / "store").as_uri(), remote_mode="write") as cache:
+        cache.get_or_compile(name, lambda: ModuleSource(source))
+        cache.push([name])
+        assert cache.flush_uploads(30)
+    with Cache(tmp_path / "b", remote=(tmp_path / "store").as_uri()) as cache:
+        assert cache.prefetch([name]) == (name.func_name,)

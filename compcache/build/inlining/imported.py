@@ -75,7 +75,7 @@ def bring_in(
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]],
     is_beside: Callable[[str], bool],
 ) -> tuple[Resolution, Inlined]:
-    """Link into a module the bodies of content that it imports and that others offer; what it imports then, and what came in.
+    """Link into a module the bodies of content that it imports and that others offer; return what it imports then, and what came in.
 
     Args:
         module: the module, whose declarations are provided for.

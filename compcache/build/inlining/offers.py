@@ -438,7 +438,7 @@ class _Reader:
         return changed
 
     def _keep(self, token: str) -> bool:
-        """Keep a node and what it consists of; False where it is debug information."""
+        """Keep a node and what it consists of; return False where it is debug information."""
         found = {token: None}
         order = [token]
         for node in order:  # grows while it is walked

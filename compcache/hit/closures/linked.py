@@ -139,6 +139,10 @@ class LinkedClosures:
                 except (CompcacheError, OSError) as error:  # its file is gone already
                     reraise_interrupt(error)
 
+    def is_closure(self, module_id: bytes) -> bool:
+        """Whether a module is a linked closure that a load of this loader has met."""
+        return module_id in self._told
+
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
         """The file of a loaded closure that has modules in it."""
         loader = self._loader()

@@ -89,7 +89,7 @@ class _Types:
 
 
 def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Mapping[str, list[bytes]]) -> tuple[int, int]:
-    """Find the imports that no realization fits; the number of imports, and of those of unknown type."""
+    """Find the imports that no realization fits; return the number of imports, and of those of unknown type."""
     types = _Types()
     wanted = sorted({module_id for found in (uses, holders) for several in found.values() for module_id in several})
     rows = state.slices.lists.rows(wanted)

@@ -68,8 +68,8 @@ class Room:
         self.files: list[str] = []
 
     def file(self, card: Card) -> str:
-        """The path of a new file for the module of this card; "" where it is to be held."""
-        if not self._place or card.size <= STREAMED:
+        """The path of a new file for the module of this card; "" where it is to be held: it is small, or the directory is not there."""
+        if card.size <= STREAMED or not os.path.isdir(self._place):
             return ""
         self.files.append(f"{self._place}/fetched-{os.urandom(12).hex()}")
         return self.files[-1]

@@ -107,8 +107,9 @@ class Helper:
     async def _leave_uses(self) -> None:
         self._left = time.monotonic()
         for tier in self._chain.tiers:
-            with suppress(Exception):  # who may only read leaves none
-                await asyncio.wait_for(tier.uses.leave(), PATIENCE)
+            for leaving in (tier.uses.leave(), tier.uploads.deliveries.leave(now=True)):
+                with suppress(Exception):  # who may only read leaves none
+                    await asyncio.wait_for(leaving, PATIENCE)
 
     def _is_wanted(self) -> bool:
         if not os.path.exists(os.path.join(self._directory, SOCKET)):
@@ -205,7 +206,7 @@ class Helper:
         tier = self._chain.leasing(writes) if stake is not None else None
         if tier is None:
             return None
-        worth = _LEASE_REQUESTS * tier.reads.requests.latency
+        worth = _LEASE_REQUESTS * tier.reads.requests.distance
         if 0 < (stake or 0.0) < worth:
             return None
         tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, worth)))
@@ -263,13 +264,15 @@ class Helper:
         return await self._chain.states(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload what waits, then the packs of all start-ups; how many uploads to these stores are left."""
+        """Upload what waits, then the packs of all start-ups; return how many uploads to these stores are left."""
         tiers = [self._chain.tiers[place] for place in writes]
         started = time.monotonic()
         await self._chain.settle()
         await asyncio.gather(*[tier.uploads.flush(seconds) for tier in self._chain.tiers])
         with suppress(Exception):  # it was noted
-            await asyncio.wait_for(self._packs.store_packs(now=True), seconds - (time.monotonic() - started))
+            async with asyncio.timeout(seconds - (time.monotonic() - started)):
+                await self._packs.store_packs(now=True)
+                await asyncio.gather(*[tier.uploads.deliveries.leave(now=True) for tier in self._chain.tiers])
         return sum([len(tier.outbox.names()) for tier in tiers])
 
     async def _do_news(self) -> None:
@@ -329,6 +332,7 @@ class Helper:
         async def put(tier: Tier) -> None:
             await tier.requests.replace(key, data)
             tier.reads.forget_miss(key)
+            tier.uploads.deliveries.note(key, data)
             tier.reads.count("packs_stored")
 
         await self._chain.each_written(writes, put)

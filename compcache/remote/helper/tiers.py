@@ -201,7 +201,7 @@ class Chain:
                 data = await tier.reads.get(key, LARGEST_PACK, _PACK_SECONDS)
                 if data is not None:
                     for nearer in lacking:
-                        self._go_on(self.tiers[nearer].requests.replace(key, data))
+                        self._go_on(self._copy_pack(self.tiers[nearer], key, data))
                     return data, place
                 if place in writes:
                     lacking.append(place)
@@ -238,6 +238,11 @@ class Chain:
             tier.uploads.news.set()
 
         self._go_on(copy())
+
+    async def _copy_pack(self, tier: Tier, key: str, data: bytes) -> None:
+        await tier.requests.replace(key, data)
+        tier.reads.forget_miss(key)
+        tier.uploads.deliveries.note(key, data)
 
     def _go_on(self, work: Any) -> None:
         """Do something in the background."""

@@ -10,10 +10,11 @@ from compcache.errors import FormatError
 from compcache.remote.card import decode_cards, encode_cards, merge_cards
 from compcache.remote.helper.garbage import SETTLE_SECONDS
 from compcache.remote.helper.packs import LARGEST_PACK
-from compcache.remote.shelves import lease_of
+from compcache.remote.helper.surveys import Deliveries
+from compcache.remote.shelves import lease_of, module_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from compcache.remote.card import Card
     from compcache.remote.helper.leases import Leases
@@ -45,6 +46,7 @@ class Uploads:
         self._packs = packs
         self._leases = leases
         self.news = asyncio.Event()  # the outbox has something new
+        self.deliveries = Deliveries(requests)
         self._turn = asyncio.Lock()
         self._pause = 0.0
         self._until = 0.0
@@ -98,6 +100,7 @@ class Uploads:
             if not self.rests():
                 try:
                     await self._look_again()
+                    await self.deliveries.leave(now=False)
                 except Exception as error:  # noqa: BLE001 - whatever the client raises
                     self._let_rest()
                     self._reads.note_error(error)
@@ -128,7 +131,7 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload what waits under this name, if it is worth it; whether it need not wait any longer."""
+        """Upload what waits under this name, if it is worth it; return whether it need not wait any longer."""
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
@@ -199,7 +202,7 @@ class Uploads:
         return upload.always or upload.seconds > requests.latency + size * requests.rate
 
     async def _upload(self, upload: Upload) -> bool:
-        """Store the module, then its cards, so that no card leads nowhere; whether that was done."""
+        """Store the module, then its cards, so that no card leads nowhere; return whether that was done."""
         try:
             if upload.module and (upload.replaces or self._reads.takes_damaged(upload.key)):
                 await self._requests.replace(upload.key, upload.module)
@@ -219,18 +222,23 @@ class Uploads:
         """Add a card to those of its function; one of the same shelf is replaced where it leads nowhere, or with `replaces`."""
         self._reads.forget_miss(key)
         for _ in range(_MERGES):
-            if await self._requests.create(key, encode_cards({shelf: card})):
+            if await self._requests.create(key, data := encode_cards({shelf: card})):
+                self._note(key, data, [card])
                 return
-            data, known = await self._read_cards(key)
-            if data is None:
+            before, known = await self._read_cards(key)
+            if before is None:
                 continue  # it was removed since
             present = known.get(shelf)
             if present is not None and present.name == card.name and not replaces and await self._reads.held(present) is not None:
                 return
             merged = merge_cards(known, shelf, card)
-            if merged == data or await self._requests.exchange(key, merged, data):
+            if merged == before or await self._requests.exchange(key, merged, before):
+                self._note(key, merged, [*known.values(), card])
                 return
         raise TimeoutError
+
+    def _note(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
+        self.deliveries.note(key, data, [module_key(card.module_id) for card in cards if not card.module])
 
 
 def _now() -> float:

@@ -225,7 +225,7 @@ def _group_name(files: Sequence[str]) -> str:
 
 
 def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
-    """Add the files; rows of those that were added, and in `reading.errors` why others were not."""
+    """Add the files; return rows of those that were added, and in `reading.errors` why others were not."""
     from compcache import ModulesNotAddedError
 
     module_ids: Sequence[str | None]
