@@ -45,7 +45,7 @@ def on_files(files: Any, *, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for source, page, head in (("README.md", "index.md", "---\ntemplate: home.html\n---\n"), ("CHANGELOG.md", "changelog.md", "")):
-        text = (_ROOT / source).read_text(encoding="utf-8")
+        text = (_ROOT / source).read_text(encoding="utf-8").partition("## Before 1.0")[0]
         files.append(File.generated(config, page, content=head + _LINK.sub(_from_readme(config), text)))
     return files
 

@@ -241,7 +241,7 @@ class _Linker:
         used = set() if moves else {symbol for key in names for symbol in part.copies.mentions[key]}
         homes = {symbol for symbol in used if symbol in part.copies.homes}
         exported = {export.symbol for export in self._moved[number].values()} if moves else names
-        own = codegen.parse(_without_homes(part.text, homes), context)
+        own = codegen.parse(_without_homes(part.text, homes | part.copies.merged), context)
         for value, is_function in _values(own):
             name = value.name
             if value.is_declaration or value.linkage.name == "available_externally":

@@ -46,12 +46,14 @@ _RUNTIME = frozenset((*STATIC_RUNTIME, FINALIZE, INITIALIZE, TERMINATE, "compcac
 class Copies(NamedTuple):
     """Of a module: the definitions that can be copied, by symbol or key, each with what it mentions.
 
-    `homes` are symbols that the module defines and exports, and which these use, each with the name. `whole` has all definitions where
+    `homes` are symbols that the module defines and exports, and which these use, each with the name; `merged` those that it defines and
+    imports, as another module may provide them. `whole` has all definitions where
     the module can move, like `mentions`; nothing where it cannot.
     """
 
     mentions: dict[str, tuple[str, ...]]
     homes: dict[str, str]
+    merged: frozenset[str] = frozenset()
     whole: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
@@ -113,7 +115,7 @@ class _Sorter:
         mentions = {key: self._definitions[key].mentions for key in kept}
         used = {other for found in mentions.values() for other in found}
         homes = {symbol: name for symbol, name in self._exported.items() if symbol in used and symbol not in kept}
-        return Copies(mentions, homes)
+        return Copies(mentions, homes, frozenset(self._imports.keys() & self._definitions.keys() - self._elsewhere))
 
     def whole(self) -> dict[str, tuple[str, ...]]:
         """All definitions, each with what it mentions; nothing where there is something that has to stay in the module."""

@@ -153,11 +153,16 @@ def _sync(files: Files, descriptors: list[int]) -> None:
     if len(descriptors) == 1:
         files.fsync(descriptors[0])
         return
-    from concurrent.futures import ThreadPoolExecutor
+    try:
+        from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(_SYNCS) as pool:
-        for _ in pool.map(files.fsync, descriptors):
-            pass
+        with ThreadPoolExecutor(_SYNCS) as pool:
+            for _ in pool.map(files.fsync, descriptors):
+                pass
+    except RuntimeError as error:  # Python starts no more threads: what waits is written when the process exits
+        reraise_interrupt(error)
+        for descriptor in descriptors:
+            files.fsync(descriptor)
 
 
 def _create(files: Files, scratch: str, directory: str) -> Opened:

@@ -156,6 +156,14 @@ def test_state_stays_where_it_is_whatever_happens_meanwhile(tmp_path: Path, even
     assert run_fresh(stored(tmp_path / "linked", "both"), script) == expected
 
 
+@pytest.mark.parametrize("first", ["next", "also", "peek", "both"])
+def test_what_is_linked_while_a_part_is_loaded_does_not_double_it(tmp_path: Path, first: str) -> None:
+    script = _EVENT.replace('cache.get_target("both")', f'cache.get_target("{first}")')
+    expected = run_fresh(stored(tmp_path / "apart"), script.format(event="pass"))
+    linking = 'elsewhere(\'cache.link(["both", "also"])\')'
+    assert run_fresh(stored(tmp_path / "linked"), script.format(event=linking)) == expected
+
+
 def test_threads_that_load_at_once_have_one_state(tmp_path: Path) -> None:
     expected = run_fresh(stored(tmp_path / "apart"), _THREADS.format(names=NAMES))
     assert set(run_fresh(stored(tmp_path / "linked", "both", "also"), _THREADS.format(names=NAMES))) == set(expected)
