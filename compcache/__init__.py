@@ -78,7 +78,7 @@ if TYPE_CHECKING:
         StatsPeriod,
     )
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "ArgumentBufferError",

@@ -14,7 +14,7 @@ from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest, is_content_name, key_suffix, mac, name_key
-from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
+from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for, in_order
@@ -544,6 +544,10 @@ class Store:
         """Whether this object alone has the module, which could not be published."""
         return module_id in self._in_memory
 
+    def has_in_memory(self) -> bool:
+        """Whether this object alone has any module."""
+        return bool(self._in_memory)
+
     def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
         """Have a module that could not be published, with its functions, in this object alone."""
         self._in_memory[module.module_id] = module
@@ -566,8 +570,10 @@ class Store:
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
-            from compcache.publish.verify import recover_index
-
+            try:
+                from compcache.publish.verify import recover_index
+            except MissingPackageError:
+                return changed  # compcache-runtime rebuilds none
             recover_index(self)
             changed = True
         return changed

@@ -67,9 +67,8 @@ def test_the_version_is_said_once() -> None:
     assert "version" not in project
     assert "version" in project["dynamic"]
     assert f"version: {compcache.__version__}\n" in (PACKAGE_ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert re.search(
-        rf"^## (Unreleased|{re.escape(compcache.__version__)})", (PACKAGE_ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    log = (PACKAGE_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## (Unreleased|{re.escape(compcache.__version__)} \(\d{{4}}-\d\d-\d\d\))$", log, re.MULTILINE)
 
 
 def test_the_reference_has_each_member_of_a_cache_in_one_group() -> None:

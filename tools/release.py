@@ -39,14 +39,12 @@ from compcache import Cache
 ir = "define i64 @answer() {\\n  ret i64 42\\n}\\n"
 with Cache("cache") as cache:
     name = cache.compile(ir).answer.func_name
-    cache.export([name], "answer.bundle")
 open("name", "w").write(name)
 """
 CALL = """\
 import sys
 from compcache import Cache
-with Cache("imported") as cache:
-    cache.import_bundle("answer.bundle")
+with Cache("own", layers=["cache"]) as cache:
     assert cache.get_target(open("name").read())() == 42
 assert "llvmlite" not in sys.modules
 """

@@ -58,7 +58,9 @@ def _convert_wheel(path: Path, target: Path) -> None:
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             rows.append(f"{name},sha256={digest},{len(data)}\n")
         record = f"{next(row for row in rows if '.dist-info/' in row).partition('.dist-info/')[0]}.dist-info/RECORD"
-        result.writestr(record, "".join([*rows, f"{record},,\n"]))
+        entry = zipfile.ZipInfo(record, max(info.date_time for info in source.infolist()))
+        entry.external_attr, entry.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
+        result.writestr(entry, "".join([*rows, f"{record},,\n"]))
 
 
 def _project(text: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from compcache.digest import digest, name_key
-from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.errors import FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import absolute_path, reraise_interrupt
 from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, in_order
 from compcache.formats.manifest import LINKED
@@ -176,12 +176,17 @@ class LayeredStore(Store):
         except (OSError, FormatError) as error:
             reraise_interrupt(error)
             if not self.readonly:
-                from compcache.maintain.layer_segment import write_layer_segment
-
-                write_layer_segment(self, name)
+                self._write_segment(name)
             return
         index.take(segment)
         self.merged = index
+
+    def _write_segment(self, name: str) -> None:
+        try:
+            from compcache.maintain.layer_segment import write_layer_segment
+        except MissingPackageError:
+            return  # compcache-runtime asks each layer
+        write_layer_segment(self, name)
 
     def _layer_of(self, module_id: bytes) -> Store | None:
         """The layer that a module is in, by the segment of all layers."""

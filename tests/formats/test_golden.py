@@ -120,3 +120,7 @@ def test_numbas_functions_are_listed_and_hits_where_numba_is_the_same(golden: tu
     assert done.stdout == expected["prints"]
     with Cache(directory / "cache") as cache:
         assert (cache.stats().misses, cache.stats().hits > before.hits) == (before.misses, True)
+
+
+def test_this_version_has_an_archive() -> None:
+    assert f"{compcache.__version__}.tar.xz" in [archive.name for archive in ARCHIVES], "make golden"
