@@ -322,7 +322,7 @@ def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
 
 
 def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> None:
-    """Have no entry of this kind and name any more.
+    """Remove the entry of this kind and name, if there is one.
 
     Args:
         cache: an open cache.
