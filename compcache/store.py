@@ -574,8 +574,9 @@ class Store:
                 from compcache.publish.verify import recover_index
             except MissingPackageError:
                 return changed  # compcache-runtime rebuilds none
+            known, damaged = self.index.segments, self.index.damaged.copy()
             recover_index(self)
-            changed = True
+            changed = changed or self.index.segments is not known or self.index.damaged != damaged
         return changed
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
