@@ -238,6 +238,7 @@ class Uploads:
         raise TimeoutError
 
     def _note(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
+        self._reads.forget_miss(key)
         self.deliveries.note(key, data, [module_key(card.module_id) for card in cards if not card.module])
 
 
