@@ -13,6 +13,7 @@ from errno import ELOOP, ENOTDIR
 from sys import audit
 
 from compcache.errors import StorageError
+from compcache.settings import users_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,12 +55,6 @@ def absolute_path(path: str) -> str:
             f"{path!r} is a relative path, and the current directory does not exist any more: change to another, or name the whole path"
         )
         raise StorageError(message, path=path, errno=error.errno) from error
-
-
-def users_directory(variable: str, otherwise: str) -> str:
-    """A base directory of the user by the XDG Base Directory Specification, which passes over relative paths."""
-    base = os.environ.get(variable, "")
-    return base if os.path.isabs(base) else os.path.expanduser(otherwise)
 
 
 class Files:
@@ -171,6 +166,10 @@ class Tree(Files):
         if root.is_link:
             return status, self.system.lstat(self.root)
         return status, status
+
+    def renew(self) -> None:
+        """Open the root again where it is not the directory at its path any more, or the program has closed its descriptor."""
+        self._current_root()
 
     def look_again(self) -> None:
         """Notice that the root was removed or exchanged since it was opened, or since this was called last."""

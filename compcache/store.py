@@ -540,8 +540,17 @@ class Store:
         """Whether this object alone has the module, which could not be published."""
         return module_id in self._in_memory
 
+    def is_plain(self) -> bool:
+        """Whether look-ups may pass by this object (`compcache.hit`): nothing but the owner of its files decides what is used."""
+        return (
+            type(self) is Store and self.verify and not (self.stamp_key or self.known_faults or self.min_llvm or self.exposed or self.trust)
+        )
+
     def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
         """Have a module that could not be published, with its functions, in this object alone."""
+        loader = self.listener() if self.listener is not None else None
+        if loader is not None:
+            loader.be_plain_no_more()
         self._in_memory[module.module_id] = module
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
@@ -756,7 +765,7 @@ class Store:
     def processor(self) -> Processor:
         """This machine's processor, by what it says of itself."""
         if self._processor is None:
-            from compcache.hit.runtime import load_runtime
+            from compcache.hit.target import load_runtime
 
             self._processor = host.read_processor(load_runtime(), self._until_boot, self._name_of_cpu)
         return self._processor
@@ -785,7 +794,7 @@ class Store:
     def host_file(self) -> tuple[str, HostFile | None]:
         """The name of the file on this machine (empty where it cannot be told from others), and what it holds that can be believed."""
         from compcache.formats.host_file import decode_host
-        from compcache.hit.runtime import load_runtime
+        from compcache.hit.target import load_runtime
 
         key = self._until_boot(load_runtime().processor())
         if key is None:

@@ -49,7 +49,7 @@ INTERRUPTED = (ast.Call, ast.For, ast.While, ast.With, ast.comprehension, ast.Yi
 EXEMPT = {
     ("errors.py", "OSError"): "a message that is read: what it cannot say, it leaves out",
     ("files.py", "OSError"): "an object that ends, where Python raises nothing",
-    ("hit/runtime.py", "FileNotFoundError"): "the package of a checkout is imported",
+    ("hit/target.py", "FileNotFoundError"): "the package of a checkout is imported",
     ("hit/recorder.py", "IndexError"): "what was drained is kept, and is on the hit path",
     ("translation/global_values.py", "OSError"): "a question to the C library",
     ("translation/global_values.py", "AttributeError"): "a question to the C library",
