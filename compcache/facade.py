@@ -89,8 +89,12 @@ class _Later:
     def __get__(self, cache: Any, owner: Any = None) -> Any:
         import compcache.cache
 
-        assert compcache.cache
         member = Facade.__dict__[self._name]
+        if member is self:  # this thread is in the middle of importing it
+            message = (
+                "asked from a signal handler or a finalizer during a load that imports compcache.cache: ask again when it has returned"
+            )
+            raise getattr(getattr(compcache, "errors", None), "ReentrantLoadError", RuntimeError)(message)
         return member.__get__(cache, owner) if hasattr(member, "__get__") else member
 
 
@@ -167,7 +171,7 @@ class Facade:
         self._remote_given = remote, remote_mode
         given = signing_key, layers, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout
         plain = None
-        if verify and not (readonly or trust or allow_pickle or tune or sys.flags.dev_mode or "logging" in sys.modules or any(given)):
+        if verify and not (readonly or trust or allow_pickle or tune or sys.flags.dev_mode or any(given)):
             plain = _open_plain(path)
         if plain is None:
             self._open(path, layers, trusted_keys, min_llvm, readonly, verify, trust, allow_pickle, tune)
@@ -202,6 +206,9 @@ class Facade:
             from compcache.frontend import moved
 
             return moved(self, name)
+
+    if not TYPE_CHECKING:
+        compile = _Later("compile")
 
     def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
         """Return the call target of a function, from the cache or compiled now.
@@ -264,6 +271,9 @@ class Facade:
                 raise
         return self._load(func_name)
 
+    if not TYPE_CHECKING:
+        has = _Later("has")
+
     def close(self) -> None:
         """Invalidate every call target that was returned, and close the files. Closing twice is allowed."""
         if self._closed:
@@ -301,7 +311,7 @@ class Facade:
             raise StorageError(f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path)
 
     for _name in (
-        "compile", "has", "__contains__", "add_module", "add_modules", "replace", "link", "exists", "readonly", "layers",
+        "__contains__", "add_module", "add_modules", "replace", "link", "exists", "readonly", "layers",
         "loaded", "unload", "__repr__", "_repr_html_", "__reduce__", "functions", "__iter__", "__len__", "__bool__", "labelled",
         "function", "realizations", "dependencies", "graph", "ir", "asm", "explain", "modules", "module", "info", "stats", "history",
         "zero_stats", "prune", "propose_prune", "carry_out", "check", "pin", "unpin", "pinned", "remove", "remove_module", "clear",
@@ -332,6 +342,12 @@ def _open_plain(path: Any) -> PlainLoader | None:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))
     except (OSError, TypeError):  # who opens it otherwise says why
         return None
-    if plain is not None:
+    if plain is None:
+        return None
+    if hasattr(sys.modules.get("logging"), "getLogger"):
+        from compcache.hit.log import logging_recorder_for
+
+        plain.count_with(lambda files, root: logging_recorder_for(files, root, readonly=False))
+    else:
         plain.count_with(recorder_of)
     return plain

@@ -13,7 +13,6 @@ from errno import ELOOP, ENOTDIR
 from sys import audit
 
 from compcache.errors import StorageError
-from compcache.settings import users_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "read_at", "read_file",
-    "reraise_interrupt", "users_directory", "writer",
+    "reraise_interrupt", "writer",
 ]  # fmt: skip
 
 DIRECTORY_MODE = 0o700
@@ -166,10 +165,6 @@ class Tree(Files):
         if root.is_link:
             return status, self.system.lstat(self.root)
         return status, status
-
-    def renew(self) -> None:
-        """Open the root again where it is not the directory at its path any more, or the program has closed its descriptor."""
-        self._current_root()
 
     def look_again(self) -> None:
         """Notice that the root was removed or exchanged since it was opened, or since this was called last."""

@@ -540,17 +540,8 @@ class Store:
         """Whether this object alone has the module, which could not be published."""
         return module_id in self._in_memory
 
-    def is_plain(self) -> bool:
-        """Whether look-ups may pass by this object (`compcache.hit`): nothing but the owner of its files decides what is used."""
-        return (
-            type(self) is Store and self.verify and not (self.stamp_key or self.known_faults or self.min_llvm or self.exposed or self.trust)
-        )
-
     def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
         """Have a module that could not be published, with its functions, in this object alone."""
-        loader = self.listener() if self.listener is not None else None
-        if loader is not None:
-            loader.be_plain_no_more()
         self._in_memory[module.module_id] = module
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None

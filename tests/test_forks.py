@@ -96,7 +96,8 @@ def made() -> Iterator[tuple[str, str]]:
 
 
 def test_every_lock_and_thread_is_in_the_list() -> None:
-    listed = {(lock.module.replace(".", "/").removeprefix("compcache/") + ".py", lock.path) for lock in LOCKS}
+    files = {lock: lock.module.replace(".", "/").removeprefix("compcache/") for lock in LOCKS}
+    listed = {(f"{file}/__init__.py" if (PACKAGE / file).is_dir() else f"{file}.py", lock.path) for lock, file in files.items()}
     objects = {("numba/lazy/garbage.py", "_thresholds._guard"): "_Thresholds._guard"}
     listed = {(file, objects.get((file, path), path)) for file, path in listed if not path.startswith("llvm.")}
     assert set(made()) == listed | set(OTHERS)

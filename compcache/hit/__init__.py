@@ -138,7 +138,6 @@ class PlainLoader:
         "_modules",
         "_names",
         "_owner",
-        "_processor",
         "_recorder",
         "_root",
         "_rows",
@@ -157,7 +156,7 @@ class PlainLoader:
     )
 
     def __init__(self, root: str, files: Door | Tree | None) -> None:
-        """With the directory, and what reads it; None where nothing there is plain."""
+        """With the directory, and what reads it; None where no hit is plain."""
         self._root = root
         self._files: Any = files
         self._names: list[str] | None = None
@@ -166,7 +165,6 @@ class PlainLoader:
         self._rows: tuple[Callable[[], bytes], ...] = ()
         self._accepted: set[bytes] = set()
         self._recorder: Any = None
-        self._processor: Callable[[], Any] | None = None  # what the store knows of this host, once there is one
         self._owner = -1
         self.allow_pickle = False
         self.maps_files = 2  # by the kind of their file system
@@ -195,10 +193,6 @@ class PlainLoader:
         if self._recorder is not None:
             self._recorder.flush()
         self.close()
-        self._files = None
-
-    def be_plain_no_more(self) -> None:
-        """Leave all look-ups to `Loader`."""
         self._files = None
 
     # ------------------------------------------------------------------- look-up
@@ -246,7 +240,7 @@ class PlainLoader:
         record = runtime.function_record(payload)
         if flags != _IMAGE_SHARED or record[0] != func_name or record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
             return None
-        accepted = self._accepted if self._processor is None else self._processor().accepted
+        accepted = self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
             return None
         module = self._loaded(module_id)
@@ -302,9 +296,6 @@ class PlainLoader:
         text = runtime.requirements(self._rows[segment]()).get(number)
         if text is None:
             return False
-        if self._processor is not None:
-            processor = self._processor()
-            return processor.rank(text) >= 0 and target_id in processor.accepted and features_id in processor.accepted
         content = runtime.processor()
         words = runtime.processor_words(content)
         platform = f"{os.uname().machine}-linux-elf"  # of another one no code says that it is for it

@@ -155,10 +155,7 @@ class Loader(PlainLoader):
         self.maps_files = is_on(MAP_VARIABLE) if setting(MAP_VARIABLE) else _BY_FILE_SYSTEM
         store.listener = ref(self)
         store.stats.watch(self)
-        if store.is_plain():
-            self._files, self._recorder, self._processor, self._owner = store.files, store.stats, store.processor, os.geteuid()
-        else:
-            self._files = None
+        self._files = None  # no hit is plain from now on: what it passes by is there, and knows more
 
     # ------------------------------------------------------------------- plan
 

@@ -15,7 +15,6 @@ from _weakref import ref
 from stat import S_ISREG
 from time import time
 
-from compcache.hit.target import load_runtime
 from compcache.settings import is_on
 
 TYPE_CHECKING = False
@@ -205,13 +204,16 @@ class Recorder:
 
 def encode_batch(lines: Iterable[str]) -> bytes:
     """One batch of a journal: the empty line separates it from one before it that was torn within a line."""
+    from compcache.hit._runtime import digest
+
     text = "\n".join(lines)
-    return f"\n\n{text}\n= {load_runtime().digest(text.encode(), 8).hex()}\n".encode()
+    return f"\n\n{text}\n= {digest(text.encode(), 8).hex()}\n".encode()
 
 
 def _key(func_name: str) -> str:
-    key: bytes = load_runtime().digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name")
-    return key.hex()
+    from compcache.hit._runtime import digest
+
+    return digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name").hex()
 
 
 def _reraise_interrupt(error: Exception) -> None:

@@ -182,7 +182,7 @@ def load_runtime() -> Any:
     global _loaded  # noqa: PLW0603 - an extension module is one per process
     if _loaded is None:
         try:
-            from compcache.hit import _runtime as extension
+            import compcache.hit._runtime as extension
         except ImportError as error:
             if error.name is None:  # the extension itself refuses
                 raise

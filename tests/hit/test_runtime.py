@@ -310,9 +310,9 @@ def test_an_extension_that_is_not_there_is_told(tmp_path: Path) -> None:
     sys.path.insert(0, {str(tmp_path)!r})
     for name in [name for name in sys.modules if name.startswith("compcache")]:
         del sys.modules[name]
-    from compcache.hit import runtime
+    from compcache.hit import target
     try:
-        runtime.load_runtime()
+        target.load_runtime()
     except ImportError as error:
         result = str(error)
     """
