@@ -18,7 +18,7 @@ RUN_PYTEST := $(BIN)/python -m pytest
 NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/*/native/*.[ch])
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
-.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench conformance conformance-own oldest numba-series docs wheels screenshots clean
+.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench conformance conformance-own oldest numba-series docs wheels release golden screenshots clean
 
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
@@ -37,7 +37,9 @@ help:
 	@echo 'make oldest   some tests with the oldest packages that are declared'
 	@echo 'make numba-series  the smallest proof with each series of Numba that is supported (NUMBA_ARGS=--whole: all of its gate)'
 	@echo 'make docs     the documents as a site in build/site, warnings as errors, links checked'
-	@echo 'make wheels   the files of a release, cross-compiled and checked, into dist/'
+	@echo 'make wheels   the source distribution and the wheels, cross-compiled and checked, into dist/'
+	@echo 'make release  those and compcache-runtime, built twice and compared, tried in clean environments, with SBOM and provenance'
+	@echo 'make golden   what this version stores, for later versions to read (tests/golden), before it is released'
 	@echo 'make bench    compare with other caches, write docs/benchmarks.md (BENCH_ARGS=--quick: shorter)'
 
 # Installations share the work tree's extension modules: one for all Pythons, one for each free-threaded version.
@@ -175,6 +177,12 @@ $(RELEASE_VENV)/.installed: pyproject.toml
 
 wheels: $(RELEASE_VENV)/.installed
 	$(RELEASE_VENV)/bin/python tools/wheels.py
+
+release: $(RELEASE_VENV)/.installed
+	$(RELEASE_VENV)/bin/python tools/release.py
+
+golden: $(INSTALLED)
+	$(BIN)/python tools/golden.py
 
 screenshots: $(INSTALLED)
 	$(BIN)/python docs/screenshots.py

@@ -42,7 +42,7 @@ class BuildExtension(build_ext):  # type: ignore[misc]  # setuptools has no type
         """Choose the compiler, then build."""
         require_python_headers()
         if TARGET:
-            self._use([*zig_command(), "-target", TARGET, "-g0"])
+            self._use([*zig_command(), "-target", TARGET, "-g0"], "-s")  # zig's own objects name the directory that they are built in
             super().build_extensions()
             return
         compiler = find_system_compiler()
@@ -52,9 +52,9 @@ class BuildExtension(build_ext):  # type: ignore[misc]  # setuptools has no type
             self._use([compiler])
         super().build_extensions()
 
-    def _use(self, compiler: list[str]) -> None:
+    def _use(self, compiler: list[str], *linking: str) -> None:
         """Use a compiler that this Python was not built with, and none of the flags that were for that one."""
-        self.compiler.set_executables(compiler_so=[*compiler, "-O2", "-fPIC"], linker_so=[*compiler, "-shared"])
+        self.compiler.set_executables(compiler_so=[*compiler, "-O2", "-fPIC"], linker_so=[*compiler, "-shared", *linking])
 
 
 def runtime_extension() -> Extension:

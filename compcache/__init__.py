@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 else:
     from compcache.facade import Facade as Cache
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "ArgumentBufferError",

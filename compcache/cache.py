@@ -445,7 +445,7 @@ class Cache(Facade):
         return describe_module(self._store, module_id)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
-        """Describe the cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened.
+        """Describe the whole cache: its place, its size, and what would compile for it. No module is opened.
 
         Args:
             progress: called now and then with (modules read, modules to read).
@@ -615,7 +615,7 @@ class Cache(Facade):
     def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed as a whole.
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed whole.
         No look-up of this object's finds it from now on; call targets that are held go on working.
 
         Args:
@@ -638,7 +638,7 @@ class Cache(Facade):
         if derived:
             return remove_linked(self._store, None if func_name is None else _func_name_of(func_name))
         if func_name is None:
-            raise TypeError("remove() takes the name of a function")
+            raise TypeError("remove() needs the name of a function")
         if self._entries is not None:
             self._entries.flush()
         with _Suggesting(self):
@@ -747,7 +747,7 @@ class Cache(Facade):
 
     @property
     def remote(self) -> RemoteStore | None:
-        """The remote store that the cache was opened with, for its `status`, `verify` and `collect_garbage`."""
+        """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`."""
         self._require_open()
         return self._session().remote()
 
@@ -835,6 +835,7 @@ class Cache(Facade):
         trust: bool,
         allow_pickle: bool,
         tune: bool,
+        link: Any,
     ) -> None:
         """Open the directory, whatever was given; see `Cache`."""
         signing_key, publish_key = self._keys_given
@@ -842,7 +843,7 @@ class Cache(Facade):
         _require("path", path, (str, os.PathLike))
         _require("signing_key", signing_key, (bytes, str))
         _require("lock_timeout", self._lock_timeout, (int, float))
-        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm), ("remote", remote), ("remote_mode", remote_mode)):
+        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm)):
             _require(name, value, (str,))
         root = absolute_path(default_directory() if path is None else os.fspath(path))
         self._store = _open_store(
@@ -852,7 +853,10 @@ class Cache(Facade):
         self._targets = self._loader.targets
         self._max_size = self._max_size if self._max_size is None else _size_in_bytes(self._max_size)
         self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
-        self._tuners = {} if tune and not readonly else None
+        if link not in (None, "background"):
+            raise ValueError(f"link={link!r}: 'background', or None")
+        self._tunes = tune
+        self._tuners = {} if (tune or link) and not readonly else None
         if remote is not None or remote_mode is not None:
             self._session().remote()
         open_caches[root, bool(self._store.stamp_key)] = ref(self)
@@ -886,7 +890,7 @@ class Cache(Facade):
             self._entries.flush()
         self._closed = True
         if self._tuners:
-            from compcache.miss.retarget import reap
+            from compcache.closures.background import reap
 
             reap(self._tuners)
         self._store.stats.flush()  # what is held until now counts as used
@@ -910,9 +914,9 @@ class Cache(Facade):
                 raise
             target = self._load_retargeted(func_name, owner, accept, error)
         if self._tuners is not None and func_name not in self._tuners:
-            from compcache.miss.retarget import tune_later
+            from compcache.closures.background import work_later
 
-            tune_later(self._session(), self._tuners, func_name)
+            work_later(self._session(), self._tuners, target, tunes=self._tunes)
         if target is not before:  # else this process had it already
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
@@ -1021,7 +1025,7 @@ def func_names_of(names: Any) -> list[str]:
     if isinstance(names, str) or hasattr(names, "func_name"):
         return [_func_name_of(names)]
     if not hasattr(names, "__iter__"):
-        raise TypeError(f"the names of functions are several str or compcache.Identity, like ['dot'], not {type(names).__name__}")
+        raise TypeError(f"names must be an iterable of str or compcache.Identity, like ['dot'], not {type(names).__name__}")
     return [_func_name_of(name) for name in names]
 
 

@@ -34,12 +34,12 @@ _SETTLED = 2_000_000_000
 _PREFIX = "COMPCACHE_"
 _ON, _OFF = ("1", "on", "yes", "true"), ("0", "off", "no", "false")
 #: What may stand in a list, and what is between its items in the environment.
-_LISTS = {"layers": os.pathsep, "trusted_keys": " ", "targets": ","}
+_LISTS = {"layers": os.pathsep, "trusted_keys": " ", "targets": ",", "remote": " ", "remote_mode": " "}
 _SWITCHES = frozenset(("locks", "map_files", "stats", "check", "debug", "numba"))
 _PATHS = frozenset(("dir", "layers"))
 #: A file that others may read does not tell these: it names the file or the variable that does.
 _SECRETS = frozenset(("signing_key", "publish_key"))
-_TEXTS = frozenset(("dir", "max_size", "lock_timeout", "min_llvm", "linker", "remote", "remote_mode"))
+_TEXTS = frozenset(("dir", "max_size", "lock_timeout", "min_llvm", "linker"))
 KEYS = _TEXTS | _SWITCHES | _SECRETS | frozenset(_LISTS)
 #: What comes with a clone must not decide which code runs, or where it is taken from.
 PROJECT_KEYS = frozenset(("max_size", "lock_timeout"))
@@ -212,7 +212,7 @@ def _item(key: str, value: object) -> str:
     if key in _PATHS:
         value = os.path.expanduser(value)
         if not os.path.isabs(value):
-            raise ValueError(f"{value!r} is not a whole path: write one that begins with / or ~")
+            raise ValueError(f"{value!r} is not an absolute path: begin it with / or ~")
     return value
 
 
@@ -224,7 +224,7 @@ def _variable(key: str) -> str:
 
 
 def _state(path: str) -> str:
-    """What a file is known by: who reads a kept form compares it."""
+    """The state of a file, which readers of its kept form compare."""
     status = os.stat(path)
     return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {path}"
 

@@ -16,7 +16,7 @@ from compcache.settings import setting, users_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Self, TypeAlias, TypeGuard, TypeVar
 
     from compcache.build.source import ModuleSource
@@ -117,7 +117,8 @@ class Facade:
         retarget: where every realization of a function is for other CPUs, compile the kept code of one for this host; with False
             that is a miss.
         tune: where a function was loaded that was not compiled for exactly this host, compile its kept code for this host in the
-            background; the next process uses it.
+            background, and link what is loaded again; the next process uses it.
+        link: ``"background"``: link functions that reach several modules and are loaded again (see `Cache.link`), in the background.
         layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
             is asked first, then they in their order. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not
             exist is left out.
@@ -128,9 +129,9 @@ class Facade:
         min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
             none.
         remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
-            ``file:///``); None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
-        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``; None means $COMPCACHE_REMOTE_MODE
-            or ``"read"``.
+            ``file:///``), or a list of them, the nearest first; None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
+        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``, for all stores, or a list with one for each;
+            None means $COMPCACHE_REMOTE_MODE or ``"read"``.
 
     Raises:
         UntrustedDirectoryError: another user could have written what is in the directory.
@@ -153,12 +154,13 @@ class Facade:
         lock_timeout: float | None = None,
         retarget: bool = True,
         tune: bool = False,
+        link: str | None = None,
         layers: Iterable[str | os.PathLike[str]] | None = None,
         trusted_keys: Iterable[str] | str | None = None,
         publish_key: str | None = None,
         min_llvm: str | None = None,
-        remote: str | None = None,
-        remote_mode: str | None = None,
+        remote: str | Sequence[str] | None = None,
+        remote_mode: str | Sequence[str] | None = None,
     ) -> None:
         self._tuners: dict[str, int] | None = None  # processes by func_name
         self._opened_session: Session | None = None
@@ -169,12 +171,12 @@ class Facade:
         self._max_size: Any = max_size
         self._keys_given = signing_key, publish_key
         self._remote_given = remote, remote_mode
-        given = signing_key, layers, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout
+        given = signing_key, layers, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout, link
         plain = None
         if verify and not (readonly or trust or allow_pickle or tune or sys.flags.dev_mode or any(given)):
             plain = _open_plain(path)
         if plain is None:
-            self._open(path, layers, trusted_keys, min_llvm, readonly, verify, trust, allow_pickle, tune)
+            self._open(path, layers, trusted_keys, min_llvm, readonly, verify, trust, allow_pickle, tune, link)
         else:
             self._checks = False
             self._plain: PlainLoader = plain
@@ -250,7 +252,7 @@ class Facade:
             func_name: the function's name, or its `Identity`.
 
         Returns:
-            What calls the function; the same object for as long as it is referenced.
+            The call target: the same object for as long as it is referenced.
 
         Raises:
             NotCachedError: the cache holds no realization that this host can use.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from errno import ELOOP, ENOTDIR
+from errno import ELOOP, ENOENT, ENOTDIR, ESTALE
 from sys import audit
 
 from compcache.errors import StorageError
@@ -160,7 +160,7 @@ class Tree(Files):
         return tree
 
     def status(self) -> tuple[os.stat_result, os.stat_result]:
-        """The status of the root as it is now, and of the link that its path is; the same status twice where the path is not a link."""
+        """The status of the root now, and of its path, which differs where the path is a link."""
         root, status = self._enter_root()
         if root.is_link:
             return status, self.system.lstat(self.root)
@@ -280,6 +280,7 @@ class Tree(Files):
                     raise OSError(ELOOP, f"{link} is a symbolic link, which is not followed", path) from error
             error.filename = path
             if current or self._is_current(root):
+                _raise_gone(error, path)
                 raise
         return act(self._enter_root()[0], relative)
 
@@ -302,7 +303,7 @@ class Tree(Files):
     # -------------------------------------------------------------- operations
 
     def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:  # type: ignore[override]
-        """See `open_owned`; who calls this closes the descriptor."""
+        """See `open_owned`; the caller closes the descriptor."""
         opened = self.open_owned(path, flags, mode)
         number, opened.number = opened.number, -1
         return number
@@ -340,17 +341,27 @@ class Tree(Files):
     def listdir(self, path: str) -> list[str]:  # type: ignore[override]
         """See `os.listdir`."""
         directory = self._open_directory(path)
-        return self.system.listdir(directory.number)  # type: ignore[arg-type]
+        return self._names_in(directory, path)
+
+    def _names_in(self, directory: Opened, path: str) -> list[str]:
+        try:
+            return self.system.listdir(directory.number)  # type: ignore[arg-type]
+        except OSError as error:
+            reraise_interrupt(error)
+            _raise_gone(error, path)
+            raise
 
     def statuses(self, path: str) -> dict[str, os.stat_result]:
         """The status of everything in a directory; see `os.lstat`."""
         directory = self._open_directory(path)
         found = {}
-        for name in self.system.listdir(directory.number):  # type: ignore[arg-type]
+        for name in self._names_in(directory, path):
             try:
                 found[name] = self.system.lstat(name, dir_fd=directory.number)
-            except FileNotFoundError as error:
+            except OSError as error:
                 reraise_interrupt(error)
+                if error.errno not in (ENOENT, ESTALE):
+                    raise
                 continue  # removed meanwhile
         return found
 
@@ -441,9 +452,9 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
     status = files.fstat(opened.number)
     size = status.st_size
     if not stat_module.S_ISREG(status.st_mode) or (owners is not None and writer(status) not in owners):
-        raise OSError(f"{path} is not a regular file of a user whose files are used here")
+        raise OSError(f"{path} is not a regular file, or belongs to a user whose files are not used here")
     if size > limit:
-        raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")
+        raise OSError(f"{path} has {size} bytes; the limit is {limit}")
     data = read_at(files, opened.number, 0, size)
     if len(data) < size:
         raise OSError(f"{path} ended after {len(data)} of {size} bytes")
@@ -454,16 +465,28 @@ def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
     """`size` bytes of an open file, or fewer at its end, however few each call of the system gives.
 
     Raises:
+        FileNotFoundError: another host has removed it.
         OSError: it cannot be read.
     """
-    part = files.pread(descriptor, min(size, _CHUNK), offset)
-    parts = [part]
-    while part and len(part) < size:
-        offset += len(part)
-        size -= len(part)
+    try:
         part = files.pread(descriptor, min(size, _CHUNK), offset)
-        parts.append(part)
+        parts = [part]
+        while part and len(part) < size:
+            offset += len(part)
+            size -= len(part)
+            part = files.pread(descriptor, min(size, _CHUNK), offset)
+            parts.append(part)
+    except OSError as error:
+        reraise_interrupt(error)
+        _raise_gone(error, "an open file")
+        raise
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _raise_gone(error: OSError, path: str) -> None:
+    """Say of a file that another host has removed what is said of one that this host has removed: it is not there."""
+    if error.errno == ESTALE:
+        raise FileNotFoundError(ENOENT, "another host has removed it", path) from error
 
 
 def reraise_interrupt(error: BaseException) -> None:

@@ -44,14 +44,14 @@ class Lock(Record):
     why: str
 
     def find(self) -> Any:
-        """The lock as it is now; None where the module is not imported, or has none."""
+        """The present lock; None where the module is not imported, or has none."""
         found: Any = sys.modules.get(self.module)
         for name in self.path.split("."):
             found = getattr(found, name, None)
         return found
 
     def renew(self) -> None:
-        """Put a new one in its place, which nobody holds."""
+        """Replace it by a new lock, which is free."""
         owner, _, name = self.path.rpartition(".")
         holder: Any = sys.modules[self.module]
         for part in filter(None, owner.split(".")):
@@ -59,7 +59,7 @@ class Lock(Record):
         setattr(holder, name, RLock() if isinstance(getattr(holder, name), RLock) else allocate_lock())
 
 
-#: In the order in which they are taken: who has one of them may wait for those behind it, and for none before it.
+#: In the order in which they are taken: the holder of one may wait for later ones, and for none before it.
 LOCKS = (
     Lock("compcache.hit", "_mapping", 10.0, "the child would wait for the dynamic linker's own lock: nobody maps an image"),
     Lock("compcache.images.llvm_thread", "llvm.ffi.lib._lock._lock", 5.0, "llvmlite's: nobody is inside LLVM"),

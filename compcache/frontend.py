@@ -136,7 +136,7 @@ class _Judge:
 
 
 def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
-    """Count a function that was not found; `refused`: it cannot be cached, so that nobody will find it.
+    """Count a function that was not found; `refused`: it cannot be cached.
 
     Args:
         cache: an open cache.
@@ -155,7 +155,7 @@ def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
 
 
 def count_compilation(cache: Cache, func_name: str, seconds: float) -> None:
-    """Count a function that was compiled in so many seconds of processor time, and is not stored.
+    """Count a function that was compiled and not stored.
 
     Args:
         cache: an open cache.
@@ -173,8 +173,8 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False,
         cache: where to store it.
         source: the code.
         alone: nothing is imported that the source does not name, whatever the cache holds; and others of its name may be there,
-            which whoever loads it tells apart (`find` with `accept`).
-        seconds: how much processor time it took to make the source: who finds the function saves that, too.
+            which a loader tells apart (`find` with `accept`).
+        seconds: the processor time that making the source took: a hit saves that, too.
 
     Returns:
         The module_ids of all targets, that of the one for this host first.
@@ -538,15 +538,21 @@ def _remote(session: Session, *, told: bool) -> str | None:
     url = session.remote_url()
     if told or not url:
         return url
-    from compcache.remote.address import has_secret
+    from compcache.processes.secret_references import is_reference
+    from compcache.remote.address import has_secret, split_urls
 
     if not has_secret(url):
         return url
     from compcache.session import REMOTE_VARIABLE
 
-    name = _secret(session.remote_given, url, REMOTE_VARIABLE, "the remote store", told=False)
-    assert isinstance(name, str)
-    return name
+    given = session.remote_given
+    if given is None:
+        return str(_secret(None, url, REMOTE_VARIABLE, "the remote store", told=False))
+    names = [
+        _secret(each, each, REMOTE_VARIABLE, "the remote store", told=not (is_reference(each) or has_secret(each)))
+        for each in split_urls(given)
+    ]
+    return " ".join(map(str, names))
 
 
 def allows_pickle(cache: Cache) -> bool:

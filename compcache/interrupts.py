@@ -55,7 +55,7 @@ def interrupt_in(error: BaseException) -> BaseException | None:
 
 
 class suppress:  # noqa: N801 - as the one of the standard library, which it replaces
-    """`contextlib.suppress` for errors that are no interrupts."""
+    """`contextlib.suppress`, which lets interrupts pass."""
 
     def __init__(self, *errors: type[Exception]) -> None:
         self._errors = errors

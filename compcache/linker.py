@@ -35,7 +35,6 @@ from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.formats.order import inherited
 from compcache.formats.records import ModuleRecord
 from compcache.images import making
-from compcache.images.kinds import make_side
 from compcache.images.linkers.version import NAMES as LINKERS
 from compcache.images.linkers.version import version_of
 from compcache.images.llvm_thread import time_spent
@@ -153,6 +152,8 @@ def link_module(translation: Translation) -> BuiltModule:
     """The rest of `build_module`, for any thread: LLVM is needed only where there is no shared object."""
     machine, parts = translation
     built = [_link_for(request, translated) for request, translated in parts]
+    if len(built) == 1:
+        return built[0]
     rank = machine.processor.rank
     best = max(built, key=lambda module: min([rank(text) for _, _, text in module.functions], default=host.UNUSABLE))
     return best._replace(others=tuple([module for module in built if module is not best]))
@@ -297,10 +298,10 @@ def _assemble(
     started: float,
 ) -> BuiltModule:  # fmt: skip
     """The sections of the module's file."""
-    image, kind, places, _ = made
+    image, kind, places, libc, _ = made
     prepared, entries, key = translated.prepared, translated.entries, translated.key
     platform = codegen.host_platform()
-    machine, libc = translated.machine, make_side(kind).requires(image)
+    machine = translated.machine
     basic = basic_features(platform)
     features = {symbol: requirement_of(names, basic, platform, machine.processor) for symbol, names in translated.requires.items()}
     made_for, _ = words_of(machine.requires - basic - architecture(platform).system_features.keys(), platform.partition("-")[0])

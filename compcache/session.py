@@ -10,6 +10,8 @@ from compcache.settings import from_environment, setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from compcache.hit.loader import Loader
     from compcache.remote.breaker import Gate
     from compcache.remote.client import Inquiry, RemoteStore
@@ -30,21 +32,24 @@ class Session:
         max_size: the size that additions keep the directory below, in bytes; None: what the environment says, or the default.
         lock_timeout: for how many seconds at most a build waits for another process; None likewise.
         retargets: whether code for other CPUs is compiled for this host.
-        remote: the URL and the mode of the remote store, None each where the environment decides.
+        remote: the URLs and the modes of the remote stores, in one text or several, None each where the environment decides.
+
+    Raises:
+        TypeError: `remote` has something else.
     """
 
     __slots__ = ("_gates", "_remote_given", "_remotes", "_url", "loader", "lock_timeout", "max_size", "retargets", "store")
 
     def __init__(
         self, store: Store, loader: Loader, *, max_size: int | None, lock_timeout: float | None, retargets: bool,
-        remote: tuple[str | None, str | None],
+        remote: tuple[str | Sequence[str] | None, str | Sequence[str] | None],
     ) -> None:  # fmt: skip
         self.store = store
         self.loader = loader
         self.max_size = max_size
         self.lock_timeout = lock_timeout
         self.retargets = retargets
-        self._remote_given = remote
+        self._remote_given = _text("remote", remote[0]), _text("remote_mode", remote[1])
         self._remotes: list[RemoteStore | None] = []  # the store that was opened, or None where there is none: at most one item
         self._gates: list[Gate | None] = []  # likewise
         self._url: str | None = None  # with what was read of a file when these were opened
@@ -55,7 +60,7 @@ class Session:
         return self._remote_given[0]
 
     def remote_url(self) -> str | None:
-        """The remote store that was given, or that the environment names; a file is read each time, as passwords and tokens change.
+        """The remote stores that were given, or that the environment names; a file is read each time, as passwords and tokens change.
 
         Raises:
             ValueError: a variable or a file is named that does not tell a URL, and has not done so before.
@@ -102,12 +107,12 @@ class Session:
         return self._remotes[0]
 
     def inquire(self, names: tuple[str, ...], *, compiles: bool = False) -> Inquiry | None:
-        """Ask the remote store for functions and go on; None where it is not asked. See `RemoteStore.inquire`."""
+        """Ask the remote store for functions and go on; return None where it is not asked. See `RemoteStore.inquire`."""
         remote = self._asked_store(names)
         return remote.inquire(names, compiles=compiles) if remote is not None else None
 
     def fetch(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Fetch functions from the remote store; those of them that came."""
+        """Fetch functions from the remote store; return those of them that came."""
         remote = self._asked_store(names)
         return remote.fetch(names) if remote is not None else ()
 
@@ -123,7 +128,8 @@ class Session:
         if not self._gates:
             from compcache.remote.breaker import Gate
 
-            self._gates.append(Gate(url.rstrip("/")) if self.remote_mode() != "off" else None)
+            is_off = (self.remote_mode() or "").split() == ["off"]
+            self._gates.append(Gate([each.rstrip("/") for each in _each(url)]) if not is_off else None)
         gate = self._gates[0]
         if gate is None:
             return None
@@ -149,10 +155,28 @@ class Session:
         return ensure_stored(self.store, self.loader, target) and self.loader.holds(name, to_import=True)
 
 
-def _told(url: str) -> str:
-    """The URL that a setting contains, or that the variable or the file has which it names."""
-    if url[:1] not in ("$", "@"):
-        return url
-    from compcache.processes.secret_references import read_secret
+def _text(name: str, value: object) -> str | None:
+    """One text, or several, as a setting has them."""
+    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+        return " ".join(value)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"Cache(): {name} must be str, or a list of them, not {value!r}")
+    return value
 
-    return read_secret(url, "the remote store")
+
+def _each(urls: str) -> list[str]:
+    """The URLs of a setting; most name one, which is not read for that."""
+    if len(urls.split()) == 1:
+        return [urls]
+    from compcache.remote.address import split_urls
+
+    return split_urls(urls)
+
+
+def _told(urls: str) -> str:
+    """The URLs that a setting contains, or that the variables or the files have which it names."""
+    if "$" not in urls and "@" not in urls:
+        return urls
+    from compcache.remote.address import read_url
+
+    return read_url(urls)

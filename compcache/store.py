@@ -14,7 +14,7 @@ from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest, is_content_name, key_suffix, mac, name_key
-from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
+from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for, in_order
@@ -264,8 +264,8 @@ class NullRecorder:
     def flush(self, *, now_held: bool = False) -> None:
         """Nothing is pending."""
 
-    def forget(self) -> None:
-        """Nothing is remembered."""
+    def reset(self) -> None:
+        """There is nothing to begin anew."""
 
 
 class Store:
@@ -344,7 +344,7 @@ class Store:
         self.signing_key = signing_key
         self.trusted_keys = trusted_keys
         self.publish_key = publish_key
-        # With trusted keys, stamps are those of who checked for the same keys. These are public: they tell stamps apart, and prove nothing.
+        # With trusted keys, stamps are those of checks for the same keys. Keys are public: they tell stamps apart, and prove nothing.
         keys = "\n".join(sorted(map(str, trusted_keys)))
         self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
         self.mac_key = mac(self.known_faults, self.stamp_key or b"") if self.known_faults else self.stamp_key
@@ -517,7 +517,11 @@ class Store:
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """Every realization in the index at this moment."""
-        self._renew_index()
+        self.renew_index()
+        return self.find_known(func_name)
+
+    def find_known(self, func_name: str) -> list[tuple[bytes, int]]:
+        """Every realization in the index as this process knows it."""
         return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:
@@ -547,7 +551,7 @@ class Store:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
     def renew_index(self) -> bool:
-        """Look at the index on disk again, and at those of layers; whether one has changed."""
+        """Look at the index on disk again, and at those of layers; return whether one has changed."""
         return self._renew_index()
 
     def _renew_index(self, *, look: bool = True) -> bool:
@@ -562,8 +566,10 @@ class Store:
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
-            from compcache.publish.verify import recover_index
-
+            try:
+                from compcache.publish.verify import recover_index
+            except MissingPackageError:
+                return changed  # compcache-runtime rebuilds none
             recover_index(self)
             changed = True
         return changed
@@ -615,7 +621,7 @@ class Store:
     def _describe(
         self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]
     ) -> bool:
-        """Describe a module as the first of its entries does that nobody else has written; False where there is none."""
+        """Describe a module by the first of its entries that this user has written; return False where there is none."""
         for image, records, target, flags, functions, key, entry_mac in entries:
             if self.mac_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
@@ -645,9 +651,9 @@ class Store:
             remember_in(self, self.index, entry)
 
     def read_file(self, place: Place, file_name: str = "", *, most: int = _MAX_SMALL_FILE, authenticated: bool = False) -> bytes | None:
-        """The content of a file of at most so many bytes; None where it does not exist or cannot be read.
+        """The content of a file of at most this size; None where it does not exist or cannot be read.
 
-        Nor where another user may have written it, unless its content is `authenticated` by who reads it.
+        Also None where another user may have written it, unless the reader has its content `authenticated`.
         """
         if self.exposed and not authenticated:
             return None
@@ -730,7 +736,7 @@ class Store:
             raise StorageError(message, path=path or self.root)
 
     def condemn(self, module: ModuleFile, error: FormatError) -> CompcacheError:
-        """Close a module file that does not decode; the exception that says why.
+        """Close a module file that does not decode; return the exception that says why.
 
         A damaged one goes to quarantine; one that is as it was published was made by another version.
         """

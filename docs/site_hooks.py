@@ -26,16 +26,27 @@ def on_config(config: Any) -> Any:
     others = [path.name for path in sorted((_ROOT / "docs").glob("*.md")) if not re.search(rf"\b{re.escape(path.name)}\b", named)]
     if others:
         config["nav"].append({"More": others})
-    config["nav"] = [{"Decisions": decisions} if "Decisions" in item else item for item in config["nav"] if isinstance(item, (dict, str))]
+    _name_decisions(config["nav"], decisions)
     return config
 
 
+def _name_decisions(nav: list[Any], pages: list[str]) -> None:
+    """Put the pages of decisions where the navigation has a pattern for them."""
+    for item in nav:
+        for title, content in item.items() if isinstance(item, dict) else ():
+            if title == "Decisions":
+                item[title] = pages
+            elif isinstance(content, list):
+                _name_decisions(content, pages)
+
+
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the README, as the file `index.md`."""
+    """Add what lies beside docs/: the README as `index.md`, below the head of the home page; the change log."""
     from mkdocs.structure.files import File
 
-    text = (_ROOT / "README.md").read_text(encoding="utf-8")
-    files.append(File.generated(config, "index.md", content=_LINK.sub(_from_readme(config), text)))
+    for source, page, head in (("README.md", "index.md", "---\ntemplate: home.html\n---\n"), ("CHANGELOG.md", "changelog.md", "")):
+        text = (_ROOT / source).read_text(encoding="utf-8").partition("## Before 1.0")[0]
+        files.append(File.generated(config, page, content=head + _LINK.sub(_from_readme(config), text)))
     return files
 
 
@@ -65,4 +76,4 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
             raise SystemExit(f"{page.file.src_path}: {match[2]} is not in the repository")
         return f"{match[1]}{config['repo_url']}/tree/main/{path.relative_to(_ROOT).as_posix()}{match[3] or ''})"
 
-    return markdown if page.file.src_path == "index.md" else _LINK.sub(replace, markdown)
+    return markdown if page.file.src_path in ("index.md", "changelog.md") else _LINK.sub(replace, markdown)

@@ -30,8 +30,8 @@ from helpers import PACKAGE_ROOT
 EXAMPLES = ("regex_dfa.py", "stencil.py", "library.py")
 #: Pages whose commands go on with what the ones before have left: they run in one shell, after these lines.
 SESSIONS = {
-    "remote.md": """
-        export COMPCACHE_REMOTE=file://$PWD/store COMPCACHE_DIR=$PWD/first-host
+    "remote-store.md": """
+        export COMPCACHE_REMOTE=file://$PWD/store COMPCACHE_REMOTE_MODE=write COMPCACHE_DIR=$PWD/first-host
         cat >third.ll <<'END'
 define i64 @third(i64 %x) {
   %y = sdiv i64 %x, 3

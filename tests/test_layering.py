@@ -76,6 +76,7 @@ DOORS = {
     ("display", "notebook"): "what shows itself in a notebook is drawn by what knows all of it",
     ("hit.closures.linked", "publish.atomic_file"): "whether a linked closure holds is kept for the next process",
     ("facade", "frontend"): "members that are functions of front ends now answer for one release, with a warning",
+    ("hit.target", "hit"): "the extension module in C is in the folder of the path that it is the native half of",
     ("facade", "cache"): "what a hit does not need of the class comes when it is first asked for",
     ("facade", "miss.compile_once"): "what is not found is compiled",
     ("settings", "configuration"): "configuration files are read where there are some",

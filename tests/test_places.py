@@ -120,7 +120,8 @@ def everything(cache: Cache) -> Cache:
     with Cache(cache.path, layers=[f"{layer}.ccb"]) as bundled:
         bundled.get_target("below")
     for segment in root.index.segments:  # as if there were many modules, and somebody rebuilt the index
-        write_list(root, segment.name, [(row, 1) for row in ModuleLists(root).all_rows()] * 600)
+        rows = [row for first in range(256) for row in ModuleLists(root).rows_of_directory(first).values()]
+        write_list(root, segment.name, [(row, 1) for row in rows] * 600)
     with open(root.path(PARTS, "begun.idx-part"), "wb"):
         pass
     return cache

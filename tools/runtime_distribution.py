@@ -9,6 +9,7 @@ Who only runs kernels installs it: no LLVM, no command line. `docs/decisions/002
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import io
 import re
@@ -57,7 +58,9 @@ def _convert_wheel(path: Path, target: Path) -> None:
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             rows.append(f"{name},sha256={digest},{len(data)}\n")
         record = f"{next(row for row in rows if '.dist-info/' in row).partition('.dist-info/')[0]}.dist-info/RECORD"
-        result.writestr(record, "".join([*rows, f"{record},,\n"]))
+        entry = zipfile.ZipInfo(record, max(info.date_time for info in source.infolist()))
+        entry.external_attr, entry.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
+        result.writestr(entry, "".join([*rows, f"{record},,\n"]))
 
 
 def _project(text: str) -> str:
@@ -70,8 +73,11 @@ def _project(text: str) -> str:
 
 
 def _convert_sdist(path: Path, target: Path) -> None:
-    with tarfile.open(path) as source, tarfile.open(target, "w:gz", format=tarfile.PAX_FORMAT) as result:
+    written = io.BytesIO()
+    latest = 0
+    with tarfile.open(path) as source, tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as result:
         for member in source:
+            latest = max(latest, int(member.mtime))
             file = source.extractfile(member) if member.isfile() else None
             data = file.read() if file is not None else b""
             top, slash, rest = member.name.partition("/")
@@ -84,6 +90,7 @@ def _convert_sdist(path: Path, target: Path) -> None:
             member.name = top.replace(_OWN[0], _OWN[1], 1) + slash + rest
             member.size = len(data)
             result.addfile(member, io.BytesIO(data) if member.isfile() else None)
+    target.write_bytes(gzip.compress(written.getvalue(), mtime=latest))
 
 
 def main() -> int:

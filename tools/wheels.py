@@ -1,18 +1,22 @@
-"""Builds the files of a release and checks them: `make wheels`, or `python tools/wheels.py [DIRECTORY]`.
+"""Builds the files that are published, and checks them: `make wheels`, or `python tools/wheels.py [DIRECTORY]`.
 
 The sdist, and a wheel with the stable ABI for each of glibc 2.17 or later and musl 1.2 on x86-64 and AArch64. The C compiler is that of
 the `ziglang` wheel, which brings the headers and symbol versions of every glibc: no container and no emulator. Each wheel is checked
-by `auditwheel` (the tag of the platform holds), `abi3audit` (nothing beyond the stable ABI of Python 3.11) and `twine`.
+by `auditwheel` (the tag of the platform holds), `abi3audit` (nothing beyond the stable ABI of Python 3.11) and `twine`. One commit
+gives the same bytes wherever it is built: the time in the files is that of the commit, or $SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -90,18 +94,46 @@ def check_wheel(wheel: Path, platform: str) -> None:
             raise SystemExit(f"{wheel.name}: {extension['name']} uses {sorted(beyond)}, beyond the stable ABI of Python 3.11")
 
 
-def main() -> None:
-    """Build and check everything."""
-    directory = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist").resolve()
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+def source_date() -> str:
+    """The time that the files say they were made at, in seconds since the epoch."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    return given or run("git", "log", "-1", "--format=%ct").strip()
+
+
+def build_sdist(directory: Path) -> Path:
+    """The source distribution: its content is in the order of names, and tells nothing of this machine's users and clocks."""
     run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", directory, ROOT)
     (sdist,) = directory.glob("*.tar.gz")
+    data = io.BytesIO()
+    with tarfile.open(sdist) as built, tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as result:
+        for member in sorted(built, key=lambda member: member.name):
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.mtime = int(source_date())
+            member.pax_headers = {}
+            result.addfile(member, built.extractfile(member) if member.isfile() else None)
+    sdist.write_bytes(gzip.compress(data.getvalue(), mtime=int(source_date())))
+    return sdist
+
+
+def build_all(directory: Path) -> None:
+    """Build the source distribution and the wheels, and check each."""
+    os.environ["SOURCE_DATE_EPOCH"] = source_date()
+    sdist = build_sdist(directory)
     print(sdist.name, flush=True)
     for platform, target in TARGETS.items():
         wheel = build_wheel(sdist, platform, target, directory)
         check_wheel(wheel, platform)
         print(wheel.name, flush=True)
+
+
+def main() -> None:
+    """Build and check everything."""
+    directory = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist").resolve()
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    build_all(directory)
     run(sys.executable, "-m", "twine", "check", "--strict", *directory.iterdir())
     print("auditwheel, abi3audit and twine find nothing wrong")
 

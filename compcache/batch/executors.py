@@ -178,7 +178,7 @@ def _files_above(directory: str) -> Tree:
 
 
 def settings_of_workers(settings: dict[str, Any], directory: str) -> dict[str, Any]:
-    """How workers with a directory of their own open it: whoever may write there is looked at, where they are."""
+    """How workers open a directory of their own; who may write to it is checked on their hosts."""
     return {**settings, "path": directory, "trust": False}
 
 

@@ -87,7 +87,7 @@ class _Worker:
         )
 
     def assign(self, job: PreparedJob, payload: bytes, timeout: float | None) -> bool:
-        """Give the worker a job; False if it has already ended."""
+        """Give the worker a job; return False if it has already ended."""
         self.output.seek(0)  # the offset is shared with the worker
         self.output.truncate()
         self.job = job
@@ -139,7 +139,7 @@ class _Worker:
             return True
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the process; False if it is still running."""
+        """Wait for the end of the process; return False if it is still running."""
         deadline = time.monotonic() + seconds
         while not self.has_ended():
             if time.monotonic() >= deadline:

@@ -93,7 +93,7 @@ def end_processes(processes: Iterable[Process]) -> None:
 
 
 def _still_running(processes: Iterable[Process], seconds: float) -> list[Process]:
-    """Those that are still running after so many seconds, or earlier when none is."""
+    """The processes that still run after this many seconds; returns earlier when none does."""
     left = _running(processes)
     deadline = time.monotonic() + seconds
     while left and time.monotonic() < deadline:

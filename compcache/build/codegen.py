@@ -7,6 +7,7 @@ triple. Where an input could be one of those, a child process tries it first (`c
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -17,7 +18,7 @@ from compcache.formats import host
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import check_abandoned, in_caller, in_llvm_thread
-from compcache.images.native_target import borrowed_machine, initialize, target_machine
+from compcache.images.native_target import borrowed_machine, default_triple, initialize, target_data, target_machine, tuning
 from compcache.llvm import llvm
 from compcache.targets.cpu_table import table_of
 
@@ -41,6 +42,7 @@ __all__ = [
     "platform_of",
     "read_back",
     "run",
+    "target_data",
     "target_machine",
 ]
 
@@ -68,6 +70,7 @@ def host_platform() -> str:
     return host.platform_name()
 
 
+@functools.lru_cache(maxsize=64)
 def platform_of(triple: str) -> str:
     """Architecture, operating system and object format of a triple, without vendor, version and libc.
 
@@ -223,7 +226,7 @@ def check_triple(module: Any) -> None:
     pointers = re.search(r"(?:^|-)p:(\d+)", module.data_layout)
     if pointers and pointers[1] != "64":
         raise IncompatibleTargetError(f"the module's data layout has {pointers[1]}-bit pointers, this process has 64-bit ones")
-    module.triple = llvm.get_default_triple()
+    module.triple = default_triple()
 
 
 def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
@@ -235,6 +238,7 @@ def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
     return any(not _is_plain(kind, value) for kind, value in set(attributes))
 
 
+@functools.lru_cache(maxsize=256)
 def _is_plain(kind: str, value: str) -> bool:
     table, arch = table_of(host_platform()), architecture(host_platform())
     if kind != "target-features":
@@ -253,12 +257,7 @@ def optimize(module: Any, machine: Any, level: int) -> None:
     check_abandoned()
     if level == 0:
         return
-    options = llvm.create_pipeline_tuning_options(speed_level=level)
-    options.loop_vectorization = level > 1
-    options.slp_vectorization = level > 1
-    options.loop_unrolling = True
-    options.loop_interleaving = level > 1
-    builder = llvm.create_pass_builder(machine, options)
+    builder = llvm.create_pass_builder(machine, tuning(level))
     builder.getModulePassManager().run(module, builder)
 
 

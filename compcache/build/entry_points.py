@@ -373,7 +373,7 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
 
 
 def _refuse_readonly(body: _Body, index: int, item: str) -> None:
-    """Fail where a pointer is that of a read-only buffer. Where it is no buffer's, `readonly` is not set."""
+    """Fail where a pointer belongs to a read-only buffer. `readonly` is not set where it belongs to no buffer."""
     is_address = body.value(f"icmp eq ptr {body.value(f'load ptr, ptr %obj{index}')}, null")
     mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_READONLY}')}")
     may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {mark}, 0')}")
@@ -399,7 +399,7 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
 
 
 def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
-    """The extents of a buffer, which must have so many dimensions."""
+    """The extents of a buffer, which must have this number of dimensions."""
     count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_NDIM}')}")
     good, bad = body.name("ok"), body.name("shape")
     body.branch(body.value(f"icmp eq i32 {count}, {dimensions}"), good, bad)
@@ -508,7 +508,7 @@ def entries_text(entries: Sequence[EntryPoint]) -> str:
 
 
 def table_head(key: bytes, count: int) -> bytes:
-    """How the table of a module with so many symbols begins (`compcache.formats.module_table`)."""
+    """The head of the table of a module with this number of symbols (`compcache.formats.module_table`)."""
     return TABLE_MAGIC + _TABLE_FIELDS.pack(ABI_VERSION, count) + key
 
 

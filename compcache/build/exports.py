@@ -46,7 +46,7 @@ _STRING = re.compile(r'"[^"]*"')
 class Export(NamedTuple):
     """One symbol to export: its names, its signature if the caller gave one, and how it runs.
 
-    `link_only` says what it is where other modules can import it and nobody can call it.
+    `link_only` names what cannot be called from Python, only imported by other modules.
     """
 
     name: str
@@ -133,7 +133,7 @@ def visible_exports(
     assembly: Collection[str] = (),
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
-    """The exports of a module of which nothing was asked for: all that can be seen from outside, if there is any. See `choose_exports`."""
+    """The exports of a module whose source names none: everything visible, if anything is. See `choose_exports`."""
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [
         function.name
@@ -199,7 +199,7 @@ def _only_begins_streams(values: GlobalValues) -> bool:
 
 
 def _describe(export: Export, head: str) -> str:
-    """What a symbol is that nobody can call, from the head of its definition."""
+    """The kind of a symbol that cannot be called, from the head of its definition."""
     match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
     if match is None:
         return export.link_only

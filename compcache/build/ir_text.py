@@ -97,7 +97,7 @@ _LINKAGES = {
     "linkonce": "linkonce_any", "weak": "weak_any", "extern_weak": "external_weak",
     **{name: name for name in ("available_externally", "linkonce_odr", "weak_odr", "appending", "internal", "private", "common")},
 }  # fmt: skip
-#: At most so many words stand between the name of a variable and ``global`` or ``constant``.
+#: The most words between the name of a variable and ``global`` or ``constant``.
 _MOST_WORDS = 12
 
 
@@ -167,7 +167,7 @@ def is_vectorized(text: str) -> bool:
 
 def passes_vectors(text: str) -> bool:
     """Whether code exchanges wide vectors with functions that are not in it: in which registers these are depends on the CPU."""
-    return any(_is_wide(*found) for line in _OUTWARD.findall(text) for found in _SIZED_VECTOR.findall(line))
+    return is_vectorized(text) and any(_is_wide(*found) for line in _OUTWARD.findall(text) for found in _SIZED_VECTOR.findall(line))
 
 
 def _is_wide(scalable: str, count: str, element: str) -> bool:
@@ -188,7 +188,7 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def extreme_of(text: str, *, printed: bool = False) -> str | None:
-    """The construct that would make LLVM run without end or abort the process, in words; None where there is no such.
+    """The construct that would make LLVM run without end or abort the process, in words; None if there is none.
 
     Where LLVM has `printed` the code, each type and constant is in one line.
     """

@@ -89,7 +89,7 @@ class RecordBuilder:
         self._needs = DependencyGraph(edges).needs(leaves)
 
     def add_function(self, export: Export, signature: str, function: int, entry: int, target: bytes) -> int:
-        """Write the record of a function and what it needs; its offset."""
+        """Write the record of a function and what it needs; return its offset."""
         need = self._needs.get(export.symbol)
         offset = self._add_need(need) if need is not None else 0
         kind = self._link_type(self._types.definitions.get(export.symbol, ""))

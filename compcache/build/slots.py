@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build.ir_text import parse_head, quote, symbol_counts
+from compcache.build.ir_text import parse_head, quote, references, symbol_counts, with_lines
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
@@ -37,11 +37,13 @@ __all__ = [
     "Requests",
     "Resolution",
     "imported_thread_locals",
+    "is_known_by_name",
     "read_requests",
     "resolve_declarations",
     "restore_resolution",
     "shared_function",
     "undefined_symbols",
+    "without_known_names",
 ]
 
 SLOT_PREFIX = "compcache.slot."
@@ -110,6 +112,23 @@ def _attributes_are_of_functions() -> bool:
     probe = llvm.parse_assembly("declare i64 @probe(i64)", llvm.create_context())
     probe.get_function("probe").add_function_attribute("nonlazybind")
     return "nonlazybind" not in str(probe).partition("@")[0]
+
+
+def is_known_by_name(symbol: str) -> bool:
+    """Whether LLVM may know by its name what a function does: one of the C library's, or an allocation of C++."""
+    return symbol.startswith(("_Zn", "_Zd")) or platform_symbols.is_platform_symbol(symbol)
+
+
+def without_known_names(text: str, imports: Collection[str]) -> str:
+    """A printed module in which LLVM does not take for the platform's what a source imports under names of such functions."""
+    own = {symbol for symbol in imports if is_known_by_name(symbol)}
+    if not own:
+        return text
+
+    def marked(line: str) -> str:
+        return f"{line} nobuiltin" if not own.isdisjoint(references(line)) else line
+
+    return with_lines(text, "declare ", marked)
 
 
 def resolve_declarations(
@@ -307,7 +326,7 @@ class _Resolver:
             self.slots[SLOT_PREFIX + symbol] = name
 
     def assume(self, names: list[str], functions: Collection[str]) -> dict[str, bool]:
-        """Import what nothing provides; whether each of the names is a function."""
+        """Import what nothing provides; return for each name whether it is a function."""
         for name in names:
             self._import(name, name, is_function=name in functions)
         return {name: name in functions for name in names}

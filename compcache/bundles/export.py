@@ -48,10 +48,10 @@ def export(
     """See `Cache.export`."""
     wanted = list(dict.fromkeys(names))
     if not wanted:
-        raise ValueError("a bundle of no functions: name one at least")
+        raise ValueError("a bundle needs at least one function")
     signer = store.publish_key if minisign else None
     if minisign and signer is None:
-        raise ValueError("minisign=True signs the bundle, and this cache has no publish_key ($COMPCACHE_PUBLISH_KEY)")
+        raise ValueError("minisign=True needs a publish_key ($COMPCACHE_PUBLISH_KEY), and this cache has none")
     hosts = _processors(store, targets)
     chosen: dict[bytes, bytes] = {}
     rows: dict[bytes, Row] = {}

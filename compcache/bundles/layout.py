@@ -179,7 +179,7 @@ def _read_at(member: IO[bytes], at: int, size: int) -> bytes:
 
 
 def _spooled(member: IO[bytes], size: int) -> memoryview:
-    """A copy on disk: nobody else can change or cut it."""
+    """A copy on disk, which other users can neither change nor truncate."""
     with tempfile.TemporaryFile(prefix="compcache-") as file:
         shutil.copyfileobj(member, file, _IN_MEMORY)
         file.flush()
@@ -196,11 +196,11 @@ class _Guarded:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes at most, without a number all that are left."""
+        """At most this number of bytes; without a number all that are left."""
         left = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         wanted = min(size, left) if size >= 0 else left
         if wanted > _LARGEST_READ:
-            raise FormatError("the directory of the archive is larger than that of any bundle")
+            raise FormatError("the archive's directory is larger than any bundle's")
         return self._file.read(wanted)
 
 
@@ -217,12 +217,12 @@ def _require_plain(members: list[zipfile.ZipInfo], size: int) -> None:
     seen: set[str] = set()
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise FormatError(f"the member {info.filename} is compressed, as none in a bundle is")
+            raise FormatError(f"the member {info.filename} is compressed; members of bundles are not")
         if info.filename in seen:
-            raise FormatError(f"there are two members {info.filename}")
+            raise FormatError(f"two members are named {info.filename}")
         seen.add(info.filename)
     if sum(info.file_size for info in members) > size:
         raise FormatError(f"its members are larger than the file, which has {size} bytes")
     for info in members:
         if info.file_size > (LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES):
-            raise FormatError(f"the member {info.filename} has {info.file_size} bytes, more than any such member")
+            raise FormatError(f"the member {info.filename} has {info.file_size} bytes, more than any member of a bundle has")

@@ -33,7 +33,7 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
 
     Raises:
         FormatError: the file is not a bundle, or a part of it is missing.
-        OSError: there is no place to unpack it to.
+        OSError: there is no directory to unpack it to.
     """
     if not store.readonly and not store.exposed and _unpack(store, path, file, place):
         return place
@@ -41,7 +41,7 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
 
 
 def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
-    """Make the directory by one rename; whether it is there then."""
+    """Make the directory by one rename; return whether it is there then."""
     scratch = f"{store.temporary}/{unique_name()}"
     try:
         prepare_root(store)

@@ -52,7 +52,7 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
         path: the file, or the directory that has it under its usual name.
 
     Raises:
-        CompileError: the file is no compilation database; the message says what is wrong with which entry.
+        CompileError: the file is not a compilation database; the message names the entry and what is wrong with it.
         OSError: it cannot be read.
     """
     path = os.fspath(path)
@@ -97,7 +97,7 @@ def _words_of(entry: dict[str, Any], where: str) -> list[str]:
             words = shlex.split(entry["command"])
         except ValueError as error:
             reraise_interrupt(error)
-            raise CompileError(f"{where} has a command that is not quoted as shells have it: {error}") from error
+            raise CompileError(f"{where} has a command that a shell could not split: {error}") from error
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise CompileError(f"{where} has neither arguments nor a command")
     return list(words)

@@ -108,7 +108,7 @@ def _flags_of(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     given = tuple(flags.split() if isinstance(flags, str) else flags)
     if not all(isinstance(flag, str) and "\0" not in flag for flag in given):
-        raise CompileError(f"flags are texts, as the compiler takes them, not {given!r}")
+        raise CompileError(f"flags must be an iterable of str, as the compiler takes them, not {given!r}")
     other = next((flag for flag in given if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
     if other is not None:
         raise CompileError(

@@ -219,7 +219,7 @@ def _look_at_settings() -> None:
         raise click.ClickException(message)
     for name, near in misspelt_settings(os.environ):
         if not is_quiet():
-            say("warning", f"{name} is not a setting of compcache, and is ignored: {near} is one")
+            say("warning", f"{name} is not a setting of compcache and is ignored; did you mean {near}?")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -165,12 +165,14 @@ SETTINGS = (
     ),
     Setting(
         "COMPCACHE_REMOTE",
-        "the URL of a remote store for misses, like s3://bucket/prefix, or @ and its file",
+        "the URL of a remote store for misses, like s3://bucket/prefix, or @ and its file; several with spaces, the nearest first",
         "no remote store",
         _remote,
         secret=True,
     ),
-    Setting("COMPCACHE_REMOTE_MODE", "read, write (upload compiled modules too) or off", "read", _remote_mode),
+    Setting(
+        "COMPCACHE_REMOTE_MODE", "read, write (upload compiled modules too) or off, for all stores or one for each", "read", _remote_mode
+    ),
     Setting("COMPCACHE_TRUSTED_KEYS", "public keys; code that none of them signed is a miss, unless compiled here", "none", _trusted_keys),
     Setting(
         "COMPCACHE_PUBLISH_KEY", "the secret key that signs added modules for others, or @ and its file", "none", _publish_key, secret=True

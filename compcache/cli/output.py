@@ -217,7 +217,7 @@ class ProgressBar:
             self._bar = None
 
     def update(self, done: int, total: int) -> None:
-        """Show that so many are done."""
+        """Show how many are done."""
         seconds = time.monotonic() - self._started
         if not self._is_shown or (self._bar is None and seconds < _MOMENT):
             return

@@ -11,6 +11,7 @@ from compcache.cache import Cache
 from compcache.cli.environment import source_of
 from compcache.facade import DIRECTORY_VARIABLE, default_directory
 from compcache.files import absolute_path
+from compcache.settings import setting
 
 __all__ = ["Session", "pass_session"]
 
@@ -57,9 +58,10 @@ class Session:
         return cache
 
     def remote(self, url: str | None, mode: str) -> Cache:
-        """Open the cache with a remote store, that of the environment where none is given."""
+        """Open the cache with remote stores, those of the environment where none is given; if that has a mode for each, it counts."""
+        chosen = None if url is None and len(setting("COMPCACHE_REMOTE_MODE").split()) > 1 else mode
         try:
-            return Cache(self.directory, trust=self.trust, remote=url, remote_mode=mode)
+            return Cache(self.directory, trust=self.trust, remote=url, remote_mode=chosen)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""What a closure consists of: the realizations that an ordinary load of its functions binds, in modules that are no linked closures."""
+"""What a closure consists of: the realizations that an ordinary load of its functions binds, in modules that are not linked closures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompcacheError, NotCachedError
 from compcache.files import reraise_interrupt
+from compcache.formats.manifest import LINK_ONLY, VARIABLE
 from compcache.hit.loader import Loader, Sources
 from compcache.hit.plan import Plan
 
@@ -19,17 +20,20 @@ __all__ = ["Bound", "Chosen", "Planner", "choose"]
 
 #: How many bytes of what records have of a link type are its digest.
 _DIGEST = 8
+#: What the signature of a constant begins with.
+_CONSTANT = f"{LINK_ONLY}constant "
 
 
 class Bound(NamedTuple):
     """A function or a variable that was chosen: its module and its symbol there.
 
-    `is_alike` says that all that use it expect exactly its link type, so that nobody takes its address, and that nobody who expects
-    another one got another realization.
+    `is_one` says that all that use the name got this realization, whatever types they expect; `is_alike` that they also expect exactly
+    its link type, so that it is a function of which nobody takes the address.
     """
 
     module_id: bytes
     symbol: str
+    is_one: bool
     is_alike: bool
 
 
@@ -74,7 +78,8 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
             for other, found in _plan(planner, name).items():
                 known = bound.setdefault(other, found)
                 if known != found:
-                    bound[other] = known._replace(is_alike=known.is_alike and found.is_alike and known[:2] == found[:2])
+                    is_one = known.is_one and found.is_one and known[:2] == found[:2]
+                    bound[other] = known._replace(is_one=is_one, is_alike=is_one and known.is_alike and found.is_alike)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             failures[name] = error if isinstance(error, CompcacheError) else NotCachedError(str(error), func_name=name)
@@ -101,6 +106,7 @@ def _by_name(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bou
     found: dict[str, Bound] = {}
     for node, choice in chosen.items():
         name = choice.record.name
-        is_alike = alike[node] and name == node and choice.offset > 0
-        found[name] = Bound(choice.module_id, choice.record.symbol, is_alike and name not in found)
+        is_one = name == node and choice.offset > 0 and name not in found
+        is_function = not choice.record.signature.startswith((VARIABLE, _CONSTANT))
+        found[name] = Bound(choice.module_id, choice.record.symbol, is_one, is_one and is_function and alike[node])
     return found

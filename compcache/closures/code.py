@@ -1,8 +1,9 @@
 """Links the kept code of several modules as LLVM code: copies become one module, optimized as one program.
 
 Each module is read by itself. What it imports, and what it has at home, becomes a declaration under one symbol for each name, or the copy
-itself where another module has it; copies get symbols of their own, so that no two modules mean the same by one. Whatever is not reached
-from the functions that were asked for is internal, and LLVM drops it.
+itself where another module has it; copies get symbols of their own, so that no two modules mean the same by one. A module that something
+reached cannot be copied from moves as a whole, if it can, and all its exports are exports of the image. Whatever is not reached
+from the functions that were asked for, and from these, is internal, and LLVM drops it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
 from compcache.build.ir_text import leading_type, parse_head, quote, unquote
 from compcache.build.slots import restore_resolution
-from compcache.closures.parts import Copies, copies_of
+from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
 from compcache.files import reraise_interrupt
+from compcache.images.archives import is_archive
+from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 from compcache.translation.emission import Prepared, emit
 
 if TYPE_CHECKING:
@@ -28,12 +31,12 @@ if TYPE_CHECKING:
     from compcache.translation.emission import Translated
     from compcache.translation.requests import Request
 
-__all__ = ["Closure", "Linked", "Part", "link_code"]
+__all__ = ["Closure", "Linked", "Part", "homes_of", "link_code", "read_part"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
 #: Symbols of definitions that stay at home, until LLVM drops them.
 _HOME = ".home"
-_COMDAT = re.compile(r' comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?')
+_COMDAT = re.compile(r',? comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?')
 _TOKEN = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)')
 _WORDS = re.compile(
     r"\b(?:private|internal|available_externally|linkonce|linkonce_odr|weak|weak_odr|external|dso_local|dso_preemptable|hidden|protected"
@@ -43,10 +46,18 @@ _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*?(global|constant|alias) ")
 
 
 class Part(NamedTuple):
-    """A module whose code may be copied."""
+    """A module whose code may be copied.
+
+    `found` says of each name that it exports whether a look-up finds it here, or another one of the same content; it is None where one
+    finds something else, so that the module cannot move. `text` is its code as LLVM prints it (`read_part`), `copies` what of it can be
+    copied.
+    """
 
     module_id: bytes
     recipe: Recipe
+    found: Mapping[str, bool] | None
+    text: str
+    copies: Copies
 
 
 class Closure(NamedTuple):
@@ -60,130 +71,182 @@ class Closure(NamedTuple):
 class Linked(NamedTuple):
     """A linked closure as an object, the functions in it that were asked for, and the parts whose code is in it.
 
-    `bound` are the names that were resolved, each with the module that has it.
+    `bound` are the names that were resolved, each with the module that has it, `homes` the parts that have moved into it.
     """
 
     translated: Translated
     names: tuple[str, ...]
     parts: tuple[bytes, ...]
     bound: dict[str, bytes]
+    homes: tuple[bytes, ...]
 
 
 class _Reached(NamedTuple):
-    """By the numbers of parts: the definitions to copy. By names: the module that each is bound to."""
+    """By the numbers of parts: the definitions to copy; parts that move. By names: the module that each is bound to."""
 
     copies: dict[int, dict[str, None]]
     bound: dict[str, bytes]
+    homes: dict[int, None]
 
 
 def link_code(context: Any, closure: Closure, request: Request) -> Linked | None:
-    """Link a closure; None where there is no code of two modules to link, nor of two functions.
+    """Link a closure; return None where it has the code of one module and one function alone.
 
     Raises:
         CompileError, LinkError: the code contradicts itself.
     """
-    texts = [_read(part, context) for part in closure.parts]
-    copies = [copies_of(text, part.recipe) for text, part in zip(texts, closure.parts, strict=True)]
-    linker = _Linker(closure, copies)
-    roots = linker.roots()
-    reached = linker.reach(roots)
-    parts = [number for number, found in reached.copies.items() if found]
+    linker = _Linker(closure)
+    reached, roots = linker.reach()
+    parts = sorted(reached.copies)
     if len(parts) < 2:  # noqa: PLR2004 - code of one module is linked already
         return None
     module = None
-    for number in sorted(parts):
-        module = linker.add(module, number, texts[number], reached.copies[number], context)
+    for number in parts:
+        module = linker.add(module, number, reached.copies[number], context)
     exports = linker.finish(module, roots)
+    _add_static_runtime(module, context, [closure.parts[number].recipe for number in parts])
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        module.data_layout = str(target.target_data)  # type: ignore[union-attr] # there are two parts
+        module.data_layout = codegen.target_data(target)[1]  # type: ignore[union-attr] # there are two parts
         codegen.optimize(module, target, request.level)
         resolution = restore_resolution(module, linker.imported(module), {}, libraries)
         prepared = Prepared(exports, {}, resolution, (), b"", {}, _sources(exports, closure, parts, reached))
         translated = emit(module, str(module), context, target, request, prepared)
-    return Linked(translated, tuple(roots), tuple([closure.parts[number].module_id for number in sorted(parts)]), reached.bound)
+    names = tuple([name for name in closure.roots if name in roots])
+    modules, homes = [tuple([closure.parts[number].module_id for number in found]) for found in (parts, reached.homes)]
+    return Linked(translated, names, modules, reached.bound, homes)
 
 
-def _read(part: Part, context: Any) -> str:
-    """The kept code of a module, as LLVM prints it; what LLVM cannot read is the text of nothing."""
+def read_part(context: Any, module_id: bytes, recipe: Recipe, found: Mapping[str, bool] | None) -> Part:
+    """A part, of the code that is kept of a module; of code that LLVM cannot read nothing can be copied."""
     try:
-        module = codegen.read_back(part.recipe.code, context)
+        module = codegen.read_back(recipe.code, context)
     except RuntimeError as error:
         reraise_interrupt(error)
-        return "!"  # written by a newer LLVM: no definition can be read of it
-    text = str(module)
+        return Part(module_id, recipe, found, "", copies_of("!", recipe))  # written by a newer LLVM: no definition can be read of it
+    text = without_static_runtime(str(module))
     context.modules.pop().close()
-    return text
+    return Part(module_id, recipe, found, text, copies_of(text, recipe))
+
+
+def homes_of(closure: Closure) -> frozenset[bytes]:
+    """The modules that would move into the image of a closure."""
+    reached, _ = _Linker(closure).reach()
+    return frozenset([closure.parts[number].module_id for number in reached.homes])
 
 
 class _Linker:
-    def __init__(self, closure: Closure, copies: Sequence[Copies]) -> None:
+    def __init__(self, closure: Closure) -> None:
         self._closure = closure
-        self._copies = copies
+        self._copies = [part.copies for part in closure.parts]
         self._numbers = {part.module_id: number for number, part in enumerate(closure.parts)}
-        self._names = {part.module_id: {e.name: e for e in part.recipe.exports} for part in closure.parts}
+        self._exports = [{e.name: e for e in part.recipe.exports if e.symbol not in part.recipe.slots} for part in closure.parts]
         self._symbols: dict[str, str] = {}  # of what is imported, by name
+        self._homes: dict[int, None] = {}  # the parts that move
+        self._moved: dict[int, dict[str, Export]] = {}  # what parts export if they move
+        self._found: dict[int, dict[str, None]] = {}
+        self._bound: dict[str, bytes] = {}
+        self._roots: dict[str, tuple[int, str]] = {}
+        self._waiting: list[tuple[int, str]] = []
+        self._seen: set[tuple[int, str]] = set()
+        self._movable: dict[str, tuple[int, str]] = {}  # where names are defined whose parts can move
+        for number, part in enumerate(closure.parts):
+            found = [name for name, is_here in part.found.items() if is_here] if part.found is not None else []
+            if found and part.copies.whole and all(self._is_its_own(name, part.module_id) for name in found):
+                self._moved[number] = {name: self._exports[number][name] for name in found if name in self._exports[number]}
+                self._movable |= {name: (number, export.symbol) for name, export in self._moved[number].items()}
+
+    def _is_its_own(self, name: str, module_id: bytes) -> bool:
+        """Whether all that use the name of an export of a part mean that one."""
+        bound = self._closure.bound.get(name)
+        return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
 
     # ---------------------------------------------------------------- what is reached
 
-    def roots(self) -> dict[str, tuple[int, str]]:
-        """The functions to export that can be copied: by name the numbers of their parts, and their symbols."""
-        found = {name: self._copy_of(name) for name in self._closure.roots}
-        return {name: place for name, place in found.items() if place is not None}
+    def reach(self) -> tuple[_Reached, dict[str, tuple[int, str]]]:
+        """All that is linked for the functions that were asked for, the names that this depends on, and what is exported.
 
-    def _copy_of(self, name: str) -> tuple[int, str] | None:
-        """Where the copy of what a name is bound to comes from; None where it is not copied."""
+        The exports are by name the numbers of their parts, and their symbols.
+        """
+        for name in self._closure.roots:
+            place = self._place_of(name)
+            if place is not None and (self._copy(*place) or self._move(place[0])):
+                self._roots[name] = place
+                self._bound[name] = self._closure.bound[name].module_id
+        for number, key in self._waiting:  # grows while it is walked
+            part = self._closure.parts[number]
+            self._found.setdefault(number, {})[key] = None
+            for other in part.copies.whole[key] if number in self._homes else part.copies.mentions[key]:
+                if other in part.recipe.slots:
+                    self._follow(part.recipe.slots[other])
+                elif not self._copy(number, other) and other in part.copies.homes and not self._move(number):
+                    self._bound[part.copies.homes[other]] = part.module_id
+        return _Reached(self._found, self._bound, self._homes), self._roots
+
+    def _follow(self, name: str) -> None:
+        """Take in what the name of an import means, if that can be used directly."""
+        known, place = self._closure.bound.get(name), self._place_of(name)
+        if known is None or place is None or not known.is_one:
+            return
+        if (known.is_alike and self._copy(*place)) or self._move(place[0]):
+            self._bound[name] = known.module_id
+
+    def _copy(self, number: int, symbol: str) -> bool:
+        """Take a definition in, if it can be copied; return whether it is there."""
+        return self._is_there(number, symbol) and self._take([(number, symbol)])
+
+    def _move(self, number: int) -> bool:
+        """Take a whole module in, if it can move; return whether it is there."""
+        copies = self._copies[number]
+        if number not in self._homes:
+            if number not in self._moved:
+                return False
+            exports = {name: (number, export.symbol) for name, export in self._moved[number].items()}
+            self._homes[number] = None
+            self._roots.update(exports)
+            self._bound.update(dict.fromkeys(exports, self._closure.parts[number].module_id))
+        return self._take([(number, key) for key in copies.whole])
+
+    def _take(self, places: Iterable[tuple[int, str]]) -> bool:
+        new = [place for place in places if place not in self._seen]
+        self._seen.update(new)
+        self._waiting.extend(new)
+        return True
+
+    def _place_of(self, name: str) -> tuple[int, str] | None:
+        """Where that is defined which a name is bound to; None where it is in no part."""
         bound = self._closure.bound.get(name)
         number = self._numbers.get(bound.module_id) if bound is not None else None
-        if bound is None or number is None or bound.symbol not in self._copies[number].mentions:
-            return None
-        return number, bound.symbol
+        return (number, bound.symbol) if bound is not None and number is not None else None
 
-    def _direct(self, number: int, symbol: str) -> tuple[int, str] | None:
-        """The copy that a part calls under the symbol of an import."""
+    def _is_there(self, number: int, symbol: str) -> bool:
+        """Whether a definition can be used directly, as it is copied or its module has moved."""
         copies = self._copies[number]
-        name = copies.imports[symbol]
-        bound = self._closure.bound.get(name)
-        return self._copy_of(name) if bound is not None and bound.is_alike else None
+        return symbol in copies.whole if number in self._homes else symbol in copies.mentions
 
-    def reach(self, roots: Mapping[str, tuple[int, str]]) -> _Reached:
-        """All that is copied for these functions, and the names that this depends on."""
-        found: dict[int, dict[str, None]] = {}
-        bound: dict[str, bytes] = {name: self._closure.bound[name].module_id for name in roots}
-        waiting = list(roots.values())
-        seen = set(waiting)
-        for number, key in waiting:  # grows while it is walked
-            copies = self._copies[number]
-            found.setdefault(number, {})[key] = None
-            for other in copies.mentions[key]:
-                place: tuple[int, str] | None = (number, other)
-                if other in copies.imports:
-                    place = self._direct(number, other)
-                    if place is not None:
-                        name = copies.imports[other]
-                        bound[name] = self._closure.bound[name].module_id
-                elif other in copies.homes:
-                    bound[copies.homes[other]] = self._closure.parts[number].module_id
-                    place = None
-                elif other not in copies.mentions:
-                    place = None
-                if place is not None and place not in seen:
-                    seen.add(place)
-                    waiting.append(place)
-        return _Reached(found, bound)
+    def _direct(self, name: str) -> tuple[int, str] | None:
+        """What is meant by the name of an import, by the end of `reach`, where that is in the image."""
+        place = self._movable.get(name)
+        if place is not None and place[0] in self._homes:
+            return place
+        place = self._place_of(name)
+        return place if place is not None and self._closure.bound[name].is_alike and self._is_there(*place) else None
 
     # ---------------------------------------------------------------- LLVM
 
-    def add(self, module: Any, number: int, text: str, copied: Iterable[str], context: Any) -> Any:
+    def add(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
         """The module with the copies of one part in it; the first part's is where all others go."""
-        copies, names = self._copies[number], set(copied)
-        homes = {symbol for key in names for symbol in copies.mentions[key] if symbol in copies.homes}
-        own = codegen.parse(_without_homes(text, homes), context)
+        part, names = self._closure.parts[number], set(copied)
+        moves = number in self._homes
+        used = set() if moves else {symbol for key in names for symbol in part.copies.mentions[key]}
+        homes = {symbol for symbol in used if symbol in part.copies.homes}
+        exported = {export.symbol for export in self._moved[number].values()} if moves else names
+        own = codegen.parse(_without_homes(part.text, homes | part.copies.merged), context)
         for value, is_function in _values(own):
             name = value.name
             if value.is_declaration or value.linkage.name == "available_externally":
-                self._rename_declared(value, number, homes, is_function=is_function)
-            elif name in names and is_function:
+                self._rename_declared(value, number, homes)
+            elif name in exported and (is_function or moves):
                 value.visibility = "default"
                 value.linkage = _EXTERNAL
                 _rename(value, _symbol(number, name))
@@ -196,20 +259,18 @@ class _Linker:
             module.link_in(own)
         except RuntimeError as error:
             reraise_interrupt(error)
-            raise LinkError(f"module {self._closure.parts[number].module_id.hex()} cannot be linked with others: {error}") from error
+            raise LinkError(f"module {part.module_id.hex()} cannot be linked with others: {error}") from error
         context.modules.pop()  # it has become a part of the other
         return module
 
-    def _rename_declared(self, value: Any, number: int, homes: set[str], *, is_function: bool) -> None:
+    def _rename_declared(self, value: Any, number: int, homes: set[str]) -> None:
         """Give a declaration the symbol of what it stands for in the linked module."""
-        copies, name = self._copies[number], value.name
-        if name in copies.imports:
-            place = self._direct(number, name) if is_function else None
-            _rename(value, _symbol(*place) if place is not None else self._imported(copies.imports[name]))
+        part, name = self._closure.parts[number], value.name
+        if name in part.recipe.slots:
+            place = self._direct(part.recipe.slots[name])
+            _rename(value, _symbol(*place) if place is not None else self._imported(part.recipe.slots[name]))
         elif name in homes:
-            _rename(value, self._imported(copies.homes[name]))
-        elif name in self._closure.parts[number].recipe.slots:
-            _rename(value, self._imported(self._closure.parts[number].recipe.slots[name]))  # nothing that is copied uses it
+            _rename(value, self._imported(part.copies.homes[name]))
 
     def _imported(self, name: str) -> str:
         return self._symbols.setdefault(name, f"compcache.import.{len(self._symbols)}")
@@ -222,22 +283,29 @@ class _Linker:
     def finish(self, module: Any, roots: Mapping[str, tuple[int, str]]) -> tuple[Export, ...]:
         """Make all internal but the functions that were asked for, which are exported."""
         wanted = {_symbol(*place) for place in roots.values()}
-        for value, is_function in _values(module):
-            if is_function and not value.is_declaration and value.linkage.name == _EXTERNAL:
+        for value, _ in _values(module):
+            if not value.is_declaration and value.linkage.name == _EXTERNAL:
                 if value.name in wanted:
                     value.visibility = "hidden"
                 else:
                     value.linkage = _INTERNAL
-        names = self._names
-        exports = [(name, place, names[self._closure.parts[place[0]].module_id][name]) for name, place in roots.items()]
-        return tuple([export._replace(symbol=_symbol(*place)) for _, place, export in exports])
+        return tuple([self._exports[place[0]][name]._replace(symbol=_symbol(*place)) for name, place in roots.items()])
+
+
+def _add_static_runtime(module: Any, context: Any, recipes: Iterable[Recipe]) -> None:
+    """Give an image what static libraries may use (`compcache.images.static_runtime`)."""
+    if any(is_archive(name) for recipe in recipes for name in recipe.libraries):
+        head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
+        module.link_in(codegen.parse(head + static_runtime_text(sorted(STATIC_RUNTIME)), context))
+        context.modules.pop()  # it has become a part of the other
 
 
 def _sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], reached: _Reached) -> Inlined:
-    """Which functions of other modules may have code in each of the exported ones: all that were linked."""
+    """Which functions of other modules may have code in each of those that were asked for: all that were linked."""
     modules = {closure.parts[number].module_id for number in parts}
     sources = {name: (name, module_id.hex()) for name, module_id in reached.bound.items() if module_id in modules}
-    return Inlined(sources, (), {**dict.fromkeys(sources, ()), **{export.symbol: tuple(sources) for export in exports}})
+    asked = [export.symbol for export in exports if export.name in closure.roots]
+    return Inlined(sources, (), {**dict.fromkeys(sources, ()), **dict.fromkeys(asked, tuple(sources))})
 
 
 def _symbol(number: int, name: str) -> str:

@@ -7,14 +7,14 @@ is stored, and whatever is added, never takes it for an addition, and loads use 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.recipe import read_recipe
 from compcache.build.slots import read_requests
 from compcache.build.source import ModuleSource, check_name
 from compcache.closures.chosen import Planner, choose
-from compcache.closures.code import Closure, Part, link_code
+from compcache.closures.code import Closure, homes_of, link_code, read_part
 from compcache.digest import name_key
 from compcache.errors import CompcacheError, CompileError
 from compcache.files import reraise_interrupt
@@ -45,10 +45,11 @@ from compcache.usage.module_files import list_modules
 from compcache.usage.snapshot import load_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from compcache.build.recipe import Recipe
     from compcache.closures.chosen import Chosen
-    from compcache.closures.code import Linked
+    from compcache.closures.code import Linked, Part
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.makers import Maker
     from compcache.session import Session
@@ -69,18 +70,18 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
         check_name(into, "name of a set")
     asked = list(dict.fromkeys([check_name(name, "func_name") for name in names])) if names is not None else _all_functions(session.store)
     if not making.makes_shared_objects():
-        raise CompileError(
-            "closures are linked into shared objects, and there is no linker for these here (pip install 'compcache[linker]')"
-        )
-    sets = [asked] if into is not None else [[name] for name in asked]
+        raise CompileError("linking closures needs a linker, and none was found (pip install 'compcache[linker]')")
     linked: list[LinkedClosure] = []
     left: dict[str, str] = {}
-    for members in sets:
-        found, reasons = _Linking(session, into).link(members)
+    homes: dict[bytes, None] = {}
+    linking = _Linking(session, into)
+    for planned in linking.together([asked] if into is not None else [[name] for name in asked]):
+        found, moved, reasons = linking.link(planned)
         linked += [found] if found is not None else []
-        left |= reasons
+        homes |= dict.fromkeys(moved)
+        left |= {name: reason for name, reason in reasons.items() if name in asked}
     if linked:
-        _keep_up(session, linked, into)
+        _keep_up(session, linked, into, homes)
         compact(session.store)
         planner = Planner(session.store)
         for closure in linked:
@@ -99,8 +100,18 @@ def _all_functions(store: Store) -> list[str]:
     })  # fmt: skip
 
 
+class _Planned(NamedTuple):
+    """A closure to link, and the modules that would move into it. `is_asked` says that it is not only there because of these."""
+
+    names: Sequence[str]
+    chosen: Chosen
+    closure: Closure
+    homes: frozenset[bytes]
+    is_asked: bool
+
+
 class _Linking:
-    """Links one closure."""
+    """Links closures, of which no two have the same module in them."""
 
     def __init__(self, session: Session, into: str | None) -> None:
         self._session = session
@@ -108,25 +119,63 @@ class _Linking:
         self._into = into
         self._machine: Machine = machine_for(None, None, session.store.host(), host.platform_name())
         self._makers: dict[bytes, tuple[Maker, ...]] = {}
-        self._signable = session.store.publish_key is not None
+        self._unsigned: set[bytes] = set()  # parts that are not this user's to sign
+        self._parts: dict[bytes, Part | None] = {}
 
-    def link(self, names: Sequence[str]) -> tuple[LinkedClosure | None, dict[str, str]]:
-        """Link the closure of these functions; it, and why functions are not in it."""
+    def together(self, sets: Iterable[Sequence[str]]) -> list[_Planned]:
+        """The closures of these functions; two that a module would move into are one, and so are those that it has moved into before."""
+        planned = [self._plan(names) for names in sets]
+        homes = frozenset().union(*[found.homes for found in planned])
+        for entry in linked_closures(self._store).values() if homes else ():
+            known = decode_closure(entry.data)
+            if not homes.isdisjoint(entry.requires[: known.homes]):
+                planned.append(self._plan(known.roots)._replace(is_asked=False))
+        groups = _overlapping(planned)
+        while len(groups) < len(planned):
+            planned = [self._joined(group) for group in groups]
+            groups = _overlapping(planned)
+        return [found for found in planned if found.is_asked]
+
+    def _joined(self, group: Sequence[_Planned]) -> _Planned:
+        if len(group) == 1:
+            return group[0]
+        names = dict.fromkeys([name for found in group for name in found.names])
+        return self._plan([*names])._replace(is_asked=any(found.is_asked for found in group))
+
+    def _plan(self, names: Sequence[str]) -> _Planned:
         chosen = choose(self._store, names)
-        left = {name: str(error) for name, error in chosen.failures.items()}
-        wanted = [name for name in names if name not in left]
-        parts = [part for module_id in dict.fromkeys([b.module_id for b in chosen.bound.values()]) if (part := self._read(module_id))]
-        found = self._link_code(chosen, wanted, parts) if len(parts) > 1 else None
+        wanted = [name for name in names if name not in chosen.failures]
+        modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])
+        parts = [part for module_id in modules if (part := self._part(module_id)) is not None]
+        return _Planned(names, chosen, Closure(parts, chosen.bound, wanted), homes_of(Closure(parts, chosen.bound, wanted)), is_asked=True)
+
+    def link(self, planned: _Planned) -> tuple[LinkedClosure | None, tuple[bytes, ...], dict[str, str]]:
+        """Link a closure; it, the modules that have moved into it, and why functions are not in it."""
+        left = {name: str(error) for name, error in planned.chosen.failures.items()}
+        wanted = planned.closure.roots
+        found = None
+        try:
+            found = self._link_code(planned.closure) if len(planned.closure.parts) > 1 else None
+        except CompcacheError as error:
+            reraise_interrupt(error)
+            left |= dict.fromkeys(wanted, str(error))
+            return None, (), left
         done = found.names if found is not None else ()
         left |= dict.fromkeys(
             [name for name in wanted if name not in done], "it stays in its module, or reaches no code of others that can be copied"
         )
         if found is None or not self._is_as_bound(found):
-            return None, left
+            return None, (), left
         built = self._build(found)
-        (module_ids,) = publish_built(self._session, [built], signs=self._signable, is_derived=True)
+        signs = self._store.publish_key is not None and self._unsigned.isdisjoint(found.parts)
+        (module_ids,) = publish_built(self._session, [built], signs=signs, is_derived=True)
         parts_of = tuple([module_id.hex() for module_id in found.parts])
-        return LinkedClosure(module_ids[0], found.names, parts_of, sum(map(len, built.sections))), left
+        return LinkedClosure(module_ids[0], found.names, parts_of, sum(map(len, built.sections))), found.homes, left
+
+    def _part(self, module_id: bytes) -> Part | None:
+        if module_id not in self._parts:
+            self._parts[module_id] = self._read(module_id)
+        return self._parts[module_id]
 
     def _read(self, module_id: bytes) -> Part | None:
         """The code that is kept of a module; None where there is none that can be linked here."""
@@ -144,40 +193,58 @@ class _Linking:
                 section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
                 recipe = read_recipe(section, module.read_record)
                 self._makers[module_id] = read_makers(module.read_record, module.records)
-                self._signable = self._signable and is_vouched_for(store, module)
-                return Part(module_id, recipe)
+                if store.publish_key is not None and not is_vouched_for(store, module):
+                    self._unsigned.add(module_id)
+            found = self._found(recipe, module_id)
+            return codegen.run(lambda context: read_part(context, module_id, recipe, found))
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             return None
+
+    def _found(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
+        """See `Part`."""
+        found: dict[str, bool] = {}
+        for name in [export.name for export in recipe.exports]:
+            found[name] = self._is_found(name, module_id)
+            if not found[name]:
+                newest = next(iter(self._store.find(name)), (b"", 0))[0]
+                content = self._content(name, module_id)
+                if not any(content) or content != self._content(name, newest):
+                    return None
+        return found
 
     def _suits(self, cpu: str, features: str) -> bool:
         """Whether code was compiled for the machine that closures are linked for."""
         return cpu == self._machine.cpu and features == self._machine.features
 
-    def _link_code(self, chosen: Chosen, names: Sequence[str], parts: Sequence[Part]) -> Linked | None:
-        level = max([part.recipe.level for part in parts]) or _LEVEL
+    def _link_code(self, closure: Closure) -> Linked | None:
+        level = max([part.recipe.level for part in closure.parts]) or _LEVEL
         request = Request(
             b"", (), read_requests(ModuleSource("")), level, self._machine, False, None, "", True, False, {}, True, {}
         )  # fmt: skip
-        closure = Closure(parts, chosen.bound, names)
         return codegen.run(lambda context: link_code(context, closure, request))
 
     def _is_as_bound(self, found: Linked) -> bool:
         """Whether plain names that parts use of themselves, and that stay at home, mean these parts for others, too."""
-        return all(
-            next(iter(self._store.find(name)), (b"", 0))[0] == module_id for name, module_id in found.bound.items() if is_ordered(name)
-        )
+        return all(self._is_found(name, module_id) for name, module_id in found.bound.items())
+
+    def _is_found(self, name: str, module_id: bytes) -> bool:
+        """Whether a look-up of a plain name gives this module."""
+        return not is_ordered(name) or next(iter(self._store.find(name)), (b"", 0))[0] == module_id
 
     def _build(self, found: Linked) -> BuiltModule:
-        numbers = {module_id: number for number, module_id in enumerate(found.parts)}
+        parts = [*found.homes, *[module_id for module_id in found.parts if module_id not in found.homes]]
+        numbers = {module_id: number for number, module_id in enumerate(parts)}
         others = [module_id for module_id in dict.fromkeys(found.bound.values()) if module_id not in numbers]
         numbers |= {module_id: len(numbers) + at for at, module_id in enumerate(others)}
         bindings = {name: numbers[module_id] for name, module_id in found.bound.items() if is_ordered(name)}
         label = self._into if self._into is not None else found.names[0]
-        entry = EntryRecord(KIND, NAME, 0, tuple(numbers), encode_closure(Label(label, bindings)), gone=False)
+        data = encode_closure(Label(label, len(found.homes), found.names, bindings))
+        entry = EntryRecord(KIND, NAME, 0, tuple(numbers), data, gone=False)
         makers = makers_text(dict.fromkeys([maker for module_id in found.parts for maker in self._makers.get(module_id, ())]))
         built = link_translated(found.translated._replace(makers=makers), [entry])
-        contents = b"".join([self._content(name, found.bound[name]) for name in found.names])
+        exported = [export.name for export in found.translated.prepared.exports]
+        contents = b"".join([self._content(name, found.bound[name]) for name in exported])
         notes = {**decode_notes(built.sections[4]), **({"contents": contents} if any(contents) else {})}
         functions = marked(built.functions, [KIND])
         return built._replace(sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :]))
@@ -188,14 +255,34 @@ class _Linking:
         return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
 
 
-def _keep_up(session: Session, linked: Sequence[LinkedClosure], into: str | None) -> None:
-    """Remove the linked closures that these take the place of, of the same set or function, and those beyond their part of the limit."""
+def _overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
+    """The closures in groups: those that a module would move into are in one."""
+    groups: dict[int, list[_Planned]] = {}
+    owners: dict[bytes, int] = {}
+    for number, found in enumerate(planned):
+        group = [found]
+        for other in {owners[home]: None for home in found.homes if home in owners}:
+            group = [*groups.pop(other), *group]
+        groups[number] = group
+        owners |= {home: number for member in group for home in member.homes}
+    return list(groups.values())
+
+
+def _keep_up(session: Session, linked: Sequence[LinkedClosure], into: str | None, homes: Mapping[bytes, None]) -> None:
+    """Remove the linked closures that these take the place of, of the same set or function or with the same `homes` in them, and those
+    beyond their part of the limit.
+    """
     store = session.store
     new = {bytes.fromhex(closure.module_id) for closure in linked}
     names = {into} if into is not None else {name for closure in linked for name in closure.functions}
     present, ledger = list_modules(store), read_ledger(store)
-    rows = {key: decode_closure(entry.data).label for key, entry in linked_closures(store).items() if key in present}
-    former = {key for key, label in rows.items() if key not in new and label in names}
+    entries = {key: entry for key, entry in linked_closures(store).items() if key in present}
+    rows = {key: decode_closure(entry.data) for key, entry in entries.items()}
+    former = {
+        key
+        for key, closure in rows.items()
+        if key not in new and (closure.label in names or not homes.keys().isdisjoint(entries[key].requires[: closure.homes]))
+    }
     limit, used = effective_limit(session.max_size, store.root), ledger.last_uses()
     size = sum(present[key].size for key in rows if key not in former)
     for key in sorted(rows.keys() - former, key=lambda key: (key in new, used.get(key, 0.0), present[key].modified, key)):

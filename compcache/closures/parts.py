@@ -1,21 +1,28 @@
-"""What of a module can be copied into a linked closure, and what has to stay at home.
+"""What of a module can be copied into a linked closure, what has to stay at home, and whether the home can be the closure.
 
 Copies are made of what is the same wherever it is: functions that reach nothing which can change, is one for each thread, or has an address
 that may be compared, and constants of which nobody may compare the address. All else stays in its module, which is loaded before, and is
 imported as other modules import it, by its name: so it has to be exported there. What reaches something that stays at home and is not
 exported stays at home itself. Whatever is not known here stays at home with its whole module: constructors, top-level assembly, sections,
 ifuncs.
+
+A module can also move into a closure as a whole, with all that has an identity: a process loads the module or the closure, never both
+(`compcache.hit.closures.linked`). So nothing of it needs a name, and nothing is there twice.
 """
 
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import read_values
+from compcache.build.exports import MERGED
+from compcache.build.inlining.offers import LOCAL
+from compcache.build.ir_text import read_values, references
+from compcache.build.pic import INITIALIZE, TERMINATE
 from compcache.build.slots import SLOT_PREFIX
 from compcache.content.definitions import Unreadable, read_definitions
-from compcache.images.archives import is_archive
+from compcache.images.static_runtime import FINALIZE, STATIC_RUNTIME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,26 +30,34 @@ if TYPE_CHECKING:
     from compcache.build.recipe import Recipe
     from compcache.content.definitions import Definition
 
-__all__ = ["Copies", "copies_of"]
+__all__ = ["Copies", "copies_of", "without_static_runtime"]
 
 #: Assembly that does nothing but keep the compiler from reordering; other assembly may define what must not be there twice.
 _ASSEMBLY = re.compile(r'\basm (?:sideeffect |alignstack |inteldialect |unwind )*"([^"]*)"')
+_ALIAS = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+) = (?:[a-z_]+(?:\([^)]*\))? )*alias ')
 #: What a module has of its own under names that LLVM or the dynamic linker give a meaning.
 _RESERVED = ("llvm.", "compcache.", "__dso_handle")
 
 
-class Copies(NamedTuple):
-    """Of a module: the definitions that can be copied, by symbol or key, each with what it mentions; and what these import.
+#: What each image has of the static runtime, beside it.
+_RUNTIME = frozenset((*STATIC_RUNTIME, FINALIZE, INITIALIZE, TERMINATE, "compcache.initialized", "compcache.fini_array.0", "llvm.used"))
 
-    `imports` are symbols that the module imports, `homes` those that it defines and exports, each with the name.
+
+class Copies(NamedTuple):
+    """Of a module: the definitions that can be copied, by symbol or key, each with what it mentions.
+
+    `homes` are symbols that the module defines and exports, and which these use, each with the name; `merged` those that it defines and
+    imports, as another module may provide them. `whole` has all definitions where
+    the module can move, like `mentions`; nothing where it cannot.
     """
 
     mentions: dict[str, tuple[str, ...]]
-    imports: dict[str, str]
     homes: dict[str, str]
+    merged: frozenset[str] = frozenset()
+    whole: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
-_NOTHING = Copies({}, {}, {})
+_NOTHING = Copies({}, {})
 
 
 def copies_of(text: str, recipe: Recipe) -> Copies:
@@ -51,14 +66,16 @@ def copies_of(text: str, recipe: Recipe) -> Copies:
     names = list(imports.values())
     if len(set(names)) != len(names) or any(symbol.startswith(SLOT_PREFIX) for symbol in imports):
         return _NOTHING  # places in images are those of names, one symbol each
-    if any(map(is_archive, recipe.libraries)) or recipe.data:
+    if recipe.data:
         return _NOTHING
     try:
         definitions = read_definitions(text).by_key
     except Unreadable:
         return _NOTHING
     exported = {export.symbol: export.name for export in recipe.exports if export.symbol not in imports}
-    return _Sorter(text, definitions, imports, exported, set(recipe.storage)).sort()
+    sorter = _Sorter(text, definitions, imports, exported, set(recipe.storage))
+    is_merged = any(export.link_only.startswith(MERGED) for export in recipe.exports)
+    return sorter.sort()._replace(whole={} if is_merged or recipe.storage else sorter.whole())
 
 
 class _Sorter:
@@ -76,6 +93,10 @@ class _Sorter:
         odd |= {value.name for value in both if value.is_declaration and value.is_hidden}
         self._odd = odd | storage
         self._assembly = _with_assembly(text)
+        self._text = text
+        self._elsewhere = {value.name for value in both if value.linkage == "available_externally"}
+        self._elsewhere |= {value.name for value in both if value.is_declaration}
+        self._foreign = {v.name for v in both if v.is_declaration and (v.is_hidden or " thread_local" in v.text)}
 
     def sort(self) -> Copies:
         """The copies."""
@@ -93,15 +114,21 @@ class _Sorter:
                         waiting.append(user)
         mentions = {key: self._definitions[key].mentions for key in kept}
         used = {other for found in mentions.values() for other in found}
-        imports = {symbol: name for symbol, name in self._imports.items() if symbol in used}
         homes = {symbol: name for symbol, name in self._exported.items() if symbol in used and symbol not in kept}
-        return Copies(mentions, imports, homes)
+        return Copies(mentions, homes, frozenset(self._imports.keys() & self._definitions.keys() - self._elsewhere))
+
+    def whole(self) -> dict[str, tuple[str, ...]]:
+        """All definitions, each with what it mentions; nothing where there is something that has to stay in the module."""
+        found = {key: definition.mentions for key, definition in self._definitions.items() if key not in self._elsewhere}
+        if self._foreign or any(_is_reserved(key) or key in self._imports for key in found):
+            return {}
+        return {} if any(line[:1] == "@" and _ALIAS.match(line) for line in self._text.split("\n")) else found
 
     def _is_copyable(self, key: str, definition: Definition) -> bool:
         """Whether two of a definition are as good as one, as far as it alone can tell."""
         if definition.is_declared or definition.is_own or key in self._imports or key in self._odd or key in self._assembly:
             return False
-        return not key.startswith(_RESERVED)
+        return not _is_reserved(key)
 
     def _is_there(self, key: str, kept: set[str]) -> bool:
         """Whether copies can use this: another copy, what the module imports or exports, or what the process has."""
@@ -112,7 +139,11 @@ class _Sorter:
         if key in self._exported:
             return True
         definition = self._definitions.get(key)
-        return definition is not None and definition.is_declared and (key.startswith("llvm.") or not key.startswith(_RESERVED))
+        return definition is not None and definition.is_declared and (key.startswith("llvm.") or not _is_reserved(key))
+
+
+def _is_reserved(key: str) -> bool:
+    return key.startswith(_RESERVED) and not key.startswith(LOCAL)
 
 
 def _with_assembly(text: str) -> set[str]:
@@ -129,3 +160,29 @@ def _with_assembly(text: str) -> set[str]:
             if match is None or match[1]:
                 found.add(name)
     return found
+
+
+def without_static_runtime(text: str) -> str:
+    """A printed module without the static runtime that static libraries may use, and which the image of the closure has as well.
+
+    It stays where code of the module itself uses it, or where constructors run with it.
+    """
+    if f"@{FINALIZE}()" not in text:
+        return text
+    kept: list[str] = []
+    function = ""  # of the runtime, whose lines are left out
+    for line in text.split("\n"):
+        if function:
+            if " call " in line and function in (INITIALIZE, TERMINATE) and references(line) != (FINALIZE,):
+                return text
+            function = "" if line == "}" else function
+            continue
+        names = references(line) if line.startswith(("define ", "@")) else ()
+        if not names or names[0] not in _RUNTIME:
+            kept.append(line)
+        elif line[0] != "@":
+            function = names[0]
+        elif not _RUNTIME.issuperset(names):
+            return text  # something else has to be kept, or runs
+    found = "\n".join(kept)
+    return text if any(f"@{name}" in found for name in _RUNTIME) else found

@@ -38,7 +38,7 @@ _TYPE_NAME = re.compile(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)')
 _GROUP = re.compile(r"attributes (#\d+) = (\{.*\})")
 _NODE = re.compile(r"(!\d+) = (.*)")
 _COMDAT = re.compile(r'\$(?:"[^"]*"|[-$._A-Za-z0-9]+) = comdat any')
-#: Bounds of sections: who uses them reaches what is in the section, without naming it.
+#: Bounds of sections: code that uses them reaches the content of the section without naming it.
 _BOUNDS = ("__start_", "__stop_")
 #: Debug information is large, and much of it is reached from everywhere: beyond this many visits of nodes, a tenth of a second or two, and
 #: this many for each node, the whole text is cheaper.
@@ -139,7 +139,7 @@ class _Reader:
 
     def _sort_line(self, line: str) -> None:
         first = line[:1]
-        if not line or first == ";" or line.startswith("source_filename = ") or _COMDAT.fullmatch(line):
+        if not line or first == ";" or line.startswith("source_filename = ") or (first == "$" and _COMDAT.fullmatch(line)):
             return
         if line.startswith("declare "):
             self._declared[_name_in(line)] = line
@@ -147,9 +147,9 @@ class _Reader:
             self._variables[match[1]] = line
         elif first == "%" and (match := _TYPE.match(line)):
             self._types[match[1]] = line
-        elif match := _GROUP.fullmatch(line):
+        elif first == "a" and (match := _GROUP.fullmatch(line)):
             self._groups[match[1]] = match[2]
-        elif match := _NODE.fullmatch(line):
+        elif first == "!" and (match := _NODE.fullmatch(line)):
             self._nodes[match[1]] = match[2]
         elif first in "!$" or line.startswith("target "):
             self._header.append(line)

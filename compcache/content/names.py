@@ -78,7 +78,7 @@ class SealedSource:
 
 
 def seal(given: Any) -> SealedSource:
-    """A source, or LLVM code alone, as it is at this moment.
+    """A snapshot of a source, or of LLVM code.
 
     Raises:
         CompileError: it is neither a source nor LLVM code.

@@ -51,7 +51,7 @@ def encode_bodies(bodies: Iterable[Body]) -> bytes:
 
 
 def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
-    """The bodies by func_name in a bitcode section of so many bytes, which `read` gives from an offset on; none where there are none.
+    """The bodies by func_name in a bitcode section of this size in bytes, which `read` gives from an offset on.
 
     Raises:
         FormatError: they do not decode.

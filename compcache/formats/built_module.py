@@ -19,7 +19,7 @@ class BuiltModule(NamedTuple):
 
     `sections` are image, records, graph, bitcode and notes; `indexed` are the (name, record offset, requirement) of its functions and
     entries, as the index has them. `header`, `signatures` (one for each function), `imports` (func_names) and `entries`
-    repeat what the records say, for who lists modules. `code` is the digest of what it was made of (compcache.content.names).
+    repeat what the records say, for listings of modules. `code` is the digest of what it was made of (compcache.content.names).
     `others` are the same code for the other targets of the source. `defined` are the link types of its functions, `used` those that it
     expects of its imports, each with the symbol of a function that does (`compcache.hit.link_types`).
     `null` are its weak references that nothing provides, `makers` the text of its record of these (`compcache.formats.makers`).

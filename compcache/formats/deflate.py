@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import zlib
+from struct import Struct
 
 __all__ = ["deflated"]
 
 _LEVEL = 1
+#: So much is stored as it is: compressing it takes longer than writing a small module's records, and saves less than a block of a disk.
+_STORED = 1 << 11
 #: The window for little data, and for more. What zlib sets up for the larger one, 260 KB, costs more than to compress some hundred bytes.
 _LITTLE = 1 << 12
 _SMALL_WINDOW, _WINDOW = 12, 15
+#: The head of a stream, and that of its one block, which is the last and stored (RFC 1951, 3.2.4): its length, and the complement of that.
+_HEAD = Struct("<2sBHH")
+_CHECK = Struct(">I")
 
 
 def deflated(data: bytes) -> bytes:
     """The data as a zlib stream."""
-    return zlib.compress(data, _LEVEL, _SMALL_WINDOW if len(data) <= _LITTLE else _WINDOW)
+    size = len(data)
+    if size <= _STORED:
+        return b"".join([_HEAD.pack(b"\x78\x01", 1, size, size ^ 0xFFFF), data, _CHECK.pack(zlib.adler32(data))])
+    return zlib.compress(data, _LEVEL, _SMALL_WINDOW if size <= _LITTLE else _WINDOW)

@@ -27,7 +27,7 @@ __all__ = [
 ENTRY = b"E"
 #: The image kind of a pack, as module records and as index entries say it.
 PACK, PACK_FLAG = "data", IMAGE_NONE
-#: What a kind begins with whose data its readers unpickle: who asks says so, not the file.
+#: The beginning of kinds whose data is unpickled: the reader's argument decides that, not the file.
 PICKLED = "pickle:"
 #: The kind whose data names the function, or the label of one, that those of a module are parts of.
 PART_OF = "part of"
@@ -116,7 +116,7 @@ def decode_stub(data: bytes) -> tuple[int, str]:
     """See `encode_stub`.
 
     Raises:
-        FormatError: it is no such data.
+        FormatError: the data is of another kind.
     """
     try:
         features = data[4:].decode("utf-8", "surrogatepass")

@@ -44,7 +44,7 @@ _VERSION = 6
 _READABLE = (5, 6)
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
-#: So many bytes at most has a module that is read where others could have written it: it is read as a whole, and a file can have holes.
+#: The most bytes of a module that other users could have written: it is read whole, and a file can have holes.
 LARGEST_FOREIGN = 1 << 29
 _SIZES = Struct("<4Q")
 _PERSON = b"compcache-module"
@@ -120,7 +120,7 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
         FormatError: it is not.
     """
     if footer.module_id != module_id:
-        raise FormatError("the file holds another module than its name says")
+        raise FormatError("the file holds a module other than the one in its name")
     content = (read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
     if module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode) != module_id:
         raise FormatError("its content does not have the digest that it was published with")

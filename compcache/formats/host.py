@@ -65,7 +65,7 @@ class Processor:
         self.accepted: set[bytes] = set()
 
     def cpu(self) -> str:
-        """LLVM's name of it, empty where nobody has asked LLVM. It is looked up once: that reads a file."""
+        """LLVM's name of it, empty while LLVM has not been asked. It is looked up once, in a file."""
         if self._cpu is None:
             self._cpu = self._ask_cpu()
         return self._cpu

@@ -24,7 +24,7 @@ decode is told from a damaged one: where its name is right, another version of t
 neither used nor touched. Files with other names are not the index's at all.
 
 Limitations: what was removed from disk stays in the segments until the next merge or prune; names are compared
-by their 128-bit key here, and in full by who reads the record.
+by their 128-bit key here, and in full by the reader of the record.
 """
 
 from __future__ import annotations
@@ -238,6 +238,11 @@ class Segment:
         self._tables = self._texts = None
 
 
+def _place_of(name: str) -> tuple[int, str]:
+    """The place of a segment among others: the largest first."""
+    return -_level_of(name), name
+
+
 def _level_of(name: str) -> int:
     return int(name[:2])
 
@@ -332,7 +337,12 @@ class Index:
         left_out = self.damaged.keys() | self.ignored
         self.unfinished = any(name.endswith(self.suffix + "-part") for name in found)
         names = [name for name in found if _is_segment_name(name, self.suffix) and name not in left_out]
-        return sorted(names, key=lambda name: (-_level_of(name), name))
+        return sorted(names, key=_place_of)
+
+    def add(self, name: str) -> None:
+        """Have a segment that this process has written, without listing the directory again."""
+        if self._segments is not None and all(segment.name != name for segment in self._segments):
+            self._segments = tuple(sorted([*self._segments, Segment(self, name)], key=lambda segment: _place_of(segment.name)))
 
     @property
     def is_listed(self) -> bool:

@@ -1,9 +1,11 @@
 """What the file of a linked closure says of it: an entry of the kind `KIND`, beside the records of its functions.
 
 All have one name, so that the index lists them. It requires the modules whose code is in the image, its parts, and those which these use by
-plain names. The data is texts with NUL between them: what the closure is called, and for each plain name the number of the module that it
+plain names. The first of them are *in* the image, whole, with all that can change: who has loaded one of these does not load the image, and
+the other way round. The data is texts with NUL between them: what the closure is called, how many modules are in it, the functions that it
+was linked for, each behind a plus sign, and for each plain name the number of the module that it
 was bound to when the closure was linked, a space and the name. The index has the functions of such a module with `LINKED` in the offsets of
-their records (`compcache.formats.manifest`), so that nobody takes one for an addition.
+their records (`compcache.formats.manifest`), so that they are not taken for additions.
 """
 
 from __future__ import annotations
@@ -30,29 +32,35 @@ def marked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str]) -> l
 
 
 class Closure(Record):
-    """What a linked closure is called: a function, or a set; and the numbers of modules by the plain names that are bound to them."""
+    """What a linked closure is called: a function, or a set; how many modules are in it; the functions that it was linked for; and the
+    numbers of modules by the plain names that are bound to them.
+    """
 
-    __slots__ = ("label", "bindings")
+    __slots__ = ("label", "homes", "roots", "bindings")
     label: str
+    homes: int
+    roots: tuple[str, ...]
     bindings: dict[str, int]
 
 
 def encode_closure(closure: Closure) -> bytes:
     """The data of the entry."""
     rows = [f"{number} {name}" for name, number in sorted(closure.bindings.items())]
-    return "\0".join([closure.label, *rows]).encode("utf-8", "surrogatepass")
+    roots = [f"+{name}" for name in closure.roots]
+    return "\0".join([closure.label, str(closure.homes), *roots, *rows]).encode("utf-8", "surrogatepass")
 
 
 def decode_closure(data: bytes) -> Closure:
     """See `encode_closure`.
 
     Raises:
-        FormatError: it is no such data.
+        FormatError: the data is of another kind.
     """
     try:
-        label, *texts = data.decode("utf-8", "surrogatepass").split("\0")
-        rows = [text.partition(" ") for text in texts]
-        return Closure(label, {name: int(number) for number, _, name in rows})
+        label, homes, *texts = data.decode("utf-8", "surrogatepass").split("\0")
+        roots = tuple([text[1:] for text in texts if text[:1] == "+"])
+        rows = [text.partition(" ") for text in texts if text[:1] != "+"]
+        return Closure(label, int(homes), roots, {name: int(number) for number, _, name in rows})
     except ValueError as error:
         reraise_interrupt(error)
         raise FormatError("the entry of a linked closure does not decode") from error

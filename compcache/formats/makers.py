@@ -97,7 +97,7 @@ def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...
 
 
 def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, ...]:
-    """The makers of a module whose records, of so many bytes in all, this function reads.
+    """The makers of a module; `read` gives its records, which have this size in bytes.
 
     Raises:
         FormatError: a record is damaged.

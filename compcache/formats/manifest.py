@@ -62,9 +62,9 @@ FUNCTION_HEAD = Struct("<cIII8sIII")
 NO_ENTRY = 0xFFFFFFFF
 #: The slot of an import that the linker has left places for.
 NO_SLOT = 0xFFFFFFFF
-#: The kind of a global record that is no variable: its slot numbers the function that runs the module's constructors.
+#: The kind of a global record that is not a variable: its slot has the number of the function that runs the module's constructors.
 STARTUP = "startup"
-#: What the signature of a symbol begins with that other modules can import and nobody can call: a variable, a hidden function.
+#: The beginning of signatures of symbols that can be imported and not called: variables, hidden functions.
 LINK_ONLY = "= "
 #: The same of a variable that is its module's alone, and not merged with others of its name.
 VARIABLE = "= variable "
@@ -78,7 +78,7 @@ WEAK = "= merged variable (weak) "
 IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
 #: In place of these: a maker of the module is known to have made wrong code (`compcache.formats.known_faults`).
 SUSPECT = 5
-#: Set in the offsets that the index has of functions of linked closures (`compcache.formats.linked`): nobody else meets these.
+#: Set in the offsets that the index has of functions of linked closures (`compcache.formats.linked`); other look-ups skip these.
 LINKED = 1 << 31
 #: Of these, those that the native runtime maps out of the module's own file.
 MAPPED_IN_PLACE = frozenset((IMAGE_SHARED,))

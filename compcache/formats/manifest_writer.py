@@ -120,7 +120,7 @@ class ManifestWriter:
         self.size = 0
 
     def add(self, payload: bytes) -> int:
-        """Append a frame, the module record first; its offset."""
+        """Append a frame, the module record first; return its offset."""
         offset = self.size
         self._frames += (FRAME.pack(len(payload), check(payload, offset, self._key)), payload)
         if not offset:
@@ -189,7 +189,7 @@ class WholeManifest:
         return tuple(dict.fromkeys(name for record in needs for _, name in record.imports))
 
     def is_pickled(self) -> bool:
-        """Whether who loads a global of the module, or reads an entry of it, unpickles it."""
+        """Whether loading a global of the module, or reading one of its entries, unpickles data."""
         if any(decode_global(payload).kind == PICKLED_GLOBAL for _, payload in self._of(GLOBAL)):
             return True
         return any(record.kind.startswith(PICKLED) for _, record in self.entries())

@@ -50,7 +50,7 @@ def is_numbered(notes: Mapping[str, Any]) -> bool:
 
 
 def inherited(notes: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
-    """The notes of a module that is made of another one, with its place among additions: it is no addition of its own."""
+    """The notes of a module that was made from another one, which gives it its place among additions."""
     number, contents = order_of(origin)
     return {**notes, _NUMBER: number, _CONTENTS: contents}
 

@@ -13,17 +13,18 @@ A sum is published once, complete or not at all::
 that hour since the epoch. *Uses* are rows of ``name key | module_id | count u64 | last use f64``; a name key of
 zeros counts the processes that loaded the module and whose saved seconds are not in the counters yet, a module_id of
 zeros the misses of the name. *Inputs*
-are the names, one per line, of the files that were folded into this one: who finds both counts only this one,
+are the names, one per line, of the files that were folded into this one: a reader that finds both counts only this one,
 so that a fold that was interrupted counts nothing twice. The last section is empty; earlier versions had rows of modules in it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import chain
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception class
 
-from compcache.digest import CHECK_SIZE, DIGEST_SIZE, KEY_SIZE, check
+from compcache.digest import CHECK_SIZE, DIGEST_SIZE, KEY_SIZE, blake2b, check
 from compcache.errors import FormatError
 from compcache.formats.journal import BATCH_END, HOUR, MISSES_ID
 from compcache.interrupts import reraise_interrupt
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     Counters = Mapping[tuple[int, str], float]
     Uses = Mapping[tuple[bytes, bytes], tuple[int, float]]
 
-__all__ = ["LOADS_KEY", "MISSES_ID", "StatsFile", "UsesInSum", "decode_stats", "encode_stats", "read_inputs"]
+__all__ = [
+    "LOADS_KEY", "MISSES_ID", "StatsFile", "UsesInSum", "counter_of", "decode_journal", "decode_stats", "encode_stats", "encode_sum",
+    "encode_use", "is_sum", "read_inputs", "store_of",
+]  # fmt: skip
 
 #: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
 LOADS_KEY = bytes(KEY_SIZE)
@@ -47,7 +51,13 @@ _END_OF_TIME = HOUR << 32  # seconds; hours are stored in 32 bits
 _MAX_AMOUNT = 1e15  # of anything that is counted: no sum of these is infinite
 _USE = Struct("<16s16sQd")
 _MAGIC = b"CCSTATS1"
+_CHUNK = 1 << 20
 _PAGE = 128  # uses that are read at a time
+#: Behind all uses of a module.
+_BEHIND_ALL = b"\xff" * (KEY_SIZE + 1)
+
+
+_AT = "@"
 
 
 class StatsFile(Record):
@@ -60,17 +70,39 @@ class StatsFile(Record):
     uses: dict[tuple[bytes, bytes], tuple[int, float]]
 
 
+def counter_of(counter: str, store: str) -> str:
+    """The name of a counter of one remote store, from its name for all and the address of the store: ``remote_hits@s3://bucket``."""
+    return f"{counter}{_AT}{'%20'.join(store.split())}"
+
+
+def store_of(counter: str) -> tuple[str, str]:
+    """The name for all stores and the address of the store; "" where the counter is not of one."""
+    name, _, store = counter.partition(_AT)
+    return name, store
+
+
 def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = ()) -> bytes:
-    """The bytes of a statistics file."""
+    """The bytes of a statistics file; its uses can be looked up if they are in the order of module_ids and keys."""
+    packed = b"".join([_USE.pack(*key, *value) for key, value in uses.items()])
+    return b"".join(encode_sum(counters, len(packed), [packed], inputs))
+
+
+def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Iterable[str]) -> Iterator[bytes]:
+    """The same in pieces, of uses that `encode_use` has encoded, of `size` bytes in all."""
     texts = [(hour, value, name.encode()) for (hour, name), value in counters.items()]
-    sections = [
-        b"".join([_COUNTER.pack(hour, value, len(name)) + name for hour, value, name in texts]),
-        b"".join([_USE.pack(*key, *value) for key, value in uses.items()]),
-        "\n".join(inputs).encode(),
-        b"",
-    ]
-    data = b"".join([_HEAD.pack(_MAGIC, *map(len, sections)), *sections])
-    return data + check(data)
+    counted = b"".join([_COUNTER.pack(hour, value, len(name)) + name for hour, value, name in texts])
+    names = "\n".join(inputs).encode()
+    state = blake2b(digest_size=CHECK_SIZE)
+    head = _HEAD.pack(_MAGIC, len(counted), size, len(names), 0)
+    for part in chain((head, counted), uses, (names,)):
+        state.update(part)
+        yield part
+    yield state.digest()
+
+
+def encode_use(module_id: bytes, key: bytes, count: int, last: float) -> bytes:
+    """A use as a sum has it."""
+    return _USE.pack(key, module_id, count, last)
 
 
 def decode_stats(data: bytes) -> StatsFile:
@@ -144,7 +176,7 @@ class UsesInSum:
         FormatError: it is not a sum of `size` bytes.
     """
 
-    __slots__ = ("_count", "_firsts", "_read", "_start", "inputs")
+    __slots__ = ("_count", "_end", "_firsts", "_read", "_start", "inputs")
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         head = read(0, _HEAD.size)
@@ -155,9 +187,26 @@ class UsesInSum:
             raise FormatError("the statistics file is incomplete")
         self._read = read
         self._start = _HEAD.size + counters
+        self._end = size - CHECK_SIZE
         self._count = uses // _USE.size
         self._firsts: dict[int, bytes] = {}
         self.inputs = read_inputs(read)
+
+    def require_intact(self) -> None:
+        """Read all of it and compare it with the check.
+
+        Raises:
+            FormatError: it is damaged.
+        """
+        state, at = blake2b(digest_size=CHECK_SIZE), 0
+        while at < self._end:
+            part = self._read(at, min(_CHUNK, self._end - at))
+            if not part:
+                break
+            state.update(part)
+            at += len(part)
+        if state.digest() != self._read(self._end, CHECK_SIZE):
+            raise FormatError("the statistics file is damaged or incomplete")
 
     def counters(self) -> dict[tuple[int, str], float]:
         """The counters by (hour, name)."""
@@ -170,14 +219,20 @@ class UsesInSum:
     def of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
         """The name keys under which a module was used, or this one alone, each with the number of uses and the time of the last one."""
         wanted = module_id + key
-        page = max(bisect_left(range(-(-self._count // _PAGE)), wanted, key=self._first_of) - 1, 0)
+        for (_, name), count, last in self.between(wanted, wanted + (b"\0" if key else _BEHIND_ALL)):
+            yield name, (count, last)
+
+    def between(self, start: bytes, end: bytes) -> Iterator[tuple[tuple[bytes, bytes], int, float]]:
+        """The uses from `start` to before `end`, which are beginnings of module_ids and name keys, with these, in their order."""
+        page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_of) - 1, 0)
         while page * _PAGE < self._count:
             data = self._read(self._start + page * _PAGE * _USE.size, min(_PAGE, self._count - page * _PAGE) * _USE.size)
             for name, module, count, last in _USE.iter_unpack(data[: len(data) // _USE.size * _USE.size]):
-                if module > module_id or (key and module == module_id and name > key):
+                where = module + name
+                if where >= end:
                     return
-                if (module + name).startswith(wanted) and 0 <= last < _END_OF_TIME:
-                    yield name, (count, last)
+                if where >= start and 0 <= last < _END_OF_TIME:  # NaN is neither
+                    yield (module, name), count, last
             page += 1
 
     def _first_of(self, page: int) -> bytes:
@@ -187,6 +242,11 @@ class UsesInSum:
             data = self._read(self._start + page * _PAGE * _USE.size, 2 * KEY_SIZE)
             first = self._firsts[page] = data[KEY_SIZE:] + data[:KEY_SIZE]
         return first
+
+
+def is_sum(head: bytes) -> bool:
+    """Whether a file that begins so is a sum, not a journal."""
+    return head.startswith(_MAGIC)
 
 
 def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:

@@ -18,14 +18,11 @@ which none can have more than 64 MiB.
 
 from __future__ import annotations
 
-from _struct import Struct  # what `struct` re-exports: a file less to read
-
-from compcache.digest import check
 from compcache.native import runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     class Table:
         """A table in a source, from `base` on.
@@ -53,32 +50,7 @@ if TYPE_CHECKING:
 else:
     Table = runtime.Table
 
-__all__ = ["Table", "all_entries", "encode_table"]
-
-_MAGIC = b"CCTABLE1"
-_HEADER = Struct("<8sIIQ")
-_BUCKET = Struct("<Q8s")
-_PER_BUCKET = 16
-_MAX_BITS = 24
-
-
-def encode_table(entries: Iterable[bytes], width: int) -> bytes:
-    """The bytes of a table of entries of `width` bytes, sorted and without duplicates, one or more in a piece."""
-    content = b"".join(entries)
-    count = len(content) // width
-    bits = min(max((count // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
-    header = _HEADER.pack(_MAGIC, width, bits, count)
-    shift = 32 - bits
-    ends = [0] * (1 << bits)
-    for (first,) in Struct(f">I{width - 4}x").iter_unpack(content):
-        ends[first >> shift] += 1
-    buckets = []
-    start = 0
-    for number, size in enumerate(ends):
-        end = start + size
-        buckets.append(_BUCKET.pack(end, check(content[start * width : end * width], number)))
-        start = end
-    return b"".join([header, check(header), *buckets, content])
+__all__ = ["Table", "all_entries"]
 
 
 def all_entries(table: Table) -> Iterator[bytes]:

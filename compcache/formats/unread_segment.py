@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["reason_against"]
 
-#: Of how many bytes a segment's name is compared with its digest: more than millions of modules take; a file with holes can have more.
+#: The largest segment whose digest is compared with its name, in bytes: millions of modules take less, and a file can have holes.
 _MOST_DIGESTED = 1 << 30
 _CHUNK = 1 << 20
 

@@ -98,7 +98,7 @@ class Buffer(GlobalDefinition):
 
     @classmethod
     def of(cls, exporter: Any) -> Buffer:
-        """The content of any object with a buffer, in C order, as it is now.
+        """A snapshot of the content of an object with a buffer, in C order.
 
         Args:
             exporter: bytes, an array of NumPy or of `array`, a `memoryview`: any shape, any element type that `struct` knows.

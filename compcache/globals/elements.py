@@ -26,7 +26,7 @@ _ELEMENTS = {
 
 
 def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> None:
-    """Check bytes, a text or a buffer against the LLVM type of a variable of so many bytes, if that is an array of numbers.
+    """Check bytes, a text or a buffer against the LLVM type of a variable of `size` bytes, if that is an array of numbers.
 
     A buffer has as many elements as the array, of the same type. Bytes, and buffers of bytes, are taken as they are, and have exactly the
     array's size; bytes and texts in an array of bytes may be shorter, as in C.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from compcache.files import Opened, Tree
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.target import TypedCallTarget
+    from compcache.store import ModuleFile
 
 __all__ = ["INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain"]
 
@@ -53,10 +54,11 @@ class LoadedModule:
 
     `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
     image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
-    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run.
+    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run. `file` is kept of
+    linked closures.
     """
 
-    __slots__ = ("__weakref__", "committed", "finish", "image", "module_id", "size", "slots", "started")
+    __slots__ = ("__weakref__", "committed", "file", "finish", "image", "module_id", "size", "slots", "started")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
@@ -66,6 +68,7 @@ class LoadedModule:
         self.started = False
         self.finish: Callable[[], None] | None = None
         self.slots: dict[int | str, object] = {}
+        self.file: ModuleFile | None = None
 
 
 class Door:

@@ -32,7 +32,7 @@ __all__ = [
     "united",
 ]
 
-#: What stands behind the parameters of a use: nobody looks at the result; the function is not called, its address is taken.
+#: Marks behind the parameters of a use: the result is not used; the function is not called, its address is taken.
 IGNORED, ADDRESS = "ignored", "address"
 #: What a variable's type begins with, and what stands in it where its size is not known.
 VARIABLE, _UNKNOWN = "variable", "?"

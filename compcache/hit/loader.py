@@ -52,7 +52,7 @@ __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
 #: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
 _MOST_FILES = 64
-#: Of how many modules a closure is that a load keeps for the next process.
+#: Closures of fewer modules are not remembered for the next process.
 _FEWEST_PLANNED = 3
 
 #: 1: images are mapped out of their files wherever these are, 0: nowhere; else by the kind of their file system (`native/places.c`).
@@ -229,6 +229,7 @@ class Loader(PlainLoader):
                 and len(sources) >= _FEWEST_PLANNED
                 and not plan.has_errors
                 and chosen[func_name] is root
+                and (self.linked is None or self.linked.may_be_planned(root, chosen))
             ):
                 self._remember_closure(root, offset, chosen)
             return target
@@ -252,7 +253,7 @@ class Loader(PlainLoader):
         return None, 0, None
 
     def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
-        """Prepare a realization that needs no other module, the usual case, which takes no plan; False where it needs one.
+        """Prepare a realization that needs no other module, the usual case, which takes no plan; return False where it needs one.
 
         Raises one of the errors that rule it out.
         """
@@ -299,33 +300,37 @@ class Loader(PlainLoader):
         # All that have a name of content have the same. `again` is that of `Store.find`.
         if is_ordered(func_name):
             found = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
-            yield from self._unmarked(found)
+            yield from self._unmarked(func_name, found)
             return
         later = []
-        for candidate in self._unmarked(self.store.find(func_name, linked=linked)):
+        for candidate in self._unmarked(func_name, self.store.find(func_name, linked=linked)):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 later.append(candidate)
         yield from later
 
-    def _unmarked(self, found: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
         for module_id, offset in found:
-            if offset >= LINKED and self.linked is None:
+            if self.linked is None:
+                if offset < LINKED:
+                    yield module_id, offset
+                    continue
                 from compcache.hit.closures.linked import LinkedClosures
 
                 self.linked = LinkedClosures(self, (Choice, Source, Sources))
-            if offset < LINKED or self.linked.holds(module_id):  # type: ignore[union-attr] # made above
-                yield module_id, offset & ~LINKED
+            admitted = self.linked.admitted(func_name, module_id, offset)
+            if admitted is not None:
+                yield admitted
 
     def is_loaded(self, module_id: bytes) -> bool:
-        """Whether this loader has mapped a module, and somebody uses it."""
-        return self._loaded(module_id) is not None
+        """Whether this loader has mapped a module that somebody uses."""
+        return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Read the record of a realization. Raises one of the errors that rule it out.
 
-        `sources` has the modules that this load has opened; who started the load releases them.
+        `sources` has the modules that this load has opened; the caller releases them.
         """
         source = self.open_source(module_id, sources)
         try:
@@ -348,7 +353,7 @@ class Loader(PlainLoader):
         if several and several % _MOST_FILES == 0:
             for source in sources.values():
                 source.suspend()
-        file = self.store.open_module(module_id, entry=entry)
+        file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id, entry=entry)
         try:
             self.require_usable(file)
             source = Source(file, self._loaded(module_id))
@@ -429,7 +434,7 @@ class Loader(PlainLoader):
     # ---------------------------------------------------------------- prepare
 
     def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
-        """Map images and decode globals; False where a chosen realization turned out to be unusable."""
+        """Map images and decode globals; return False where a chosen realization turned out to be unusable."""
         for name, choice in chosen.items():
             try:
                 self.provide(choice.source)
@@ -497,13 +502,15 @@ class Loader(PlainLoader):
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, *, chosen_by: Accept | None) -> TypedCallTarget | None:
-        """Fill slots and tables; None where another thread has loaded one of the modules anew meanwhile.
+        """Fill slots and tables; return None where another thread has loaded one of the modules anew meanwhile.
 
         A target that is there already is returned, unless somebody has `chosen_by` more than the name.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
         modules = {c.module_id: c.loaded for c in chosen.values()}
+        if self.linked:
+            self.linked.keep_files(chosen)
         with hit._lock:
             done = False
             while not done:  # again where what interrupts this thread has changed the tables meanwhile
@@ -548,6 +555,8 @@ class Loader(PlainLoader):
 
             if not have_providers(self, chosen):
                 return False
+        if self.linked and not self.linked.agree(chosen):
+            return False
         return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
@@ -613,7 +622,7 @@ class Loader(PlainLoader):
         return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_targets(self) -> list[TypedCallTarget]:
-        """The valid call targets that this loader returned and that are still referenced."""
+        """The valid call targets that this loader returned and somebody has."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
 

@@ -111,9 +111,9 @@ class LoggingRecorder(NullRecorder):
         """Write what is pending."""
         self._counts.flush(now_held=now_held)
 
-    def forget(self) -> None:
-        """Start anew."""
-        self._counts.forget()
+    def reset(self) -> None:
+        """Begin to count anew."""
+        self._counts.reset()
 
 
 def _time(seconds: float) -> str:

@@ -52,8 +52,11 @@ def _bound(module: LoadedModule) -> list[LoadedModule]:
 
 def forget(loader: Loader, module_id: bytes) -> None:
     """See `Loader.forget`. Who removes a module wants what is bound to it found anew as well: it would go on with what is gone."""
+    linked = loader.linked
+    if linked is not None and linked.homes_of(module_id) and linked.is_whole(module_id):
+        return  # it stands for modules of which none is gone
     with loader.lock():
-        module = loader._loaded(module_id)
+        module = loader._loaded(module_id) or (linked.house_of(module_id) if linked is not None else None)
         if module is None:
             return
         loader.changed = None
@@ -108,6 +111,8 @@ def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:
 def unload(loader: Loader, func_name: str) -> int:
     """See `Loader.unload`."""
     modules = {module_id for module_id, _ in loader.store.find(func_name, linked=True)}
+    if loader.linked is not None:
+        modules.update([house.module_id for module_id in modules if (house := loader.linked.house_of(module_id)) is not None])
     target = loader.held(func_name)
     if target is not None and target._context is not None:
         modules.add(target._context.module.module_id)

@@ -187,6 +187,8 @@ class Plan:
             self._choose_pending()
             chosen = self._reachable()
             conflict = self._find_second_provider(chosen)
+            if conflict is None and self._loader.linked is not None:
+                conflict = self._loader.linked.second_home(chosen)
             if conflict is None:
                 return chosen
             self.reject(*conflict)
@@ -274,7 +276,7 @@ class Plan:
         self._exhaust(name, node)
 
     def _exhaust(self, name: str, node: _Node) -> None:
-        """All realizations of a function were tried: who imports it is bound to its stub, or fails."""
+        """All realizations of a function were tried: importers are bound to its stub, or fail."""
         if name == self._root:
             raise self._root_error(node)
         if isinstance(node.error, IncompatibleTargetError):
@@ -317,7 +319,7 @@ class Plan:
         return node
 
     def _set_apart(self, name: str, use: bytes, user: Choice, kind: bytes) -> _Node:
-        """The node of those who expect another type of a function than the one that was chosen for others."""
+        """The node for importers that expect another type of a function than others do."""
         node = self._nodes[name]
         node.uses.pop(use, None)
         key = self._apart[name, use] = f"{name}{_APART}{len(self._apart)}"
@@ -332,7 +334,7 @@ class Plan:
         return self._apart.get((name, kind[:_DIGEST]), name)
 
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
-        """Check that a realization fits the first of those who use it; others that it does not fit get one of their own.
+        """Check that a realization fits the first of its users; users that it does not fit get another one.
 
         Raises:
             SignatureMismatchError: it does not.
@@ -590,8 +592,7 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
     compiled_by = decode_module(file.read_record(0)).llvm_version
     if version_numbers(compiled_by) < version_numbers(store.min_llvm):
         raise IncompatibleTargetError(
-            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache was opened to use none older than "
-            f"{store.min_llvm}",
+            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache takes none older than {store.min_llvm}",
             module_id=file.module_id.hex(),
         )
 

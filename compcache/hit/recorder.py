@@ -32,11 +32,11 @@ DIRECTORY, SUFFIX = "stats", ".journal1"
 
 SWITCH_VARIABLE = "COMPCACHE_STATS"
 _PAUSE_SECONDS = 1.0
-#: How often at most the journal is told what is held in memory, where nobody counts its uses.
+#: The shortest time between notes in the journal of what is held in memory, whose uses are not counted.
 _HELD_SECONDS = 60.0
-#: A journal of this size is folded, at its exit, by who made it that long.
+#: A process that has made its journal longer folds it at its exit.
 _LONG = 1 << 18
-#: So many events wait for a directory.
+#: The most events that wait for a directory to be created.
 _MOST_KEPT = 1000
 
 
@@ -57,10 +57,10 @@ class Recorder:
         self._registered = False
         self._is_long = False
         self._loaders: list[ref[PlainLoader]] = []
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Start anew, as a forked child must: its parent writes what was counted before."""
+    def reset(self) -> None:
+        """Begin to count: a new recorder, or that of a forked child, whose parent writes what was counted before."""
         self._events: list[tuple[float, str, float, str, bytes]] = []
         self._flushed = 0.0
         self._seen: dict[bytes, object] = {}
@@ -79,7 +79,7 @@ class Recorder:
             self._register()
 
     def hit(self, func_name: str, module_id: bytes, _: float = 0.0) -> None:
-        """A function was found and loaded from a module, in so many seconds."""
+        """A function was found and loaded from a module; the last argument is the time in seconds."""
         self.count("hits", 1, func_name, module_id)
 
     def missed(self, error: Exception) -> None:
@@ -94,7 +94,7 @@ class Recorder:
         """A file is not used, or a function was not cached: nothing is counted."""
 
     def asked(self, name: str, answer: str) -> None:
-        """The remote store answered about a function: counted by who asked."""
+        """The remote store answered about a function; the asking process counts it."""
 
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
         """Another process was waited for: nothing is counted."""
@@ -170,7 +170,7 @@ class Recorder:
             self._events += events  # the directory is made by the first addition
 
     def _write(self, data: bytes) -> bool:
-        """Append to the journal; False where there is no directory for it."""
+        """Append to the journal; return False where there is no directory for it."""
         # Two hosts append to two files: between them appending is not atomic.
         path = f"{self._directory}/{_host_name()}{SUFFIX}"
         try:
@@ -264,4 +264,4 @@ def recorder_of(files: Tree | Door, root: str) -> Recorder:
 
 def _forget_all() -> None:
     for recorder in _recorders.values():
-        recorder.forget()
+        recorder.reset()

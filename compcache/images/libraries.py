@@ -57,7 +57,7 @@ _RUNTIME_LIBRARIES = (
     (("_D3std",), "phobos2-ldc-shared"),
     (("$s", "swift_"), "swiftCore"),
 )
-#: And those that are no shared libraries, with advice for who did not name them.
+#: And names of what is not a shared library, with advice.
 _RUNTIMES = (
     (("_FortranA", "_QQ"), "pass archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
     (

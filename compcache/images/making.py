@@ -40,11 +40,14 @@ class EntryObjects(NamedTuple):
 
 
 class Made(NamedTuple):
-    """An image, the name of its kind, by symbol the places of its imports (`elf.patching.take_places`), and the linker that made it."""
+    """An image, the name of its kind, by symbol the places of its imports (`elf.patching.take_places`), the C library that it needs
+    (`MakeSide.requires`), and the linker that made it.
+    """
 
     image: bytes
     kind: str
     places: dict[str, bytes]
+    libc: str
     linker: Linker | None
 
 
@@ -95,7 +98,7 @@ def make_image(
     why = "there is no linker"
     if makes_shared_objects() and not is_named():
         try:
-            image, places = shared.write(
+            image, places, libc = shared.write(
                 [obj, *entries.codes],
                 export=export,
                 optional={*undefined}.difference(always),
@@ -106,7 +109,7 @@ def make_image(
         except FormatError as refusal:  # a linker may know what is not known here
             why = f"there is no linker for what is not written without one ({refusal})"
         else:
-            return Made(image, shared.KIND, places, None)
+            return Made(image, shared.KIND, places, libc, None)
     plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
     linker = find_linker()
     if linker is None:
@@ -124,12 +127,12 @@ def make_image(
             raise
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
         return made
-    return Made(image, shared.KIND, places, linker)
+    return Made(image, shared.KIND, places, shared.requires(image), linker)
 
 
 def _as_object(obj: bytes, needs_linker: Sequence[str], why: str) -> Made:
     objects.require_possible(needs_linker, why)
-    return Made(obj, objects.KIND, {}, None)
+    return Made(obj, objects.KIND, {}, objects.requires(obj), None)
 
 
 def usual_kind() -> str:

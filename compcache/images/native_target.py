@@ -12,7 +12,7 @@ from compcache.llvm import llvm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["borrowed_machine", "initialize", "target_machine"]
+__all__ = ["borrowed_machine", "default_triple", "initialize", "target_data", "target_machine", "tuning"]
 
 
 @functools.cache
@@ -23,19 +23,36 @@ def initialize() -> None:
     llvm.initialize_native_asmparser()
 
 
+@functools.cache
+def default_triple() -> str:
+    """The triple of this process, as LLVM writes it."""
+    return str(llvm.get_default_triple())
+
+
+@functools.cache
+def tuning(level: int) -> Any:
+    """The options of LLVM's pipeline of a level. Nobody changes them: who builds a pipeline copies them."""
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options.loop_vectorization = level > 1
+    options.slp_vectorization = level > 1
+    options.loop_unrolling = True
+    options.loop_interleaving = level > 1
+    return options
+
+
 def target_machine(cpu: str, features: str, level: int) -> Any:
     """A target machine for position-independent code.
 
     Code that is to be left as given (level 0) is still translated by the good code generator.
     """
     initialize()
-    target = llvm.Target.from_triple(llvm.get_default_triple())
+    target = llvm.Target.from_triple(default_triple())
     return target.create_target_machine(cpu=cpu, features=features, opt=level or 2, reloc="pic", codemodel="default")
 
 
 @contextlib.contextmanager
 def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
-    """A target machine like that of `target_machine` which nobody else uses meanwhile.
+    """A target machine like that of `target_machine`, for one user at a time.
 
     To make one, and what it then finds out about its CPU, takes LLVM 0.8 ms: a quarter of the translation of a tiny module. They hold
     nothing of the modules that they have translated.
@@ -50,6 +67,13 @@ def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
         yield machine
     finally:
         idle.append(machine)
+
+
+@functools.lru_cache(maxsize=32)
+def target_data(machine: Any) -> tuple[Any, str]:
+    """The sizes of types for a machine, and the same as a module has it in its text."""
+    data = machine.target_data
+    return data, str(data)
 
 
 @functools.lru_cache(maxsize=8)

@@ -120,7 +120,7 @@ class LoadedState:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo(Shown):
-    """A cache directory as a whole: what is in it, and what would be used to fill it.
+    """A whole cache directory: its content, and what would compile for it.
 
     Attributes:
         directory: its path.
@@ -244,7 +244,7 @@ class FunctionGraph(Shown):
 
     Attributes:
         nodes: functions and variables, the ones asked for first.
-        edges: pairs of numbers of nodes: who uses whom.
+        edges: pairs of numbers of nodes: the user, and what it uses.
     """
 
     nodes: tuple[GraphNode, ...]

@@ -195,7 +195,7 @@ def _refusals(store: Store, label: str) -> tuple[Refusal, ...]:
 
 
 def _try(loader: Loader, func_name: str) -> Exception | None:
-    """Load the function as a hit would, then let go of it; the error, if there is one."""
+    """Load the function as a hit would, then let go of it; return the error, if there is one."""
     try:
         loader.load(func_name)
     except (CompcacheError, OSError) as error:

@@ -117,7 +117,7 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
 
 
 def cache_info(store: Store, maps_files: int, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
-    """The cache as a whole, counted by what the lists of modules say of themselves, or one by one where there are few; see `CacheInfo`.
+    """The whole cache, counted from the heads of the lists of modules, or module by module where there are few; see `CacheInfo`.
 
     `maps_files` is that of `Loader`, `max_size` the limit that the cache was opened with, as for `Cache`; `progress` is called with
     (files, all files) now and then while lists are made.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from compcache.digest import digest, name_key
-from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.errors import FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import absolute_path, reraise_interrupt
 from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, in_order
 from compcache.formats.manifest import LINKED
@@ -164,7 +164,7 @@ class LayeredStore(Store):
         return MERGED_LAYERS.file_name(digest(parts, size=NAME_SIZE).hex())
 
     def _look_at_layers(self) -> None:
-        """Find the segment of all layers; who finds none makes it for the next process."""
+        """Find the segment of all layers; where there is none, write it for the next process."""
         self._looked = True
         name = self.merged_name()
         index = Index(self.files, self.directory(MERGED_LAYERS), self.temporary, MERGED_LAYERS.suffix)
@@ -176,12 +176,17 @@ class LayeredStore(Store):
         except (OSError, FormatError) as error:
             reraise_interrupt(error)
             if not self.readonly:
-                from compcache.maintain.layer_segment import write_layer_segment
-
-                write_layer_segment(self, name)
+                self._write_segment(name)
             return
         index.take(segment)
         self.merged = index
+
+    def _write_segment(self, name: str) -> None:
+        try:
+            from compcache.maintain.layer_segment import write_layer_segment
+        except MissingPackageError:
+            return  # compcache-runtime asks each layer
+        write_layer_segment(self, name)
 
     def _layer_of(self, module_id: bytes) -> Store | None:
         """The layer that a module is in, by the segment of all layers."""
@@ -299,12 +304,6 @@ class LayeredStore(Store):
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:  # noqa: ARG002 - as above
         """See `Store`."""
         return self._find_in(None, func_name, is_near)
-
-    def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
-        """See `Store`."""
-        for store in (self, *self.layers):
-            store._renew_index()
-        return [*self._memory_names.get(func_name, ()), *self._find_in(None, func_name)]
 
     def exists(self, module_id: bytes) -> bool:
         """Whether the file of a module is there, or in a layer."""

@@ -65,7 +65,7 @@ def name_of_state(path: str, status: os.stat_result) -> str:
 
 
 def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
-    """Check that nobody else could have written a bundle; modules that must be signed need no such check."""
+    """Check that no other user could have written a bundle; where modules must be signed this is not needed."""
     if store.trust or store.stamp_key:
         return
     user = os.geteuid()

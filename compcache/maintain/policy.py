@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from fnmatch import translate
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.formats.makers import Versions
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.makers import Maker
 
-__all__ = ["Entry", "Plan", "PrunePolicy", "Removal", "plan_prune"]
+__all__ = ["Entry", "Outside", "Plan", "PrunePolicy", "Removal", "matcher", "plan_prune", "since"]
 
 
 _DURATIONS = ("unused_for", "older_than", "stale", "grace", "quarantine_for")
@@ -53,7 +54,7 @@ class PrunePolicy:
         min_llvm: remove code compiled by an LLVM older than this version (text like ``"22"`` or ``"21.1"``). None, because an
             older LLVM's code is as correct as a newer one's.
         made_by: remove what these versions of a maker have made: text like ``"numba<0.66.1"`` or ``"lld>=17,<18"``, or several. Makers
-            are compcache, llvmlite, llvm, the linker (ld, lld, mold, gold) and what front ends name, like numba. Empty: nobody.
+            are compcache, llvmlite, llvm, the linker (ld, lld, mold, gold) and what front ends name, like numba. Empty: no condition.
         match: remove only modules all of whose functions match one of these patterns; without other criteria, all of these.
             Empty: any module.
         keep: functions that match one of these patterns stay, with their dependencies, like pinned ones.
@@ -97,12 +98,18 @@ class PrunePolicy:
             object.__setattr__(self, field.name, value)
 
     def allows(self, size: int) -> bool:
-        """Whether modules of so many bytes in all are within `max_bytes`.
+        """Whether modules of this total size are within `max_bytes`.
 
         Args:
             size: in bytes.
         """
         return not isinstance(self.max_bytes, int) or size <= self.max_bytes
+
+    @property
+    def matches_alone(self) -> bool:
+        """Whether all modules that `match` are removed."""
+        conditions = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale, self.min_llvm)
+        return bool(self.match) and not self.duplicates and not self.made_by and all(c is None for c in conditions)
 
     @property
     def removes_modules(self) -> bool:
@@ -158,42 +165,64 @@ class Removal(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Entries to remove, dependents before dependencies; and those that stay only because a kept one needs them."""
+    """Entries to remove, dependents before dependencies; and those that stay only because a kept one needs them.
+
+    `exceeded` says which limit is exceeded still: size, count or, empty, none.
+    """
 
     removed: tuple[Removal, ...]
     needed: tuple[Entry, ...]
+    exceeded: str = ""
 
 
-def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float) -> Plan:
+class Outside(NamedTuple):
+    """What a plan for a part of the modules has to know of the others.
+
+    The part has all that import what it realizes, or realize it as well. `size` is that of the others in bytes, `modules` their number.
+    Limits remove what was used before the `horizon`: others may have been used after it only. A generation that is `fresh` is not stale.
+    """
+
+    size: int = 0
+    modules: int = 0
+    horizon: float = inf
+    fresh: object = None
+
+
+_NOTHING = Outside()
+
+
+def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outside: Outside = _NOTHING) -> Plan:
     """Decide what a prune removes.
 
     Args:
-        entries: all modules of the cache.
+        entries: the modules of the cache.
         policy: what to remove.
         now: the time that ages count from; later times count as now.
+        outside: what there is beside these.
     """
     faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # nobody uses them
     faulty += _derived_of(entries, {entry.module_id for entry in faulty})
     if faulty:
         gone = {entry.module_id for entry in faulty}
         sound = [entry for entry in entries if entry.module_id not in gone]
-        removed, needed_by = plan_prune(sound, policy, now)
-        return Plan((*[Removal(entry, "fault") for entry in faulty], *removed), needed_by)
+        plan = plan_prune(sound, policy, now, outside)
+        return plan._replace(removed=(*[Removal(entry, "fault") for entry in faulty], *plan.removed))
     if not policy.removes_modules:
         return Plan((), ())
     population = _Population(entries, now)
     protected = population.protect(policy)
     may_go = _eligible(entries, policy, protected)
-    reasons = _by_criteria(population, policy, now, may_go)
+    reasons = _by_criteria(population, policy, now, may_go, outside.fresh)
     needed = population.rescue(reasons)
     if policy.duplicates:
         _add_duplicates(population, may_go, reasons)
-    _keep_limits(population, policy, may_go, reasons)
+    exceeded = _keep_limits(population, policy, may_go, reasons, outside)
     _add_derived(entries, reasons)
     order = sorted(reasons, key=population.rank.__getitem__)
     return Plan(
         tuple([Removal(entries[number], reasons[number]) for number in order]),
         tuple([entries[number] for number in sorted(needed) if number not in reasons]),
+        exceeded,
     )
 
 
@@ -281,7 +310,7 @@ class _Population:
 
     def protect(self, policy: PrunePolicy) -> set[int]:
         """The entries that are pinned or match `keep`, and their dependencies."""
-        keep = _matcher(policy.keep)
+        keep = matcher(policy.keep)
         roots = [n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))]
         seen = set(roots)
         needs = self._needs(()) if roots else []
@@ -341,7 +370,8 @@ class _Population:
         return False
 
 
-def _matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
+def matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
+    """The predicate for names that one of these shell patterns matches; it is false for all where there are none."""
     texts = [translate(pattern) for pattern in patterns]
     return re.compile("|".join(texts)).match if texts else lambda _: None
 
@@ -351,22 +381,20 @@ def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]
     free = [number for number in range(len(entries)) if number not in protected]
     if not policy.match:
         return free
-    matches = _matcher(policy.match)
+    matches = matcher(policy.match)
     return [n for n in free if entries[n].functions and all(matches(name) for name in entries[n].functions)]
 
 
-def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_go: list[int]) -> dict[int, str]:
+def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_go: list[int], fresh: object) -> dict[int, str]:
     """The entries that a criterion other than the limits removes, with the reason."""
     entries, reasons = population.entries, dict[int, str]()
-    stale = _stale_generations(population, policy, now)
-    conditions = (policy.max_bytes, policy.max_modules, policy.unused_for, policy.older_than, policy.stale, policy.min_llvm)
+    stale = _stale_generations(population, policy, now, fresh)
     oldest = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
     selected = [Versions.parse(versions) for versions in policy.made_by]
-    match_alone = bool(policy.match) and not policy.duplicates and not selected and all(c is None for c in conditions)
-    unused_since = _since(policy.unused_for, now)
-    created_before = _since(policy.older_than, now)
+    unused_since = since(policy.unused_for, now)
+    created_before = since(policy.older_than, now)
     for number in may_go:
-        if match_alone:
+        if policy.matches_alone:
             reasons[number] = "matched"
         elif selected and any(versions.includes(maker) for versions in selected for maker in entries[number].makers):
             reasons[number] = "made_by"
@@ -381,19 +409,19 @@ def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_g
     return reasons
 
 
-def _since(age: object, now: float) -> float:
+def since(age: object, now: float) -> float:
     """The time before which an entry is too old; minus infinity without an age. The policy converted durations to seconds."""
     return now - age if isinstance(age, (int, float)) else float("-inf")
 
 
-def _stale_generations(population: _Population, policy: PrunePolicy, now: float) -> set[object]:
+def _stale_generations(population: _Population, policy: PrunePolicy, now: float, fresh: object) -> set[object]:
     if policy.stale is None:
         return set()
     newest: dict[object, float] = {}
     for entry, used in zip(population.entries, population.used, strict=True):
         newest[entry.generation] = max(used, newest.get(entry.generation, used))
-    since = _since(policy.stale, now)
-    return {generation for generation, used in newest.items() if used < since}
+    oldest = since(policy.stale, now)
+    return {generation for generation, used in newest.items() if used < oldest and generation is not fresh}
 
 
 def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[int, str]) -> None:
@@ -426,12 +454,12 @@ def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
     reasons |= {number: "derived" for number in lost if number not in reasons}
 
 
-def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str]) -> None:
-    """Remove the least recently used entries until the limits are met or no more may be removed."""
+def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str], outside: Outside) -> str:
+    """Remove the least recently used entries until the limits are met or no more may be removed; return a limit still exceeded."""
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])
-    size = sum(entry.size for number, entry in enumerate(entries) if alive[number])
-    count = sum(alive) - sum(entry.is_pack for number, entry in enumerate(entries) if alive[number])
+    size = outside.size + sum(entry.size for number, entry in enumerate(entries) if alive[number])
+    count = outside.modules + sum(alive) - sum(entry.is_pack for number, entry in enumerate(entries) if alive[number])
 
     def excess() -> str:
         if not policy.allows(size):
@@ -439,14 +467,14 @@ def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int]
         return "count" if policy.max_modules is not None and count > policy.max_modules else ""
 
     if not excess():
-        return
+        return ""
     if reasons:
         population.account(reasons)
     allowed = set(may_go)
     for number in sorted((n for n in may_go if alive[n]), key=lambda n: (not entries[n].parts, population.rank[n])):
         reason = excess()
-        if not reason:
-            return
+        if not reason or (population.used[number] >= outside.horizon and not entries[number].parts):
+            break
         if not alive[number] or (reason == "count" and entries[number].is_pack):
             continue
         group = population.dependents(number, alive)
@@ -457,3 +485,4 @@ def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int]
             alive[member] = 0
             size -= entries[member].size
             count -= not entries[member].is_pack
+    return excess()

@@ -13,49 +13,38 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
 from compcache.hit.closures.remember import remove_closures
+from compcache.maintain.candidates import Census, Chooser
 from compcache.maintain.pins import pinned
-from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
+from compcache.maintain.policy import Entry, Plan, PrunePolicy, Removal
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
-from compcache.maintain.unindexed import find_unindexed, index_modules
-from compcache.publish.index_merge import (
-    entries_of_modules,
-    function_entries,
-    keep_newest,
-    readable,
-    replace_segments,
-    segment_level,
-    unrepeated,
-)  # fmt: skip
+from compcache.maintain.unindexed import Unindexed, index_modules
+from compcache.publish.index_merge import merge_all, readable
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_rows import read_row
-from compcache.publish.packs import clean_packs, stored_packs
+from compcache.publish.packs import clean_packs
 from compcache.publish.removal import remove_file
 from compcache.store import QUARANTINE, STATISTICS
-from compcache.usage.ledger import fold, last_uses_since, read_ledger, settle
-from compcache.usage.module_files import list_modules
-from compcache.usage.snapshot import load_rows
+from compcache.usage.ledger import Uses, fold, last_uses_since
+from compcache.usage.module_files import statuses_by_directory
+from compcache.usage.snapshot import Present, Slices, seconds_of
 from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator
 
-    from compcache.formats.makers import Maker
-    from compcache.maintain.policy import Plan
-    from compcache.maintain.unindexed import Unindexed
-    from compcache.publish.module_rows import Platform, Row
     from compcache.store import Store
-    from compcache.usage.ledger import Ledger
-    from compcache.usage.module_files import FileStatus, Progress
+    from compcache.usage.module_files import Progress
 
 __all__ = ["PruneProposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
 
 _INDEX_LOCK_SECONDS = 2.0
+#: The clocks of hosts and file systems differ by so many seconds.
+_CLOCKS = 5.0
 
 
 def _require_policy(policy: object) -> None:
@@ -92,15 +81,18 @@ def prune(
 
 
 class PruneProposal(NamedTuple):
-    """A planned prune, which has changed nothing yet; `report` is that of a dry run."""
+    """A planned prune, which has changed nothing yet; `report` is that of a dry run.
+
+    `made` is the time when it was begun, `young` are modules that were added, or changed, shortly before.
+    """
 
     policy: PrunePolicy
-    present: Mapping[bytes, FileStatus]
     plan: Plan
-    packs: Collection[bytes]
     unindexed: Unindexed
-    ledger: Ledger | None
+    uses: Uses
     report: PruneReport
+    made: float
+    young: Collection[bytes]
 
 
 def propose(
@@ -114,22 +106,34 @@ def propose(
 ) -> PruneProposal:
     """Plan a prune; see `prune`."""
     _require_policy(policy)
-    started = time.perf_counter()
-    now = time.time() if now is None else now
-    present = list_modules(store, progress)
-    packs = present.keys() & stored_packs(store)
-    entries, ledger = _read_entries(store, policy, present, packs, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics)
-    plan = plan_prune(entries, policy, now)
+    started, made = time.perf_counter(), time.time()
+    now = made if now is None else now
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
-    unindexed = find_unindexed(store, present, now - policy.grace)
-    leftovers = (*find_leftovers(store, policy, now, ledger), *_damaged(store, unindexed, present))
+    young = frozenset(_added_since(store, made - _CLOCKS))
+    census, unindexed = Census(), Unindexed(store, now - policy.grace)
+    slices = Slices(store, progress)
+    for each in slices:
+        census.add(each)
+        unindexed.add(each)
+    reads = bool(known_faults.FAULTS) or (policy.removes_modules and not (_limits_only(policy) and not _exceeded(policy, census)))
+    uses = _uses(store, slices, now, folds=fold_statistics and reads)
+    chooser = Chooser(store, uses, policy, now, census, spare, progress)
+    plan = chooser.choose() if reads else Plan((), ())
+    leftovers = (*find_leftovers(store, policy, now, uses.torn), *_damaged(store, unindexed))
     gone = {removal.entry.module_id for removal in plan.removed}
-    report = _report(present, packs, policy, plan, leftovers, dry_run=True)
-    unknown, makers = _unknown_makers(policy, entries)
-    indexed = tuple([module_id.hex() for module_id in unindexed.sound if module_id not in gone])
+    report = _report(census.modules, census.size, policy, plan, leftovers, dry_run=True)
+    unknown, makers = _unknown_makers(policy, chooser.makers)
+    indexed = tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in gone])
     seconds = time.perf_counter() - started
     report = dataclasses.replace(report, indexed=indexed, seconds=seconds, unknown_makers=unknown, known_makers=makers)
-    return PruneProposal(policy, present, plan, packs, unindexed, ledger, report)
+    return PruneProposal(policy, plan, unindexed, uses, report, made, young)
+
+
+def _uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
+    """The statistics, which are folded first where they are to be read."""
+    if not folds:
+        return Uses(store, verify=True)
+    return fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))[0]
 
 
 def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
@@ -140,51 +144,41 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     """
     started = time.perf_counter()
     store.require_writable()
-    present = proposal.present
-    removed = _remove(store, proposal.plan, present, proposal.ledger)
-    leftovers = clear_leftovers(store, proposal.report.leftovers)
+    planned = proposal.report
+    removed = _remove(store, proposal)
+    leftovers = clear_leftovers(store, planned.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
     try:
         indexed = index_modules(store, [m for m in proposal.unindexed.sound if m not in gone])
     except OSError as error:  # then they stay unindexed
         reraise_interrupt(error)
-    report = _report(present, proposal.packs, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False)
-    seconds = proposal.report.seconds + time.perf_counter() - started
-    planned = proposal.report
+    plan = proposal.plan._replace(removed=removed)
+    report = _report(planned.modules_before, planned.size_before, proposal.policy, plan, leftovers, dry_run=False)
     return dataclasses.replace(
         report,
         indexed=tuple([module_id.hex() for module_id in indexed]),
-        seconds=seconds,
+        seconds=planned.seconds + time.perf_counter() - started,
         unknown_makers=planned.unknown_makers,
         known_makers=planned.known_makers,
     )
 
 
-def _unknown_makers(policy: PrunePolicy, entries: Iterable[Entry]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names in the policy that no module has among its makers; if there are any, the makers that modules have."""
-    known = {maker.name for entry in entries for maker in entry.makers} if policy.made_by else set()
     unknown = dict.fromkeys(name for name in (Versions.parse(versions).name for versions in policy.made_by) if name not in known)
     return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
 
-def _report(
-    present: Mapping[bytes, FileStatus],
-    packs: Collection[bytes],
-    policy: PrunePolicy,
-    plan: Plan,
-    leftovers: tuple[PrunedFile, ...],
-    *,
-    dry_run: bool,
-) -> PruneReport:
+def _report(modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers: tuple[PrunedFile, ...], *, dry_run: bool) -> PruneReport:
     report = PruneReport(
         dry_run=dry_run,
         removed=tuple([_describe(removal) for removal in plan.removed if not removal.entry.is_pack]),
         removed_packs=tuple([_describe(removal) for removal in plan.removed if removal.entry.is_pack]),
         leftovers=leftovers,
         needed=tuple([entry.module_id.hex() for entry in plan.needed]),
-        modules_before=len(present) - len(packs),
-        size_before=sum(status.size for status in present.values()),
+        modules_before=modules,
+        size_before=size,
         within_limits=True,
         seconds=0.0,
     )
@@ -193,9 +187,9 @@ def _report(
     return dataclasses.replace(report, within_limits=fits)
 
 
-def _damaged(store: Store, unindexed: Unindexed, present: Mapping[bytes, FileStatus]) -> Iterator[PrunedFile]:
-    for module_id in unindexed.damaged:
-        yield PrunedFile(store.module_path(module_id), present[module_id].size, "damaged module that is not indexed")
+def _damaged(store: Store, unindexed: Unindexed) -> Iterator[PrunedFile]:
+    for module_id, size in sorted(unindexed.damaged.items()):
+        yield PrunedFile(store.module_path(module_id), size, "damaged module that is not indexed")
 
 
 def _describe(removal: Removal) -> PrunedModule:
@@ -207,107 +201,24 @@ def _describe(removal: Removal) -> PrunedModule:
 _describe_fields: Callable[[tuple[Any, ...]], PrunedModule] = partial(tuple.__new__, PrunedModule)
 
 
-def _read_entries(
-    store: Store,
-    policy: PrunePolicy,
-    present: Mapping[bytes, FileStatus],
-    packs: Collection[bytes],
-    *,
-    spare: Container[bytes],
-    now: float,
-    progress: Progress | None,
-    fold_statistics: bool,
-) -> tuple[list[Entry], Ledger | None]:
-    """All modules as the policy sees them, and the statistics; an empty list if it has nothing to remove."""
-    if not known_faults.FAULTS and (not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present, len(packs)))):
-        return [], None
-    rows: dict[bytes, Row] = {}
-
-    def read_rows(_: Ledger) -> None:
-        rows.update(load_rows(store, present, progress))
-
-    def seconds_of(module_id: bytes) -> float:
-        return rows[module_id].seconds if module_id in rows else 0.0
-
-    if fold_statistics:
-        ledger = fold(store, seconds_of, now=now, present=present, prepare=read_rows)
-    else:
-        ledger = read_ledger(store)
-        read_rows(ledger)
-        ledger = settle(ledger, seconds_of, now)
-    return list(_entries(present, rows, ledger, frozenset(pinned(store)), spare)), ledger
-
-
 def _limits_only(policy: PrunePolicy) -> bool:
     criteria = (policy.unused_for, policy.older_than, policy.stale, policy.min_llvm)
     return not policy.duplicates and not policy.match and not policy.made_by and all(c is None for c in criteria)
 
 
-def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus], packs: int) -> bool:
+def _exceeded(policy: PrunePolicy, census: Census) -> bool:
     """Whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
-    if policy.max_modules is not None and len(present) - packs > policy.max_modules:
-        return True
-    return not policy.allows(sum(s.size for s in present.values()))
+    return (policy.max_modules is not None and census.modules > policy.max_modules) or not policy.allows(census.size)
 
 
-def _entries(
-    present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], ledger: Ledger, pins: frozenset[str], spare: Container[bytes]
-) -> Iterator[Entry]:
-    """The entries of all modules: unreadable ones have no functions and no imports."""
-    used = _with_parts(ledger.last_uses(), rows)
-    # Numbers for platforms: the policy compares them a hundred thousand times, and platforms are long.
-    targets: dict[tuple[object, ...], int] = {}
-    generations: dict[Platform, tuple[int, int]] = {}
-    numbers: dict[int, tuple[int, int, tuple[Maker, ...], str]] = {}  # the same, and the makers, by identity: rows share their platforms
-    pinned_modules = {key for key, row in rows.items() if key in spare or (pins and not pins.isdisjoint(row.names))}
-    for module_id, (size, created) in present.items():
-        last = used.get(module_id, 0.0)
-        row = rows.get(module_id)
-        if row is not None and row.is_pack:
-            # As young, as recently used and as firmly held as what its entries belong to. It goes alone: they are made again.
-            belongs_to = {key for entry in row.entries for key in entry[3]}
-            last = max([last, *[used.get(key, 0.0) for key in belongs_to]])
-            newest = max([present[key].modified for key in belongs_to if key in present], default=created)
-            held = module_id in spare or not pinned_modules.isdisjoint(belongs_to)
-            yield Entry(module_id, size, newest, last, (), (), module_id, module_id, held, is_pack=True)
-            continue
-        if row is None:
-            yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in spare)
-            continue
-        _, platform, _, names, _, imports, *_ = row
-        known = numbers.get(id(platform))
-        if known is None:
-            target = targets.setdefault((platform.abi, platform.triple, platform.features), len(targets))
-            makers = platform.made_by()
-            same = generations.setdefault(platform._replace(makers=""), (target, len(generations)))
-            known = numbers[id(platform)] = (*same, makers, known_faults.fault_of(makers))
-        is_pinned = module_id in pinned_modules
-        parts = row.parts if row.entries else ()
-        if parts:
-            names, imports, is_pinned = (), (), module_id in spare
-        yield _new((module_id, size, created, last, names, imports, *known[:2], is_pinned, platform.llvm_version, False, *known[2:], parts))
-
-
-def _with_parts(used: Mapping[bytes, float], rows: Mapping[bytes, Row]) -> dict[bytes, float]:
-    """The last uses of modules, where using a linked closure is to use what it is derived of."""
-    found = dict(used)
-    for module_id, row in rows.items():
-        last = used.get(module_id, 0.0)
-        for part in row.parts if last and row.entries else ():
-            found[part] = max(last, found.get(part, 0.0))
-    return found
-
-
-_new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
-
-
-def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus], ledger: Ledger | None) -> tuple[Removal, ...]:
+def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
     """Remove the planned modules, except those that `_spared` names; return those removed."""
     from compcache.usage.size_estimate import remember_size
 
+    plan = proposal.plan
     if not plan.removed:
         return ()
-    spared = _spared(store, plan, present, ledger)
+    spared = _spared(store, proposal)
     removed = []
     for removal in plan.removed:
         if removal.entry.module_id in spared:
@@ -319,28 +230,28 @@ def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus], ledge
             path = store.module_path(removal.entry.module_id)
             raise StorageError(f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno) from error
         removed.append(removal)
-    gone = {removal.entry.module_id for removal in removed}
-    rewrite_index(store, {module_id for module_id in present if module_id not in gone}, gone)
+    rewrite_index(store, {removal.entry.module_id for removal in removed})
     freed = sum(removal.entry.size for removal in removed)
     store.stats.count("evicted_modules", sum(not removal.entry.is_pack for removal in removed))
     store.stats.count("evicted_bytes", freed)
-    remember_size(store, sum(status.size for status in present.values()) - freed)
+    remember_size(store, proposal.report.size_before - freed)
     return tuple(removed)
 
 
-def _spared(store: Store, plan: Plan, present: Mapping[bytes, object], ledger: Ledger | None) -> set[bytes]:
+def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
     """The modules of the plan that were pinned or used since it was made, or that modules added since import.
 
     Their own imports are spared, too.
     """
+    plan = proposal.plan
     providers: dict[str, list[Entry]] = {}
     for removal in plan.removed:
         for name in removal.entry.functions:
             providers.setdefault(name, []).append(removal.entry)
-    newcomers = [module_id for module_id in store.module_ids() if module_id not in present]
+    newcomers = [module_id for module_id in _added_since(store, proposal.made - _CLOCKS) if module_id not in proposal.young]
     wanted = [name for row in map(partial(read_row, store), newcomers) if row is not None for name in row.imports]
     wanted += [name for name in pinned(store) if name in providers]
-    used = last_uses_since(store, ledger) if ledger is not None else {}
+    used = last_uses_since(store, proposal.uses)
     spared: set[bytes] = set()
     for entry in [r.entry for r in plan.removed if used.get(r.entry.module_id, 0.0) > r.entry.used]:
         spared.add(entry.module_id)
@@ -355,52 +266,27 @@ def _spared(store: Store, plan: Plan, present: Mapping[bytes, object], ledger: L
     return spared
 
 
-class _Absent:
-    """The modules that are not there."""
-
-    def __init__(self, is_there: Callable[[bytes], bool]) -> None:
-        self._is_there = is_there
-
-    def __contains__(self, module_id: object) -> bool:
-        return not (isinstance(module_id, bytes) and self._is_there(module_id))
+def _added_since(store: Store, when: float) -> Iterator[bytes]:
+    """The modules whose files, and directories, have changed since."""
+    for found in statuses_by_directory(store, since=when):
+        yield from [module_id for module_id, status in found.items() if status.st_ctime >= when]
 
 
-def rewrite_index(store: Store, present: Container[bytes], gone: Collection[bytes]) -> None:
-    """Publish the index without the entries of modules that are gone or never existed; what belongs to these in packs goes, too.
+def rewrite_index(store: Store, gone: Collection[bytes]) -> None:
+    """Publish the index without the entries of modules that are gone; what belongs to these in packs goes, too.
 
-    Modules that were added meanwhile, in neither set, are looked up on disk. This is only an optimization: a failure
-    to write is not an error.
+    Others whose files do not exist are left out as well. This is only an optimization: a failure to write is not an error.
     """
     remove_closures(store, gone)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
         segments = readable(store.index)
         try:
-            gone = {*gone, *clean_packs(store, segments, gone)}
-            segments = readable(store.index)
+            left_out = {*gone, *clean_packs(store, segments, gone)}
         except (CompcacheError, OSError) as problem:  # what is half dead takes space
             reraise_interrupt(problem)
-        functions: set[bytes] = set()
-        modules: dict[bytes, bytes] = {}
-        known: dict[bytes, bool] = {}
-
-        def is_there(module_id: bytes) -> bool:
-            there = known.get(module_id)
-            if there is None:
-                there = module_id not in gone and (module_id in present or store.exists(module_id))
-                known[module_id] = there
-            return there
-
+            left_out = set(gone)
         try:
-            requirements: set[str] = set()
-            for segment in segments:
-                requirements.update(segment.requirements.values())
-                for data in entries_of_modules(store.index, segment):
-                    if is_there(data[:DIGEST_SIZE]):
-                        keep_newest(modules, data)
-                functions.update([e for e in function_entries(segment) if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])])
-            level = segment_level(len(modules))
-            kept = [modules[key] for key in sorted(modules)]
-            replace_segments(store.index, unrepeated(functions), kept, requirements, level, segments, store=store, gone=_Absent(is_there))
+            merge_all(store, left_out, Present(Slices(store)))
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return  # the next look-up rebuilds an unreadable index; stale entries are harmless
@@ -409,8 +295,8 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Collection[byte
 # ---------------------------------------------------------------------- leftovers
 
 
-def find_leftovers(store: Store, policy: PrunePolicy, now: float, ledger: Ledger | None = None) -> tuple[PrunedFile, ...]:
-    """Temporary and quarantined files past their age limit, unpacked bundles that nobody uses, and, with `stale`, directories of other
+def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:
+    """Temporary and quarantined files past their age limit, unused unpacked bundles, and, with `stale`, directories of other
     formats.
     """
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
@@ -419,7 +305,6 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, ledger: Ledger
         *_older(store, store.temporary, now - policy.grace, "temporary file"),
         *_older(store, store.directory(QUARANTINE), now - policy.quarantine_for, "in quarantine"),
     ]
-    torn = (ledger or read_ledger(store)).torn
     found += _older(store, store.directory(STATISTICS), now - policy.grace, "damaged statistics", torn)
     for directory in unused_bundles(store, now):
         found += [PrunedFile(path, size, "an unpacked bundle that is not used") for path, size, _ in files_below(store, directory)]

@@ -108,14 +108,14 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     """
     removed: list[bytes] = []
     try:
-        removed.extend(module_id for module_id in [*_derived_of(store, module_ids), *module_ids] if remove_file(store, module_id))
+        removed.extend(module_id for module_id in [*module_ids, *_derived_of(store, module_ids)] if remove_file(store, module_id))
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot remove a module of {store.root}: {error.strerror or error}"
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
     finally:
         if removed and _is_short(store):
-            rewrite_index(store, (), frozenset(removed))
+            rewrite_index(store, frozenset(removed))
         elif removed:
             remove_closures(store, frozenset(removed))
     return removed

@@ -59,7 +59,7 @@ class PruneReport(Shown):
         within_limits: False where pins and `keep` leave more than the limits of the policy allow.
         seconds: how long it took.
         indexed: ids of modules that an interrupted addition had left without an index entry, and that have one now.
-        removed_packs: files of entries of data, which are no modules.
+        removed_packs: files of entries of data.
         unknown_makers: names in the policy's `made_by` that no module has among its makers.
         known_makers: where there are such names, those that modules have.
     """

@@ -91,6 +91,6 @@ def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int) -> in
 
 
 def _measure(store: Store) -> int:
-    from compcache.usage.module_files import list_modules
+    from compcache.usage.module_files import modules_by_directory
 
-    return sum(status.size for status in list_modules(store).values())
+    return sum(status.size for _, found in modules_by_directory(store) for status in found.values())

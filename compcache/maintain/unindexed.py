@@ -6,7 +6,7 @@ power failure can leave on a disk that does not sync, only takes space.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, UnknownVersionError
@@ -17,47 +17,82 @@ from compcache.publish import index_merge
 from compcache.publish.module_reader import ModuleSections
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from compcache.store import Store
-    from compcache.usage.module_files import FileStatus
+    from compcache.usage.snapshot import Slice
 
-__all__ = ["Unindexed", "find_unindexed", "index_modules"]
+__all__ = ["Unindexed", "index_modules"]
 
-
-class Unindexed(NamedTuple):
-    """Modules that no index segment names: those whose content matches their module_id, and those damaged."""
-
-    sound: tuple[bytes, ...] = ()
-    damaged: tuple[bytes, ...] = ()
+#: For so many entries of the index what they name is held at a time.
+_ENTRIES = 1 << 21
 
 
-def find_unindexed(store: Store, present: Mapping[bytes, FileStatus], before: float) -> Unindexed:
-    """The unindexed modules among those that are present and have not been modified since `before`.
+class Unindexed:
+    """Modules that no index segment names and that nobody has modified since `before`, as far as slices were added.
 
-    Modules that another version of compcache wrote, or that this cache's key did not sign, are left out.
+    `sound` are those whose content matches their module_id, `damaged` the others, with their sizes. Modules that another version of
+    compcache wrote, or that this cache's key did not sign, are left out.
     """
-    try:
-        named = {
-            entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
-            for segment in index_merge.readable(store.index)
-            for entry in all_entries(segment.functions)
-        }
-    except (FormatError, OSError) as failure:
-        reraise_interrupt(failure)
-        return Unindexed()  # the next look-up rebuilds the index
-    sound, damaged = [], []
-    for module_id in present.keys() - named:
-        if present[module_id].modified < before:
+
+    def __init__(self, store: Store, before: float) -> None:
+        self._store = store
+        self._before = before
+        self._named = _Named(store)
+        self.sound: set[bytes] = set()
+        self.damaged: dict[bytes, int] = {}
+
+    def add(self, each: Slice) -> None:
+        """Look at the modules of a slice, which come in order."""
+        named = self._named.of(each.first)
+        for module_id in sorted(each.present.keys() - named) if named is not None else ():
+            if each.present[module_id].modified < self._before:
+                try:
+                    if _holds_functions(self._store, module_id):
+                        self.sound.add(module_id)
+                except (UnknownVersionError, OSError) as error:
+                    reraise_interrupt(error)
+                    continue
+                except FormatError:
+                    self.damaged[module_id] = each.present[module_id].size
+
+
+class _Named:
+    """The modules that function entries name, some directories at a time: entries are in another order."""
+
+    def __init__(self, store: Store) -> None:
+        self._known: dict[int, bytearray] = {}
+        self._is_readable = True
+        try:
+            self._segments = index_merge.readable(store.index)
+            count = sum(segment.functions.count for segment in self._segments)
+        except (FormatError, OSError) as failure:
+            reraise_interrupt(failure)
+            self._is_readable = False  # the next look-up rebuilds the index
+            return
+        self._step = max((1 << 8) * _ENTRIES // max(count, 1), 1)
+
+    def of(self, first: int) -> set[bytes] | None:
+        """Those whose ids begin with this byte; None where the index cannot be read."""
+        if not self._is_readable:
+            return None
+        if first not in self._known:
+            self._known = {number: bytearray() for number in range(first, min(first + self._step, 1 << 8))}
             try:
-                if _holds_functions(store, module_id):
-                    sound.append(module_id)
-            except (UnknownVersionError, OSError) as error:
-                reraise_interrupt(error)
-                continue
-            except FormatError:
-                damaged.append(module_id)
-    return Unindexed(tuple(sorted(sound)), tuple(sorted(damaged)))
+                self._read()
+            except (FormatError, OSError) as failure:
+                reraise_interrupt(failure)
+                self._is_readable = False
+                return None
+        found = bytes(self._known[first])
+        return {found[at : at + DIGEST_SIZE] for at in range(0, len(found), DIGEST_SIZE)}
+
+    def _read(self) -> None:
+        known = self._known
+        for segment in self._segments:
+            for entry in all_entries(segment.functions):
+                if entry[KEY_SIZE] in known:
+                    known[entry[KEY_SIZE]] += entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
 
 
 def _holds_functions(store: Store, module_id: bytes) -> bool:

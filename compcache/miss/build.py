@@ -54,7 +54,7 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
 
 
 def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
-    """Compile a module and publish it; the module_ids of all its targets, that of the one for this host first.
+    """Compile a module and publish it; return the module_ids of all its targets, that of the one for this host first.
 
     One that is there `for_others` needs nothing that can be called.
     """

@@ -1,4 +1,4 @@
-"""Which threads of this process build what, and whether they work: nobody waits for a thread that may be waiting for him.
+"""Which threads of this process build what, and whether they work: no thread waits for one that may be waiting for it.
 
 A builder may need a lock that somebody has who asks for what it builds: of an import, or one of the user's. Where that can be
 seen, because it waits for an import that the asker is in the middle of, the asker builds it himself at once. Where it cannot be
@@ -29,7 +29,7 @@ IDLE_SECONDS = 2.0
 #: How often it is looked at, and less than which share of a processor is none: a wait that looks around now and then uses some.
 _PAUSE_SECONDS = 0.1
 _IDLE_SHARE = 0.01
-#: Where a thread is that waits for LLVM's, by module and function: what that does needs nobody else.
+#: The functions in which a thread waits for LLVM's thread, which needs no other one.
 _WAITS_FOR_LLVM = ("compcache.images.llvm_thread", "_await_news")
 
 _lock = threading.Lock()
@@ -37,7 +37,7 @@ _builders: dict[tuple[str, str], list[Builder]] = {}
 
 
 def _forget_threads() -> None:
-    """In a forked child only one thread is left: what the others were building nobody builds any more."""
+    """In a forked child only one thread is left: the builds of the others are over."""
     mine = threading.get_ident()
     for key, builders in list(_builders.items()):
         _builders[key] = [builder for builder in builders if builder.thread == mine]

@@ -156,7 +156,7 @@ def add_missing(
 
 
 def find_fetched(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
-    """Load a function after asking the remote store for it, as long as a compile waits; None where it does not come.
+    """Load a function after asking the remote store for it, as long as a compile waits; return None where it does not come.
 
     `error` is how the look-up in the cache failed; `accept` is that of `Loader.load`.
     """
@@ -171,7 +171,7 @@ def find_fetched(session: Session, func_name: str, error: CompcacheError, accept
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Ask the remote store for something, and wait as long as a compile waits; whether it is there now."""
+    """Ask the remote store for something, and wait as long as a compile waits; return whether it is there now."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
@@ -223,7 +223,7 @@ def _build_exporting(
 def _build_exporting(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
 ) -> BuiltModule | None:
-    """Compile a source that must export these functions; None if they came from the remote store.
+    """Compile a source that must export these functions; return None if they came from the remote store.
 
     The store's answer does not interrupt `build`: it is looked at again before code is generated.
 
@@ -266,21 +266,26 @@ def _build_and_load(
             return session.loader.load(func_name)
         except CompcacheError:
             built = _build_exporting(session, (func_name,), build)  # the remote module cannot be used here
-    _store(session, func_name, built)
     try:
-        return _load_built(session, func_name, built)
+        try:
+            return _load_built(session, func_name, _store(session, func_name, built))
+        except UndefinedSymbolError:  # of another host or process that removed it since `build` asked for it, which it does again
+            built = _build_exporting(session, (func_name,), build)
+            return _load_built(session, func_name, _store(session, func_name, built))
     except CompcacheError as error:
         error.__context__ = miss
         raise
 
 
-def _store(session: Session, func_name: str, built: BuiltModule) -> None:
+def _store(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
+    """Publish a module, or keep it in memory; return it."""
     try:
         publish_built(session, [built])
     except StorageError as error:
         if not session.store.readonly:
             warn_not_stored(func_name, error)
         _keep(session, built)
+    return built
 
 
 def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCallTarget:

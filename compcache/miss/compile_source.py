@@ -23,7 +23,7 @@ __all__ = ["compile_source"]
 
 
 def compile_source(session: Session, sealed: SealedSource, names: dict[str, str] | None) -> dict[str, str]:
-    """Store the functions of a source that are not stored yet, or keep them in memory; the names of all by their plain names.
+    """Store the functions of a source that are not stored yet, or keep them in memory; return the names of all by their plain names.
 
     Args:
         session: where they are looked for and stored.
@@ -58,7 +58,7 @@ def _missing(session: Session, units: tuple[tuple[str, ...], ...]) -> tuple[str,
 
 
 def _store_names(session: Session, entry: str, names: dict[str, str]) -> None:
-    """Keep the names of a source whose functions are all in other files. They belong to these."""
+    """Keep the names of a source all of whose functions are in other files."""
     store = session.store
     found = [next(store.find(name), None) for name in names.values()]
     modules = dict.fromkeys([candidate[0] for candidate in found if candidate is not None])

@@ -2,7 +2,7 @@
 
 A pack is a file, an inode and a line of the index, so one is written for as many entries as there are: with the next modules that are
 added, when the cache is closed, when the process exits, after a thousand entries, or with the first entry that comes a second after
-the oldest that waits. A process that is killed meanwhile loses what waits: who wanted it misses it, and makes it again.
+the oldest that waits. A process that is killed meanwhile loses what waits; it is a miss then, and made again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PendingEntries:
         _all.add(self)
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
-        """Take an entry, in place of the one of this kind and name; its id, a digest of what it says.
+        """Take an entry, in place of the one of this kind and name; return its id, a digest of what it says.
 
         Raises:
             StorageError: those that wait had to be written before, and could not be; this one was not taken.

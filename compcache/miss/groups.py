@@ -122,7 +122,7 @@ class _Group:
                 )
             if source.entries or source.part_of:
                 raise CompileError(
-                    "members of a group have no entries= and no part_of=: leave these out, or add the source without a group"
+                    "members of a group cannot have entries= or part_of=: leave these out, or add the source without a group"
                 )
             source = frozen(source)
             requests = requests_of(source, self._store.host(), "")
@@ -179,7 +179,7 @@ class _Group:
                 sources = self._without_users(sources, error)
 
     def _compile(self, source: _Source) -> bool:
-        """Have the optimized code of a source for each target; whether it is right."""
+        """Have the optimized code of a source for each target; return whether it is right."""
         try:
             for request in source.requests:
                 self._member(source, request)
@@ -219,7 +219,7 @@ class _Group:
         return left
 
     def _lacks(self, used: dict[str, bool]) -> UndefinedSymbolError:
-        """Why a source that uses these symbols, some of which are functions, is no member."""
+        """Why a source that uses these symbols cannot be a member, some of them being functions."""
         if not self._failures:
             return undefined_symbols(sorted(used), [name for name, is_function in used.items() if is_function])
         shown = ", ".join(map(repr, sorted(used)))

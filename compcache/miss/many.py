@@ -132,7 +132,7 @@ class _Addition:
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and have it linked; the names that no source has defined yet."""
+        """Compile a source and have it linked; return the names that no source has defined yet."""
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 

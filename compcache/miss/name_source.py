@@ -31,7 +31,7 @@ _MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
 def name_source(sealed: SealedSource) -> Naming:
     """Name the functions of a source; LLVM reads its code.
 
-    Code that nobody vouches for, and code that is long for its data, is not printed: one digest stands for all of its functions.
+    Untrusted code, and code whose length is in its data, is not printed: one digest stands for all of its functions.
 
     Raises:
         CompileError: LLVM does not accept the code, or no function of it can be seen from outside.

@@ -53,12 +53,12 @@ def publish_built(
     if remote is not None and remote.writes:
         for module_id, _ in published:
             remote.offer(module_id)
-    merge(session.store)  # packs among them are one with others then
+    merge(session.store, is_listed=True)  # packs among them are one with others then
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 
 def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
-    """Have plain names of what is newer now looked up again: whoever holds a target of something older keeps it."""
+    """Have plain names of newer modules looked up again; targets of older ones stay valid."""
     for before, (module_id, after) in zip(given, published, strict=True):
         if after is not before:  # it has got a number
             for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):

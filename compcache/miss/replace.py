@@ -33,7 +33,7 @@ def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], grou
 
 
 def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
-    """Remove the modules that share names with these ones, and of which every name has a newer realization; the ids of what was removed.
+    """Remove older modules that share names with these ones and whose names all have newer realizations; return their ids.
 
     Modules of names of content stay: they were asked for as they are.
 

@@ -1,12 +1,11 @@
 """Compiles realizations for this host from the stored bitcode of others: with LLVM, without a front end.
 
 `load_retargeted` is called if all realizations of a function are for other CPUs. `tune` makes code for exactly this host
-where a more generic realization was loaded; it runs in a process of its own (`start_tuning`), one per host, at low priority.
+where a more generic realization was loaded; it runs in a process of its own (`compcache.closures.background`).
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, FormatError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
@@ -21,8 +20,6 @@ from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.records import decode_module
 from compcache.images.kinds import is_known
 from compcache.miss.publication import publish_built
-from compcache.processes.detached import has_ended, start_detached
-from compcache.processes.secret_references import literal
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_reader import read_graph
 from compcache.publish.quarantine import warn_not_stored
@@ -35,18 +32,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session
 
-__all__ = ["load_retargeted", "loads_native_code", "reap", "start_tuning", "tune", "tune_later"]
-
-_CHILD = """
-import os
-import sys
-from compcache import Cache
-from compcache.miss.retarget import tune
-os.nice(19)
-path, func_name, trust = sys.argv[1:]
-with Cache(path, trust=trust == "1") as cache:
-    tune(cache._session(), func_name)
-"""
+__all__ = ["load_retargeted", "loads_native_code", "tune"]
 
 
 def load_retargeted(session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
@@ -84,7 +70,7 @@ def _lacking(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host and publish it; whether one could be compiled."""
+    """Compile a stored realization for this host and publish it; return whether one could be compiled."""
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
@@ -106,10 +92,10 @@ def _retarget(session: Session, func_name: str) -> bool:
 
 
 def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
-    """The module compiled for this host, and whether its code was signed by who is trusted, so that this may be signed, too.
+    """The module compiled for this host, and whether a trusted key had signed its code, so that this may be signed, too.
 
     None if it is for another platform, of a kind that is not known here, of a maker that is known to be wrong, or has no stored bitcode;
-    or if it is of a layer, not signed by who is trusted, and has pickled globals.
+    or if it is in a layer, without a trusted signature, and has pickled globals.
     """
     from compcache.build.inlining.edges import inlined_of
     from compcache.build.large_data.variables import data_in
@@ -161,34 +147,6 @@ def loads_native_code(session: Session, func_name: str) -> bool:
             reraise_interrupt(error)
             continue
     return True
-
-
-def tune_later(session: Session, tuners: dict[str, int], func_name: str) -> None:
-    """After a load: unless the loaded realization is for exactly this host, start a process that makes one that is.
-
-    `tuners` maps func_names to the ids of the processes that the cache has started; 0 if none runs.
-    """
-    reap(tuners)
-    tuners[func_name] = 0 if loads_native_code(session, func_name) else start_tuning(session, func_name)
-
-
-def reap(tuners: dict[str, int]) -> None:
-    """Wait for the processes that have ended, and set their ids to 0."""
-    for func_name, process in tuners.items():
-        if process:
-            tuners[func_name] = 0 if has_ended(process) else process
-
-
-def start_tuning(session: Session, func_name: str) -> int:
-    """Start a process that makes a realization for exactly this host; return its process id."""
-    environment = dict(os.environ)
-    environment["COMPCACHE_SIGNING_KEY"] = ""  # said, so that no configuration file is asked
-    environment["COMPCACHE_LAYERS"] = os.pathsep.join([layer.source for layer in session.store.layers])
-    environment["COMPCACHE_TRUSTED_KEYS"] = " ".join(map(str, session.store.trusted_keys))
-    environment["COMPCACHE_PUBLISH_KEY"] = str(session.store.publish_key or "")
-    if session.store.signing_key:
-        environment["COMPCACHE_SIGNING_KEY"] = literal(session.store.signing_key.decode("utf-8", "surrogateescape"))
-    return start_detached(_CHILD, [session.store.root, func_name, str(int(session.store.trust))], environment)
 
 
 def tune(session: Session, func_name: str) -> bool:

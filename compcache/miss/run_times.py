@@ -2,7 +2,7 @@
 
 What a module uses of a static library becomes a part of it, variables included. For most functions of a run time that makes no difference;
 units of Fortran's input and output are such variables, and one that is opened in one file of a program may be written in another.
-So functions with such a state are a module of their own, made of the library as a whole, from which all modules import that name it.
+So functions with such a state are a module of their own, made of the whole library, from which all modules import that name it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _add(session: Session, functions: list[str], archive: Archive, add: Callable
         add(session, _source(functions, archive), for_others=True)
     except LinkError as error:
         warnings.warn(
-            f"{archive.name} cannot be shared by modules, so that each has its own state of it: {error}", CacheWarning, stacklevel=2
+            f"{archive.name} cannot be shared by modules: each has a copy with its own state: {error}", CacheWarning, stacklevel=2
         )
 
 

@@ -186,9 +186,8 @@ def _names_used(code: CodeType) -> Iterator[str]:
 def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> None:
     """Warn if a module that is added defines functions that the cache holds with different code, besides in these modules."""
     names = [name for name, *_ in built.functions]
-    known: dict[bytes, None] = {}
-    for name in names:
-        known |= dict.fromkeys(module_id for module_id, *_ in store.find(name))
+    store.renew_index()
+    known = dict.fromkeys([module_id for name in names for module_id, *_ in store.find_known(name)])
     for module_id in [module_id for module_id in known if module_id not in besides]:  # of modules of the same functions the newest is first
         shadowed = _shadowed(store, module_id, built, set(names))
         if shadowed is not None and not shadowed:
@@ -219,7 +218,7 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
 
 
 def warn_of_hidden(built: BuiltModule) -> None:
-    """Warn if a module that is added alone has nothing but hidden functions, which nobody can call."""
+    """Warn if a module that is added alone has nothing but hidden functions, which cannot be called."""
     if built.signatures and all(text.startswith(f"{LINK_ONLY}hidden function") for text in built.signatures):
         names = [name for name, *_ in built.functions]
         shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
+from errno import ENOENT
 
-from compcache.files import reraise_interrupt
+from compcache.files import DIRECTORY_MODE, Files, reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["has_ended", "isolated_command", "start_detached"]
+__all__ = ["LateFiles", "has_ended", "isolated_command", "start_detached"]
 
 #: The interpreter's own path stands first: no file of the program (a `json.py` beside its script) takes the place of a standard module.
 _START = "import sys\nsys.path[:] = dict.fromkeys([*sys.path, *{path!r}])\n{code}"
+
+
+class LateFiles(Files):
+    """What a process works with that nobody waits for: no directory that somebody has removed, and nothing above it, comes back."""
+
+    __slots__ = ()
+
+    def mkdir(self, path: str, mode: int = DIRECTORY_MODE, *, dir_fd: int | None = None) -> None:  # type: ignore[override]
+        """See `os.mkdir`; only in a directory that is open.
+
+        Raises:
+            FileNotFoundError: it is named by its whole path, as the root of a tree is.
+        """
+        if dir_fd is None:
+            raise FileNotFoundError(ENOENT, "it was removed", path)
+        os.mkdir(path, mode, dir_fd=dir_fd)
 
 
 def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:

@@ -1,6 +1,6 @@
 """How a process names a secret to another one without telling it: by a variable, by a file, or by what it holds in memory itself.
 
-A reference is text: ``$VARIABLE``, an environment variable of who reads it; ``@path``, a file; ``@memory:PID:NUMBER:TOKEN``, an anonymous
+A reference is text: ``$VARIABLE``, an environment variable of the reader; ``@path``, a file; ``@memory:PID:NUMBER:TOKEN``, an anonymous
 file that the process PID has open, for processes of the same user on the same host. What else a setting says is the secret itself; one
 that begins with ``@`` or ``$`` is written with another one before it.
 """

@@ -1,4 +1,4 @@
-"""Additions as a whole: modules are published, and what has come together of segments and packs is merged (miss path)."""
+"""Whole additions: modules are published, then segments and packs that have become many are merged (miss path)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.files import Files, reraise_interrupt
-from compcache.processes.detached import has_ended, start_detached
-from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
+from compcache.processes.detached import LateFiles, has_ended, start_detached
+from compcache.publish.index_merge import ALL_LEVELS, FANOUT, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
 from compcache.publish.packs import merge_packs
@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["add_module", "compact", "merge", "merge_large"]
 
-#: So many large segments of the lowest level are merged.
+#: The number of large segments of the lowest level that are merged.
 _MANY = 4
 _CHILD = "import sys\nfrom compcache.publish.additions import merge_large\nmerge_large(sys.argv[1], trust=sys.argv[2] == '1')\n"
 #: The processes that merge, by directory; a child that ends is waited for before the next one is started.
 _merging: dict[str, int] = {}
 
 
-def merge(store: Store) -> None:
+def merge(store: Store, *, is_listed: bool = False) -> None:
     """Merge the index, and the packs that it names, if many additions have come together; a failure is a warning.
 
-    What takes long a process of its own does, where it needs no keys for that, so that no addition waits for it.
+    What takes long a process of its own does, where it needs no keys for that, so that no addition waits for it. `is_listed` says that
+    the index was listed right before the addition.
     """
+    if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
+        return
     later = _merges_later(store)
     try:
         merge_additions(store, merge_packs=merge_packs, levels=SMALL_LEVELS if later else ALL_LEVELS)
@@ -61,7 +64,7 @@ def _start_merging(store: Store) -> None:
 def merge_large(root: str, *, trust: bool) -> None:
     """Merge the large segments of the index of a directory, with their lists, unless another process does: for a process of its own."""
     os.nice(5)
-    store = Store(root, trust=trust)
+    store = Store(root, files=LateFiles(), trust=trust)
     with try_lock(store, "index-merge-large") as owned:
         while owned and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MANY:
             before = {segment.name for segment in store.index.segments}
@@ -74,7 +77,7 @@ def merge_large(root: str, *, trust: bool) -> None:
 def add_module(
     store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
 ) -> bytes:
-    """Publish a module, of which there are the sections (image, records, graph, bitcode, notes) and what the index gets; its module_id.
+    """Publish a module given by its sections (image, records, graph, bitcode, notes) and its index entries; return its module_id.
 
     The rest is as of `publish_modules`.
     """

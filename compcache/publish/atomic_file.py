@@ -31,7 +31,7 @@ def unique_name() -> str:
 
 
 def make_directories(files: Files, path: str) -> bool:
-    """Create a directory and its missing parents, private to this user whatever the umask; whether this call has created it."""
+    """Create a directory and its missing parents, private to this user whatever the umask; return whether this call has created it."""
     missing = []
     created = True
     while True:
@@ -108,19 +108,36 @@ class _Draft:
         self._path = path
         self._scratch = f"{temporary}/{unique_name()}"
         self._is_published = False
+        self._time = 0
         self._opened: Opened | None = _create(files, self._scratch, temporary)
         self.descriptor = self._opened.number
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
         for part in parts:
             _write_all(self._files, self.descriptor, part)
-        _mark(self._files, self.descriptor)
+        self._time = _mark(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
         """Rename the file; return its `fstat` result."""
-        _rename(self._files, self._scratch, self._path)
+        try:
+            _rename(self._files, self._scratch, self._path)
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
+            if not self._is_there():
+                raise
         self._is_published = True
         return self._files.fstat(self.descriptor)
+
+    def _is_there(self) -> bool:
+        """Whether the file was renamed all the same: a client of NFS whose answer is lost asks again, and hears that there is no such file.
+
+        It is told by its time, which no other file has.
+        """
+        try:
+            return self._files.lstat(self._path).st_mtime_ns == self._time
+        except OSError as error:
+            reraise_interrupt(error)
+            return False
 
     def close(self) -> None:
         """Close the file, and remove it unless it was published."""
@@ -136,11 +153,16 @@ def _sync(files: Files, descriptors: list[int]) -> None:
     if len(descriptors) == 1:
         files.fsync(descriptors[0])
         return
-    from concurrent.futures import ThreadPoolExecutor
+    try:
+        from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(_SYNCS) as pool:
-        for _ in pool.map(files.fsync, descriptors):
-            pass
+        with ThreadPoolExecutor(_SYNCS) as pool:
+            for _ in pool.map(files.fsync, descriptors):
+                pass
+    except RuntimeError as error:  # Python starts no more threads: what waits is written when the process exits
+        reraise_interrupt(error)
+        for descriptor in descriptors:
+            files.fsync(descriptor)
 
 
 def _create(files: Files, scratch: str, directory: str) -> Opened:
@@ -153,8 +175,8 @@ def _create(files: Files, scratch: str, directory: str) -> Opened:
         return files.open_owned(scratch, flags, FILE_MODE)
 
 
-def _mark(files: Files, descriptor: int) -> None:
-    """Set the modification time to one that no later write can produce.
+def _mark(files: Files, descriptor: int) -> int:
+    """Set the modification time to one that no later write can produce; return it, in nanoseconds.
 
     Where the clock of file timestamps ticks every few milliseconds, a write right after the publication could leave
     them unchanged and go unnoticed. So the file gets a time between two ticks.
@@ -163,8 +185,8 @@ def _mark(files: Files, descriptor: int) -> None:
     try:
         files.utime(descriptor, ns=(now, now))
     except (OSError, TypeError, NotImplementedError) as error:
-        reraise_interrupt(error)
-        return  # the file keeps the system's timestamp
+        reraise_interrupt(error)  # the file keeps the system's timestamp
+    return now
 
 
 def _write_all(files: Files, descriptor: int, part: bytes | memoryview) -> None:
@@ -210,7 +232,7 @@ def has_settled(newest: int) -> bool:
 
 
 def keep_file(store: Store, place: Place, name: str, data: bytes, most: int) -> None:
-    """Write a derived file of a kind of which a directory keeps so many, the newest; a failure of the system is harmless."""
+    """Write a derived file of a kind; the directory keeps the newest few of that kind. A failure of the system is harmless."""
     try:
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
         names = store.names(place)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
@@ -20,10 +23,12 @@ from compcache.formats.index import (
     requirement_number,
 )  # fmt: skip
 from compcache.formats.order import UNNUMBERED
-from compcache.formats.table import all_entries, encode_table
+from compcache.formats.table import all_entries
+from compcache.formats.table_writer import encoded_size, table_parts
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
 from compcache.publish.module_lists import forget_list, keep_list
+from compcache.publish.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL_LEVELS",
+    "FANOUT",
     "LARGE_LEVELS",
     "SMALL_LEVELS",
     "add",
@@ -50,6 +56,7 @@ __all__ = [
     "keep_newest",
     "merge",
     "merge_additions",
+    "merge_all",
     "module_entries",
     "needs_merge",
     "publish_segment",
@@ -62,7 +69,7 @@ __all__ = [
     "with_order",
 ]
 
-_FANOUT = 8
+FANOUT = 8
 ALL_LEVELS = range(100)
 #: Segments of some hundreds of modules: merging them takes some milliseconds. Those of the others takes longer than an addition should.
 SMALL_LEVELS, LARGE_LEVELS = range(3), range(3, 100)
@@ -115,7 +122,8 @@ def greatest_number(index: Index) -> int:
     """The greatest number of an addition that the index knows; what cannot be read of it does not count."""
     greatest = 0
     for segment in index.segments:
-        index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
+        if not segment.greatest:  # not open yet
+            index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
         greatest = max(greatest, segment.greatest)
     return greatest
 
@@ -132,16 +140,22 @@ def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], require
 
     `greatest` is the greatest number of an addition, of these and of others that are to be remembered.
     """
-    table = encode_table(functions, FUNCTION.size)
+    return b"".join(_segment_parts(Scratch(functions), Scratch(modules), requirements, greatest))
+
+
+def _segment_parts(functions: Scratch, modules: Scratch, requirements: Iterable[str], greatest: int) -> Iterator[bytes]:
     rows = encode_requirements(requirements)
-    return b"".join([HEADER.pack(MAGIC, len(table), len(rows), greatest), table, encode_table(modules, MODULE.size), rows])
+    yield HEADER.pack(MAGIC, encoded_size(functions.size, FUNCTION.size), len(rows), greatest)
+    yield from table_parts(functions.read, functions.size, FUNCTION.size)
+    yield from table_parts(modules.read, modules.size, MODULE.size)
+    yield rows
 
 
 def segment_level(modules: int) -> int:
     """The level of a merged segment with this many modules."""
-    level, capacity = 1, _FANOUT * _FANOUT
+    level, capacity = 1, FANOUT * FANOUT
     while modules > capacity:
-        level, capacity = level + 1, capacity * _FANOUT
+        level, capacity = level + 1, capacity * FANOUT
     return level
 
 
@@ -169,7 +183,7 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
         requirements.update([needs for _, _, needs in functions])
         modules.append(module.encode())
         greatest = max(greatest, order.number)
-    publish_segment(index, 0, sorted(entries), sorted(modules), requirements, greatest)
+    index.add(publish_segment(index, 0, sorted(entries), sorted(modules), requirements, greatest))
 
 
 def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
@@ -182,7 +196,7 @@ def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order:
 
 def publish_segment(
     index: Index,
-    level: int,
+    level: int | None,
     functions: Iterable[bytes],
     modules: Iterable[bytes],
     requirements: Iterable[str],
@@ -191,16 +205,21 @@ def publish_segment(
 ) -> str:
     """Publish a segment of entries as `encode_segment` takes them; return its name, which `prepare` is called with before.
 
+    Without a level it has that of its number of modules. Modules are read before functions.
+
     Raises:
         OSError: the segment could not be written.
     """
-    data = encode_segment(functions, modules, requirements, greatest)
-    name = f"{level:02d}-{digest([data], size=NAME_SIZE).hex()}{index.suffix}"
+    held = Scratch(modules)
+    if level is None:
+        level = segment_level(held.size // MODULE.size)
+    write = partial(_segment_parts, Scratch(functions), held, set(requirements), greatest)
+    name = f"{level:02d}-{digest(write(), size=NAME_SIZE).hex()}{index.suffix}"
     path = f"{index.directory}/{name}"
     if prepare is not None:
         prepare(name)
     # Additions are not synced: after a power failure prune indexes their modules again, or they are added again.
-    publish(index.files, index.temporary, path, [data], sync=level > 0)
+    publish(index.files, index.temporary, path, write(), sync=level > 0)
     return name
 
 
@@ -227,8 +246,8 @@ def _is_believed(index: Index, segment: Segment) -> bool:
     return index.vouching is None or segment.owner in index.vouching
 
 
-def needs_merge(index: Index, most: int = _FANOUT) -> bool:
-    """Whether there are more than so many additions, by default than look-ups should have to read."""
+def needs_merge(index: Index, most: int = FANOUT) -> bool:
+    """Whether there are more additions than this number, by default than look-ups should have to read."""
     index.refresh()
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
@@ -253,18 +272,41 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
         chosen, level = _choose([segment for segment in index.segments if segment.name not in left_out], levels)
         if not chosen:
             return
+        prepare = _keep_nothing if levels is SMALL_LEVELS else None
+        modules, functions = _merge_modules(index, chosen, gone), _merge_functions(chosen, gone)
         try:
-            modules = _merge_modules(index, chosen, gone)
-            functions = _merge_functions(chosen, gone)
             requirements = _merge_requirements(chosen)
+            replace_segments(index, functions, modules, requirements, level, chosen, prepare=prepare, store=store, gone=gone)
         except _UnreadableError as problem:
             left_out.add(problem.segment.name)
             if isinstance(problem.error, FormatError):
                 index.set_aside(problem.segment, problem.error)
             continue
-        prepare = _keep_nothing if levels is SMALL_LEVELS else None
-        replace_segments(index, functions, modules, requirements, level, chosen, prepare=prepare, store=store, gone=gone)
         return
+
+
+def merge_all(store: Store, gone: set[bytes], present: Container[bytes]) -> None:
+    """Make one segment of all that can be read, without modules that are gone or not present, which is asked in the order of module_ids.
+
+    Raises:
+        OSError: it could not be written; nothing is lost.
+        FormatError: one cannot be read.
+    """
+    index = store.index
+    segments = readable(index)
+
+    def modules() -> Iterator[bytes]:
+        for entry in _merge_modules(index, segments, ()):
+            if entry[:DIGEST_SIZE] in gone or entry[:DIGEST_SIZE] not in present:
+                gone.add(entry[:DIGEST_SIZE])
+            else:
+                yield entry
+
+    try:
+        functions, requirements = _merge_functions(segments, gone), _merge_requirements(segments)
+        replace_segments(index, functions, modules(), requirements, None, segments, store=store, gone=gone)
+    except _UnreadableError as problem:
+        raise problem.error from problem
 
 
 def _keep_nothing(_: str) -> None:
@@ -297,36 +339,51 @@ def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], 
     return chosen, level
 
 
-def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[bytes]) -> list[bytes]:
-    modules: dict[bytes, bytes] = {}
-    for segment in segments:
-        try:
-            for data in entries_of_modules(index, segment):
-                keep_newest(modules, data)
-        except (FormatError, OSError) as error:
-            reraise_interrupt(error)
-            raise _UnreadableError(segment, error) from error
-    return [modules[key] for key in sorted(modules) if key not in gone]
+def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[bytes]) -> Iterator[bytes]:
+    """The module entries of all segments but of modules that are gone, sorted, the newest of each."""
+    read = [_reading(segment, partial(entries_of_modules, index, segment)) for segment in segments]
+    for module_id, several in groupby(heapq.merge(*read), key=_id_of):
+        if module_id not in gone:
+            yield max(several, key=_currency)
 
 
-def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> list[bytes]:
+def _id_of(entry: bytes) -> bytes:
+    return entry[:DIGEST_SIZE]
+
+
+def _reading(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
+    """What is read of a segment. Raises `_UnreadableError` where it cannot be."""
+    try:
+        yield from read()
+    except (FormatError, OSError) as error:
+        reraise_interrupt(error)
+        raise _UnreadableError(segment, error) from error
+
+
+def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
     """The entries of all segments but of modules that are gone, sorted and without duplicates, in pieces of some thousands.
 
     Keys are uniformly distributed, so that a piece holds the keys with the same first bits.
     """
-    bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
-    pieces = []
+    bits = (sum(map(_count, segments)) // _RANGE).bit_length()
     for number in range(1 << bits):
         entries: set[bytes] = set()
         for segment in segments:
-            try:
-                entries.update(_widened(segment.functions.entries_of_range(number, bits)))
-            except (FormatError, OSError) as error:
-                reraise_interrupt(error)
-                raise _UnreadableError(segment, error) from error
+            entries.update(_widened(_reading(segment, partial(_range_of, segment, number, bits))))
         kept = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
-        pieces.append(b"".join(unrepeated(kept)))
-    return pieces
+        yield b"".join(unrepeated(kept))
+
+
+def _count(segment: Segment) -> int:
+    try:
+        return segment.functions.count
+    except (FormatError, OSError) as error:
+        reraise_interrupt(error)
+        raise _UnreadableError(segment, error) from error
+
+
+def _range_of(segment: Segment, number: int, bits: int) -> list[bytes]:
+    return segment.functions.entries_of_range(number, bits)
 
 
 def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
@@ -358,7 +415,7 @@ def replace_segments(
     functions: Iterable[bytes],
     modules: Iterable[bytes],
     requirements: Iterable[str],
-    level: int,
+    level: int | None,
     replaced: Sequence[Segment],
     greatest: int = 0,
     prepare: Callable[[str], object] | None = None,
@@ -366,7 +423,7 @@ def replace_segments(
     store: Store | None = None,
     gone: Container[bytes] = (),
 ) -> None:
-    """Publish a segment of entries as `encode_segment` takes them, and remove the segments that it replaces.
+    """Publish a segment of entries (the arguments of `encode_segment`), and remove the segments that it replaces.
 
     In the index of a `store` their lists become one as well, without modules that are `gone`; else the name is given to `prepare` first.
 
@@ -390,23 +447,29 @@ def replace_segments(
 
 
 def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
-    """Publish the merged entries of parts, with their lists, and remove the segments that they replace; the number of modules.
+    """Publish the merged entries of parts, with their lists, and remove the segments that they replace; return the number of modules.
 
     Raises:
         OSError: it could not be written.
         FormatError: a part is damaged.
     """
-    index = store.index
+    greatest = max([part.greatest for part in parts])
+    modules, functions = _merge_modules(store.index, parts, ()), _merge_functions(parts, ())
+    count = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal count
+        for entry in modules:
+            count += 1
+            yield entry
+
     try:
-        modules = _merge_modules(index, parts, ())
-        functions = _merge_functions(parts, ())
         requirements = _merge_requirements(parts)
+        replace_segments(
+            store.index, functions, counted(), requirements, None, replaced, greatest, lambda name: keep_list(store, name, parts)
+        )
     except _UnreadableError as problem:
         raise problem.error from problem
-    greatest = max([part.greatest for part in parts])
-    count = sum(map(len, modules)) // MODULE.size
-    level = segment_level(count)
-    replace_segments(index, functions, modules, requirements, level, replaced, greatest, lambda name: keep_list(store, name, parts))
     for segment in replaced:
         forget_list(store, segment.name)
     return count
@@ -440,7 +503,7 @@ def _remove(index: Index, name: str) -> None:
 
 
 def merge_additions(
-    store: Store, index: Index | None = None, *, most: int = _FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
+    store: Store, index: Index | None = None, *, most: int = FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
 ) -> None:
     """Merge the newest segments of an index if there are more than `most`, unless another process is merging them; of these `levels` alone.
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexedModules", "describe", "module_functions", "module_index", "module_order", "rebuild_index"]
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
-#: A file of so many bytes is read at once.
+#: The largest file that is read at once, in bytes.
 _SMALL = 1 << 20
 
 
@@ -84,7 +84,7 @@ def describe(module: ModuleFile) -> str:
 
 
 def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
-    """An open module that is as it was published, whoever may use it; `elsewhere` says that it is not for this cache to run."""
+    """An open module with the content that was published, usable here or not; `elsewhere` says that it is not for this cache to run."""
     module = ModuleFile(store.files, store.module_path(module_id), module_id)
     try:
         module.open()
@@ -92,7 +92,7 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("it is not a regular file")
         if status.st_size > LARGEST_FOREIGN:
-            raise FormatError("it is larger than what is read of others")
+            raise FormatError("it is larger than what is read from other users")
         module.size = status.st_size
         require_intact(module.footer(), module_id, module.read)
         describe(module)
@@ -210,7 +210,7 @@ class IndexedModules:
         self.greatest = 0
 
     def add(self, store: Store, module_id: bytes) -> None:
-        """Read a module; nothing is known of one that nobody can use.
+        """Read a module; an unusable one gives nothing.
 
         A module that does not carry the signature of this cache's key is there for others.
 

@@ -172,7 +172,7 @@ class _FlockLock:
         self._owner = os.getpid()
 
     def acquire(self) -> bool:
-        """Try to take the lock; whether it is held now. Raises `OSError` if the file system has no locks."""
+        """Try to take the lock; return whether it is held now. Raises `OSError` if the file system has no locks."""
         for _ in range(_ATTEMPTS):
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -249,7 +249,7 @@ class _FileLock:
         self._lock: Any = None
 
     def acquire(self) -> bool:
-        """Try to take the lock; whether it is held now. Raises `OSError` if the file system has no locks."""
+        """Try to take the lock; return whether it is held now. Raises `OSError` if the file system has no locks."""
         from filelock import FileLock, SoftFileLock, Timeout
 
         if self._lock is None:

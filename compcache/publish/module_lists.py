@@ -19,9 +19,8 @@ Keys are a letter and names in UTF-8, then what varies, mostly a module_id; `bas
 
 from __future__ import annotations
 
-import tempfile
 from bisect import bisect_left
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,10 +48,11 @@ from compcache.publish.module_rows import (
     read_row_and_size,
 )
 from compcache.publish.quarantine import is_shortage
+from compcache.publish.scratch import Scratch
 from compcache.store import INDEX, MODULE_LISTS, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator
 
     from compcache.formats.index import Segment
     from compcache.formats.sorted_keys import Item
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     #: Called with (modules read, modules to read) now and then.
     Progress = Callable[[int, int], object]
 
-__all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "write_list"]
+__all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "sorted_items", "write_list"]
 
 _COUNTS = Struct("<5Q")
 _SIZE = Struct("<Q")
@@ -70,8 +70,10 @@ _OFFSET_SIZE = 4
 _END = b"\xff"
 #: Behind all that a key ends with.
 _BEHIND_ALL = _END * (DIGEST_SIZE + _OFFSET_SIZE + 1)
-#: A segment of so many modules has no list: reading their files takes some milliseconds.
+#: A segment with no more modules has no list: reading their files takes some milliseconds.
 _FEW = 512
+#: Of so many names all keys are read: finding one takes as long as reading some dozens.
+_MANY_NAMES = 1 << 10
 #: How many rows are decoded at a time.
 _AT_ONCE = 1 << 10
 #: How many keys are sorted at a time: the others wait in a file.
@@ -124,7 +126,7 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
             yield b"r" + required + place, value
 
 
-def _sorted(items: Iterable[Item]) -> Iterator[Item]:
+def sorted_items(items: Iterable[Item]) -> Iterator[Item]:
     """The items in order, each key once; many are sorted in parts, which wait in files."""
     runs: list[Iterator[Item]] = []
     run: list[Item] = []
@@ -139,15 +141,10 @@ def _sorted(items: Iterable[Item]) -> Iterator[Item]:
 
 def _set_down(run: list[Item]) -> Iterator[Item]:
     run.sort(key=itemgetter(0))
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - it ends with the iterator
+    scratch = Scratch()
     for part in encode_keys(merge_keys([run]), bytes):
-        file.write(part)
-
-    def read(at: int, size: int) -> bytes:
-        file.seek(at)
-        return file.read(size)
-
-    return SortedKeys(read, file.tell()).between(b"", _END)
+        scratch.write(part)
+    return SortedKeys(scratch.read, scratch.size).between(b"", _END)
 
 
 class _Counter:
@@ -188,7 +185,7 @@ class _InMemory:
     """Items as `SortedKeys` has them."""
 
     def __init__(self, items: Iterable[Item]) -> None:
-        counter = _Counter(_sorted(items), ())
+        counter = _Counter(sorted_items(items), ())
         self._items = list(counter)
         self._keys = [key for key, _ in self._items]
         self.summary = counter.summary()
@@ -243,7 +240,7 @@ class _List:
         store, segment = self._store, self._segment
         if self._count() > _FEW and not store.readonly and not store.exposed:
             with suppress(OSError):
-                _publish(store, segment.name, _sorted(self._read()), ())
+                _publish(store, segment.name, sorted_items(self._read()), ())
                 made = _open(store, segment.name)
                 if made is not None:
                     return made
@@ -313,7 +310,7 @@ def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> N
     known = list(rows)
     if len(known) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
-            _publish(store, segment, _sorted(item for row, size in known for item in _items_of(row, size)), ())
+            _publish(store, segment, sorted_items(item for row, size in known for item in _items_of(row, size)), ())
 
 
 def forget_list(store: Store, segment: str) -> None:
@@ -388,6 +385,28 @@ class ModuleLists:
         """The modules that import a function."""
         return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"i%b\0" % _text(name))}
 
+    def holders_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+        """The modules that realize these functions, each with its function."""
+        if len(names) < _MANY_NAMES:
+            yield from [(name, module_id) for name in names for module_id in self.holders(name)]
+            return
+        for each in self._lists:
+            for key, _ in each.between(b"n", b"o"):
+                name = _name(key[1 : -DIGEST_SIZE - 1].partition(b"\0")[2])
+                if name in names:
+                    yield name, key[-DIGEST_SIZE:]
+
+    def importers_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+        """The modules that import these functions, each with its function."""
+        if len(names) < _MANY_NAMES:
+            yield from [(name, module_id) for name in names for module_id in self.importers(name)]
+            return
+        for each in self._lists:
+            for key, _ in each.between(b"i", b"j"):
+                name = _name(key[1 : -DIGEST_SIZE - 1])
+                if name in names:
+                    yield name, key[-DIGEST_SIZE:]
+
     def of_bases(self, first: str, last: str) -> set[bytes]:
         """The modules that realize functions whose bases are from `first` to `last` or have parts of these, and groups of such names."""
         ranges = [(letter + _text(first) + b"\0", letter + _text(last) + b"\1") for letter in (b"n", b"p", b"g")]
@@ -431,12 +450,61 @@ class ModuleLists:
             left = [module_id for module_id in left if module_id not in found]
         return found
 
-    def all_rows(self) -> Iterator[Row]:
-        """The rows of all modules, of packs without their entries; what two segments have comes twice."""
+    def rows_of_directory(self, first: int) -> dict[bytes, Row]:
+        """The rows of the modules whose ids begin with this byte, of packs without their entries."""
+        start, end = _directory(first)
+        found: dict[bytes, Row] = {}
         for each in self._lists:
-            items = each.between(b"m", b"n")
+            items = each.between(start, end)
             while batch := [(key[1:], value) for key, value in islice(items, _AT_ONCE)]:
-                yield from self._decode(each, batch).values()
+                found.update(self._decode(each, [(module_id, value) for module_id, value in batch if module_id not in found]))
+        return found
+
+    def kinds_of_directory(self, first: int) -> dict[bytes, bool]:
+        """The modules whose ids begin with this byte, and whether they are packs."""
+        try:
+            return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_directory(first))}
+        except FormatError:
+            return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first).items()}
+
+    def requirements_of_directory(self, first: int) -> Iterator[tuple[bytes, bytes]]:
+        """The modules whose ids begin with this byte and that an entry of data requires, each with the file that has the entry."""
+        for key, _ in self._between(b"r%c" % first, b"r%b" % _after(first)):
+            yield key[1 : DIGEST_SIZE + 1], _holder(key)
+
+    def count_names(self, gone: Container[bytes], more: Iterable[Row] = ()) -> tuple[int, int]:
+        """How many functions and realizations there are without modules that are gone, and with those of these rows, which no list has."""
+        names = realizations = 0
+        added = sorted((b"n%b\0%b\0%b" % (_text(base_of(name)), _text(name), row.module_id), b"") for row in more for name in row.names)
+        last = b""
+        for key, _ in merge_keys([self._between(b"n", b"o"), added]):
+            if key[-DIGEST_SIZE:] not in gone:
+                realizations += 1
+                names += key[:-DIGEST_SIZE] != last
+                last = key[:-DIGEST_SIZE]
+        return names, realizations
+
+    def has_imports(self) -> bool:
+        """Whether some module imports a function."""
+        return next(self._starting_with(b"i"), None) is not None
+
+    def several_holders(self) -> Iterator[list[bytes]]:
+        """For each function that several modules realize, these."""
+        last, holders = b"", list[bytes]()
+        for key, _ in chain(self._starting_with(b"n"), [(b"", b"")]):
+            if key[:-DIGEST_SIZE] != last:
+                if len(holders) > 1:
+                    yield holders
+                last, holders = key[:-DIGEST_SIZE], []
+            holders.append(key[-DIGEST_SIZE:])
+
+    def imported_names(self) -> Iterator[str]:
+        """The names of all functions that modules import, each once, sorted."""
+        last = b""
+        for key, _ in self._starting_with(b"i"):
+            if key[1 : -DIGEST_SIZE - 1] != last:
+                last = key[1 : -DIGEST_SIZE - 1]
+                yield _name(last)
 
     def _decode(self, each: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
         """The rows in these values of a list; where one is not what this version writes the list is made again."""
@@ -458,6 +526,15 @@ class ModuleLists:
             stored = next(filter(None, (each.find(b"a" + digest) for each in self._lists)), b"")
             platform = self._platforms[digest] = decode_platform(stored)
         return platform
+
+
+def _directory(first: int) -> tuple[bytes, bytes]:
+    """The range of the keys of modules whose ids begin with this byte."""
+    return b"m%c" % first, b"m%b" % _after(first)
+
+
+def _after(first: int) -> bytes:
+    return bytes([first + 1]) if first < 0xFF else _BEHIND_ALL  # noqa: PLR2004 - a byte
 
 
 def _name(text: bytes) -> str:

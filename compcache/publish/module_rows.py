@@ -60,6 +60,11 @@ class Platform(NamedTuple):
     abi: int
     makers: str
 
+    @property
+    def is_pack(self) -> bool:
+        """Whether it is that of files of entries of data, which are no modules."""
+        return is_pack(self.image_kind)
+
     def made_by(self) -> tuple[Maker, ...]:
         """All makers of the module."""
         return makers_of(self.image_kind, self.llvm_version, self.makers)
@@ -96,8 +101,8 @@ class Row(NamedTuple):
 
     @property
     def is_pack(self) -> bool:
-        """Whether it is no module but a file of entries of data."""
-        return is_pack(self.platform.image_kind)
+        """Whether it is a file of entries of data, and not a module."""
+        return self.platform.is_pack
 
 
 _ANY = Platform("", "", "", "", "", 0, "")
@@ -284,7 +289,7 @@ def _pack(value: object) -> bytes:
 
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
-    """Read the row of a module from its file; None if that is missing or damaged. Nothing is quarantined.
+    """Read the row of a module from its file; return None if that is missing or damaged. Nothing is quarantined.
 
     Raises:
         StorageError: nothing can be read now, for lack of descriptors or memory.

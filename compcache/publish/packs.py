@@ -76,7 +76,7 @@ def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
 
 
 def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
-    """Put the packs of segments that are about to be merged into one; the packs that are gone then. A failure is harmless."""
+    """Put the packs of segments that are about to be merged into one; return the packs that are gone then. A failure is harmless."""
     try:
         packs = packs_in(segments)
         return _rewrite(store, packs, store.exists) if len(packs) > 1 else set()
@@ -110,9 +110,9 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
 
 
 def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], bool]) -> set[bytes]:
-    """Publish the live entries of packs as one, and remove the packs; those that are gone.
+    """Publish the live entries of packs as one, and remove the packs; return those that are gone.
 
-    What this store has signed, and what nobody has, are two: a signature says who has written the entries. Others' stay as they are.
+    Signed entries and unsigned ones stay in two files: a signature says who has written them. Files of others are not touched.
     """
     gone: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}

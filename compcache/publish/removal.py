@@ -15,7 +15,7 @@ __all__ = ["remove_file", "unlink"]
 
 
 def remove_file(store: Store, module_id: bytes) -> bool:
-    """Remove the file of a module, and its signatures; whether it existed. Mapped code stays mapped; look-ups miss it from now on.
+    """Remove the file of a module, and its signatures; return whether it existed. Mapped code stays mapped; look-ups miss it from now on.
 
     Raises:
         StorageError: it could not be removed.
@@ -26,13 +26,13 @@ def remove_file(store: Store, module_id: bytes) -> bool:
     try:
         store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
     except OSError as error:
-        # Nobody has signed it.
+        # It has no signature.
         reraise_interrupt(error)
     return True
 
 
 def unlink(store: Store, path: str) -> bool:
-    """Remove a file; whether it existed.
+    """Remove a file; return whether it existed.
 
     Raises:
         StorageError: it could not be removed.

@@ -54,9 +54,9 @@ def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
 
 
 def _publication_of(store: Store, module: LoadedModule) -> Publication | None:
-    """What there was of a module, out of its file; None where that is not mapped as a whole, or was damaged.
+    """The module, read from its mapped file; None where that is not mapped whole, or was damaged.
 
-    Also where it may be of a layer that nobody who is trusted has signed, and has pickles: here they would be read.
+    Also where it may be in a layer, without a trusted signature, and has pickles: here they would be read.
     """
     data = load_runtime().stored(module.image)
     if data is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.digest import name_key
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.footer import encode_container
+from compcache.formats.footer import encode_container, module_digest
 from compcache.formats.graph import decode_notes, pack_notes
 from compcache.formats.index import Stamp
 from compcache.formats.known_faults import fault_of
@@ -50,7 +50,7 @@ class Publication(NamedTuple):
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
     """Publish modules: their sections and their index entries. Their files are synchronized together and indexed by one segment.
 
-    A module that exists already, with the same digest, is left as it is, unless its addition has a greater number now. With `signs` they
+    A module that exists already, with the same digest, is not written again, unless its addition has a greater number. With `signs` they
     get a signature of the store's key, if there is one: not what another host has compiled.
 
     Returns:
@@ -77,11 +77,10 @@ def publish_additions(
     """
     store.require_writable(store.directory(MODULES))
     _require_sound(store, chain.from_iterable(additions))
-    groups = [[(_draft(store, module), module) for module in modules] for modules in additions]
-    numbers = numbers_of(store, [{draft.module_id: module for draft, module in group} for group in groups])
+    named = [[(_id_of(module), module) for module in modules] for modules in additions]
     groups = [
-        group if number is None else [_numbered(store, *drafted, number) for drafted in group]
-        for group, number in zip(groups, numbers, strict=True)
+        [(_draft(store, module, module_id), module) for module_id, module in _numbered(group, number)]
+        for group, number in zip(named, numbers_of(store, list(map(dict, named))), strict=True)
     ]
     _publish(store, [draft for group in groups for draft, _ in group], signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups]
@@ -109,16 +108,22 @@ class _Draft(NamedTuple):
     order: Order
 
 
-def _draft(store: Store, module: BuiltModule | Publication) -> _Draft:
-    return _Draft(module, *encode_container(*module.sections, store.signing_key), order_of(decode_notes(module.sections[4])))
+def _id_of(module: BuiltModule) -> bytes:
+    content = module.sections[:4]
+    return module_digest(content, *map(len, content))
 
 
-def _numbered(store: Store, draft: _Draft, module: BuiltModule, number: int) -> tuple[_Draft, BuiltModule]:
-    """A draft, and its module, with this number in the notes, which the id does not cover."""
-    notes = with_number(decode_notes(module.sections[4]), number)
-    module = module._replace(sections=(*module.sections[:4], pack_notes(notes)))
-    _, parts = encode_container(*module.sections, store.signing_key, draft.module_id)
-    return _Draft(module, draft.module_id, parts, order_of(notes)), module
+def _draft(store: Store, module: BuiltModule | Publication, module_id: bytes = b"") -> _Draft:
+    return _Draft(module, *encode_container(*module.sections, store.signing_key, module_id), order_of(decode_notes(module.sections[4])))
+
+
+def _numbered(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule]]:
+    """The modules of an addition behind their ids, with its number in the notes, which the ids do not cover, if it gets one."""
+    for module_id, module in group:
+        if number is not None:
+            notes = with_number(decode_notes(module.sections[4]), number)
+            module = module._replace(sections=(*module.sections[:4], pack_notes(notes)))  # noqa: PLW2901 - the same with a number
+        yield module_id, module
 
 
 def _number(modules: int) -> str:

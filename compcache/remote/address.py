@@ -1,13 +1,21 @@
-"""Addresses of remote stores: which kind of store a URL names, and whether it can be used."""
+"""Addresses of remote stores: which kind of store a URL names, and whether it can be used.
+
+A setting names one store or several, in the order in which they are asked, with white space between them. Each is a URL, or a reference to
+what has one or several (`compcache.processes.secret_references`). A mode is that of all, or there is one for each.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from compcache.files import reraise_interrupt
-from compcache.processes.secret_references import read_secret
+from compcache.processes.secret_references import is_reference, read_secret
+from compcache.settings import setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "LONGEST_URL",
@@ -16,13 +24,16 @@ __all__ = [
     "READ",
     "WRITE",
     "RemoteSettings",
+    "Stores",
     "has_secret",
     "read_mode",
     "read_settings",
     "read_url",
     "shown_url",
+    "split_urls",
 ]
 
+#: Of all stores together, in characters.
 LONGEST_URL = 3000
 
 READ, WRITE, OFF = "read", "write", "off"
@@ -31,6 +42,8 @@ _KINDS = {
     "s3": "object", "s3a": "object", "gs": "object", "az": "object", "azure": "object", "abfs": "object", "abfss": "object",
     "http": "http", "https": "http", "redis": "redis", "rediss": "redis", "unix+redis": "redis", "file": "file",
 }  # fmt: skip
+#: Where the next store begins: paths may contain spaces.
+_NEXT = re.compile(r"\s+(?=[A-Za-z][A-Za-z0-9+.-]*:/|[@$])")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*")
 _FORMS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, https://host/path, redis://host/0 or file:///directory"
 
@@ -49,7 +62,7 @@ class RemoteSettings(NamedTuple):
     @property
     def shown(self) -> str:
         """The URL for messages, without a password."""
-        return shown_url(self.url)
+        return _shown(self.url)
 
     @property
     def bare(self) -> str:
@@ -69,11 +82,52 @@ class RemoteSettings(NamedTuple):
         return f"RemoteSettings({self.shown!r}, {self.mode!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("the settings of a remote store are not pickled: they may hold a password")
+        raise TypeError("the settings of a remote store cannot be pickled: they may contain a password")
 
 
-def shown_url(url: str) -> str:
-    """A URL, right or not, for messages: what can be a password or a token is left out."""
+class Stores(NamedTuple):
+    """The remote stores of a cache, in the order in which they are asked."""
+
+    each: tuple[RemoteSettings, ...]
+
+    @property
+    def url(self) -> str:
+        """Their URLs, as a setting has them."""
+        return " ".join([store.url for store in self.each])
+
+    @property
+    def shown(self) -> str:
+        """Their URLs for messages, without passwords."""
+        return ", ".join([store.shown for store in self.each])
+
+    @property
+    def writable(self) -> tuple[int, ...]:
+        """The places of those that may be written to."""
+        return tuple([place for place, store in enumerate(self.each) if store.mode == WRITE])
+
+    def alone(self) -> Iterator[Stores]:
+        """Each store for itself."""
+        for store in self.each:
+            yield Stores((store,))
+
+    def __repr__(self) -> str:
+        return f"Stores({', '.join(map(repr, self.each))})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("the settings of a remote store cannot be pickled: they may contain a password")
+
+
+def split_urls(text: str) -> list[str]:
+    """The stores that a setting names, each as it names it."""
+    return [each for each in _NEXT.split(text.strip()) if each]
+
+
+def shown_url(text: str) -> str:
+    """URLs, right or not, for messages: what can be a password or a token is left out."""
+    return " ".join(map(_shown, split_urls(text)))
+
+
+def _shown(url: str) -> str:
     scheme = _SCHEME.match(url)
     start = scheme[0] if scheme is not None else ""
     user, at, rest = url[len(start) :].rpartition("@")
@@ -83,43 +137,68 @@ def shown_url(url: str) -> str:
 
 
 def has_secret(url: str) -> bool:
-    """Whether other users must not see a URL."""
-    return shown_url(url) != url
+    """Whether other users must not see URLs."""
+    return any(_shown(each) != each for each in split_urls(url))
 
 
 def read_url(text: str) -> str:
-    """The URL of a store that a setting contains, or that the variable or the file has which it names.
+    """The URLs of the stores that a setting contains, or that the variables or the files have which it names.
 
     Raises:
-        ValueError: it is not the URL of a store, or what is named is not there.
+        ValueError: one is not the URL of a store, or what is named is not there.
         OSError: the file cannot be read.
     """
-    url = read_secret(text, "the remote store")
-    read_settings(url, None)
-    return url
+    urls = " ".join([url for each in split_urls(text) for url in _told(each)])
+    read_settings(urls, None)
+    return urls
+
+
+def _told(text: str) -> Iterator[str]:
+    """The URLs that a part of a setting contains or names; what it names may name others once more."""
+    if text[0] == "$" and is_reference(text):
+        said = split_urls(setting(text[1:]))
+        if len(said) > 1:
+            for each in said:
+                yield from split_urls(read_secret(each, "the remote store"))
+            return
+    yield from split_urls(read_secret(text, "the remote store"))
 
 
 def read_mode(text: str) -> str:
-    """What may be done with a store, as a setting has it.
+    """What may be done with the stores, as a setting has it.
 
     Raises:
-        ValueError: it is not one of `MODES`.
+        ValueError: a word of it is not one of `MODES`.
     """
-    if text not in MODES:
-        raise ValueError(f"remote_mode is {text!r}: use 'read', 'write' or 'off'")
-    return text
+    words = text.split()
+    if not words or not set(words) <= set(MODES):
+        raise ValueError(f"remote_mode is {text!r}: use 'read', 'write' or 'off', or one of them for each store")
+    return " ".join(words)
 
 
-def read_settings(url: str | None, mode: str | None) -> RemoteSettings | None:
-    """The remote store that a URL and a mode name; None where none is named or it is switched off.
+def read_settings(url: str | None, mode: str | None) -> Stores | None:
+    """The remote stores that URLs and modes name; None where none is named or all are switched off.
 
     Raises:
-        ValueError: the URL or the mode is not valid.
+        ValueError: a URL or a mode is not valid, or there are several modes, but not one for each store.
     """
-    chosen, chosen_mode = url or "", read_mode(mode or READ)
-    if not chosen or chosen_mode == OFF:
+    urls, modes = split_urls(url or ""), read_mode(mode or READ).split()
+    if not urls:
         return None
-    shown = shown_url(chosen)
+    if len(modes) > 1 and len(modes) != len(urls):
+        raise ValueError(f"remote_mode names {len(modes)} modes for {len(urls)} stores: write one for all, or one for each")
+    if len(modes) == 1:
+        modes *= len(urls)
+    stores = [_read_store(each, each_mode) for each, each_mode in zip(urls, modes, strict=True) if each_mode != OFF]
+    if len({store.url for store in stores}) < len(stores):
+        raise ValueError("the same remote store is named twice")
+    if sum([len(store.url) + 1 for store in stores]) > LONGEST_URL + 1:
+        raise ValueError(f"the URLs of the remote stores have more than {LONGEST_URL} characters together")
+    return Stores(tuple(stores)) if stores else None
+
+
+def _read_store(chosen: str, chosen_mode: str) -> RemoteSettings:
+    shown = _shown(chosen)
     try:
         parts = urlsplit(chosen)
         is_url = parts.port is None or parts.port > 0

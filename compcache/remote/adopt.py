@@ -97,9 +97,7 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, s
             which = "a key that is trusted here (trusted_keys)" if store.trusted_keys else "this cache's own key (publish_key)"
             raise IntegrityError(f"module {name} is not signed with {which}", path=name)
     elif manifest.is_pickled() and not store.signing_key:
-        raise PickleNotAllowedError(
-            f"module {name} holds a pickled global: such modules are taken from elsewhere only with a trusted signature"
-        )
+        raise PickleNotAllowedError(f"module {name} holds a pickled global: such modules are only taken with a trusted signature")
     if wanted not in [name for name, _, _ in manifest.indexed()]:
         raise IntegrityError(f"module {name} does not define {wanted!r}", path=name)
     return Acceptable(footer, sections, manifest)

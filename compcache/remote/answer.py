@@ -12,19 +12,55 @@ from compcache.remote.adopt import require_acceptable
 from compcache.remote.shelves import usable_shelves
 
 if TYPE_CHECKING:
+    from compcache.remote.address import Stores
     from compcache.store import Store
 
-__all__ = ["FOUND", "MISSING", "UNAVAILABLE", "RemoteAnswer", "left_alone", "mapped", "read_answer"]
+__all__ = [
+    "FOUND",
+    "HAD",
+    "MISSING",
+    "NO_STORE",
+    "SAID_NOTHING",
+    "UNAVAILABLE",
+    "WAS_MISSING",
+    "RemoteAnswer",
+    "Said",
+    "left_alone",
+    "mapped",
+    "read_answer",
+]
 
 #: The first field of the helper's answer about a function.
 FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
+
+
+#: What each store said of a function, a letter for each; one that was not asked has another letter.
+HAD, WAS_MISSING, SAID_NOTHING, _NOT_ASKED = "hme-"
+NO_STORE = -1
+
+
+class Said(NamedTuple):
+    """The helper's answer about one function.
+
+    `data` is the module that was found, or the path of its file; why it is unavailable. `imports` are rows (name, module, signatures) of
+    what the module imports, as far as it came with it. `store` is the place of the store that had it, `packed` says whether in a pack.
+    `by_store` has a letter for each store.
+    """
+
+    outcome: str
+    data: bytes | str = ""
+    signatures: bytes = b""
+    imports: tuple[tuple[str, bytes, bytes], ...] = ()
+    store: int = NO_STORE
+    packed: bool = False
+    by_store: str = ""
 
 
 class RemoteAnswer(NamedTuple):
     """What a remote store says about a function.
 
     Attributes:
-        url: the store's, without a password.
+        url: that of the store, or of all that were asked, without a password.
         outcome: ``found``, ``missing``, ``rejected`` (it has a module that this cache does not take), ``unavailable`` (it did not
             answer) or ``skipped`` (it is left alone after failures).
         message: the same in words.
@@ -58,19 +94,20 @@ def left_alone(url: str, name: str, failures: int, seconds: float) -> RemoteAnsw
     return RemoteAnswer(url, "skipped", message, label_of(name) is not None)
 
 
-def read_answer(store: Store, url: str, name: str, answer: list[Any] | None, problem: str) -> RemoteAnswer:
+def read_answer(store: Store, stores: Stores, name: str, said: Said | None, problem: str) -> RemoteAnswer:
     """The helper's answer about a function; None where there was none, and `problem` says why."""
     is_asked = label_of(name) is not None
-    if answer is None or answer[0] == UNAVAILABLE:
-        why = str(answer[1]) if answer is not None else problem
+    url = stores.shown
+    if said is None or said.outcome == UNAVAILABLE:
+        why = str(said.data) if said is not None else problem
         return RemoteAnswer(url, UNAVAILABLE, why or "it does not answer", is_asked)
-    outcome, *rest = answer
-    if outcome != FOUND:
+    if said.outcome != FOUND:
         shelves = ", ".join(usable_shelves(store.processor()))
         return RemoteAnswer(url, MISSING, f"it is on no shelf that this host can use: {shelves}", is_asked)
-    data, signatures, *_ = rest
+    url = stores.each[said.store].shown
+    data: Any = said.data
     try:
-        module = require_acceptable(store, data, wanted=name, signatures=signatures)
+        module = require_acceptable(store, data, wanted=name, signatures=said.signatures)
     except CompcacheError as error:
         return RemoteAnswer(url, "rejected", str(error), is_asked)
     found = module.footer.module_id.hex()

@@ -19,7 +19,11 @@ import time
 from compcache.files import reraise_interrupt
 from compcache.remote.directory import state_directory
 
-__all__ = ["PROBE_SECONDS", "Breaker", "Gate", "Patience"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["PROBE_SECONDS", "Breaker", "Gate", "Patience", "breaker_of"]
 
 _FAILURES = 3  # in a row open it
 _FIRST_PAUSE = 30.0
@@ -36,7 +40,7 @@ _BELIEVED = 0.25
 
 
 class Breaker:
-    """The breaker of one store. One process writes (the helper, or who could not reach it); all read."""
+    """The breaker of one store. One process writes (the helper, or a process that could not reach it); all read."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -98,34 +102,38 @@ class Breaker:
 
     def _write(self, failures: int, until: float, pause: float) -> None:
         content = f"{failures} {until} {pause}".encode("ascii")
-        from compcache.files import Files
+        from compcache.processes.detached import LateFiles
         from compcache.publish.atomic_file import publish
 
         try:
-            publish(Files(), os.path.dirname(self._path), self._path, [content], sync=False)
+            publish(LateFiles(), os.path.dirname(self._path), self._path, [content], sync=False)
         except OSError as error:
             reraise_interrupt(error)
             return  # every process finds out for itself then
 
 
-class Gate:
-    """Whether the store with this URL is left alone now; a process that only looks here loads no client."""
+def breaker_of(url: str) -> Breaker:
+    """The breaker of one store, for the credentials that the environment has now. Raises `OSError`."""
+    return Breaker(os.path.join(state_directory(url, os.environ), "breaker"))
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+
+class Gate:
+    """Whether the stores with these URLs are all left alone now; a process that only looks here loads no client."""
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._urls = tuple(urls)
         self._believed_until = 0.0
 
     def is_shut(self) -> bool:
-        """Whether the breaker is open. Looks into its file four times in a second at most."""
+        """Whether all breakers are open. Looks into their files four times in a second at most."""
         now = time.time()
         if 0 < self._believed_until - now <= _BELIEVED:
             return True
         try:
-            path = os.path.join(state_directory(self._url, os.environ), "breaker")  # of the credentials that the environment has now
+            is_open = all(breaker_of(url).is_open() for url in self._urls)
         except OSError as error:
             reraise_interrupt(error)
             return False  # who asks is told
-        is_open = Breaker(path).is_open()
         self._believed_until = now + _BELIEVED if is_open else 0.0
         return is_open
 

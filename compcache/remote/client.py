@@ -1,4 +1,4 @@
-"""The remote store of one `Cache`: fetches what is missing, offers what was compiled."""
+"""The remote stores of one `Cache`: fetches what is missing, offers what was compiled."""
 
 from __future__ import annotations
 
@@ -11,14 +11,25 @@ from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest_writer import WholeManifest
+from compcache.formats.statistics import counter_of
 from compcache.identity import label_of
 from compcache.interrupts import suppress
 from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
-from compcache.remote.address import WRITE
 from compcache.remote.adopt import adopt_module
-from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone, mapped, read_answer
-from compcache.remote.breaker import Breaker, Patience
+from compcache.remote.answer import (
+    FOUND,
+    HAD,
+    SAID_NOTHING,
+    UNAVAILABLE,
+    WAS_MISSING,
+    RemoteAnswer,
+    Said,
+    left_alone,
+    mapped,
+    read_answer,
+)  # fmt: skip
+from compcache.remote.breaker import Patience, breaker_of
 from compcache.remote.card import IMPORTS_LIMIT, INLINE_LIMIT, Card, encode_cards
 from compcache.remote.connection import ask, wake_helper
 from compcache.remote.directory import outbox_directory, state_directory
@@ -29,8 +40,9 @@ from compcache.store import SIGNATURES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from compcache.remote.address import RemoteSettings
+    from compcache.remote.address import Stores
     from compcache.remote.adopt import Adopted
+    from compcache.remote.breaker import Breaker
     from compcache.remote.connection import Question
     from compcache.store import Store
 
@@ -87,13 +99,16 @@ class Inquiry:
     def _take_in(self, waited: float) -> None:
         self._remote.count("remote_answers")
         self._remote.count("remote_seconds", time.monotonic() - self._asked)
-        outcomes = zip(self._names, self._question.answer, strict=True)
-        self.unanswered = tuple(name for name, (outcome, *_) in outcomes if outcome == UNAVAILABLE)
-        if len(self.unanswered) == len(self._names):
-            self._remote.patience.lost(waited)
-        else:
+        rows, seconds = self._question.answer
+        answers = [Said(*row) for row in rows]
+        self._remote.count_by_store(answers, seconds)
+        outcomes = zip(self._names, answers, strict=True)
+        self.unanswered = tuple(name for name, said in outcomes if said.outcome == UNAVAILABLE)
+        if any(not {HAD, WAS_MISSING}.isdisjoint(said.by_store) for said in answers):
             self._remote.patience.answered()
-        self.fetched = self._remote.take_in(self._names, self._question.answer, insists=self._insists)
+        else:
+            self._remote.patience.lost(waited)
+        self.fetched = self._remote.take_in(self._names, answers, insists=self._insists)
         if self.fetched:
             self.close()
 
@@ -107,14 +122,14 @@ class Inquiry:
         self._question.close()
 
     def compiled(self, seconds: float) -> None:
-        """They were, in so many seconds."""
+        """They were compiled, in this time in seconds."""
         self._remote.note_stake(self._names, seconds)
 
 
 class RemoteStore:
-    """The remote store that a cache was opened with."""
+    """The remote stores that a cache was opened with, in the order in which they are asked."""
 
-    def __init__(self, store: Store, settings: RemoteSettings) -> None:
+    def __init__(self, store: Store, settings: Stores) -> None:
         self._store = store
         self.settings = settings
         self._complained = False
@@ -127,26 +142,27 @@ class RemoteStore:
     @property
     def writes(self) -> bool:
         """Whether compiled modules are uploaded."""
-        return self.settings.mode == WRITE
+        return bool(self.settings.writable)
 
     def directory(self) -> str:
-        """The directory of the helper's socket and the breaker, for the credentials that there are now. Raises `OSError`."""
+        """The directory of the helper's socket, for the credentials that there are now. Raises `OSError`."""
         return state_directory(self.settings.url, os.environ)
 
-    def outbox(self) -> Outbox:
-        """The uploads that wait. Raises `OSError`."""
-        return Outbox(outbox_directory(self.settings.url, os.environ))
+    def outboxes(self) -> tuple[Outbox, ...]:
+        """The uploads that wait for each store. Raises `OSError`."""
+        return tuple([Outbox(outbox_directory(store.url, os.environ)) for store in self.settings.each])
 
-    def _breaker(self) -> Breaker:
-        return Breaker(os.path.join(self.directory(), "breaker"))
+    def breakers(self) -> tuple[Breaker, ...]:
+        """The breaker of each store, for the credentials that there are now. Raises `OSError`."""
+        return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _is_in_service(self, *, waits: bool) -> bool:
-        """Whether the store is asked. One that was left alone, until now, is probed first, which only who `waits` waits for."""
-        breaker = self._breaker()
-        if not breaker.is_half_open():
-            return not breaker.is_open()
+        """Whether one of the stores is asked. Stores whose pause is over are probed first; only callers with `waits` wait for the probe."""
+        breakers = self.breakers()
+        if not all(breaker.is_open() or breaker.is_half_open() for breaker in breakers):
+            return True
         now = time.monotonic()
-        if waits or now - self._probed >= _PROBE_PAUSE:
+        if any(breaker.is_half_open() for breaker in breakers) and (waits or now - self._probed >= _PROBE_PAUSE):
             self._probed = now
             probe = ask(self.settings, "probe")
             if waits and probe.wait(_PATIENCE):
@@ -156,12 +172,14 @@ class RemoteStore:
 
     # ---------------------------------------------------------------- fetching
 
-    def inquire(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False) -> Inquiry | None:
-        """Ask for functions; None where there is nothing to ask, or the store is left alone after failures.
+    def inquire(
+        self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False, first: int = 0
+    ) -> Inquiry | None:
+        """Ask for functions; return None where there is nothing to ask, or the stores are left alone after failures.
 
         Only names that stand for content are asked for, unless `plain` says that the caller named them on purpose. `insists`: the answer
         is waited for even if the store has not answered lately. `compiles`: the caller compiles what does not come, and calls
-        `Inquiry.close` then; meanwhile other hosts wait for that.
+        `Inquiry.close` then; meanwhile other hosts wait for that. `first`: the stores before this one are not asked.
         """
         wanted = tuple(name for name in names if plain or label_of(name) is not None)
         if not wanted:
@@ -176,8 +194,8 @@ class RemoteStore:
             patience = _patience(wanted) if insists else 0.0
             stake = self.at_stake(wanted) if compiles else None
             question = ask(
-                self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic(), patience, stake,
-                self._store.temporary, keeps=compiles and self.writes,
+                self.settings, "find", list(wanted), *self._places(), self._token(), self.settings.writable, time.monotonic(), patience,
+                stake, self._store.temporary, first, keeps=compiles and self.writes,
             )  # fmt: skip
         except OSError as error:
             reraise_interrupt(error)
@@ -185,13 +203,13 @@ class RemoteStore:
             return None
         return Inquiry(self, wanted, question, insists=insists)
 
-    def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False) -> tuple[str, ...]:
-        """Fetch functions and all that they import into the local cache; those of them that came. See `inquire`."""
+    def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
+        """Fetch functions and all that they import into the local cache; return those of them that came. See `inquire`."""
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
         while wanted:
             batch, wanted = wanted[:_BATCH], wanted[_BATCH:]
-            inquiry = self.inquire(batch, plain=plain, insists=insists)
+            inquiry = self.inquire(batch, plain=plain, insists=insists, first=first)
             if inquiry is None:
                 continue
             inquiry.arrived(_patience(batch) + _MARGIN)
@@ -205,7 +223,7 @@ class RemoteStore:
         return tuple(come)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
-        """For each function whether the store is known to have code of it that this host can use; warns where it does not say."""
+        """For each function whether a store is known to have code of it that this host can use; warns where they do not say."""
         self._is_in_service(waits=True)
         question = ask(self.settings, "has", list(names), *self._places())
         answers = question.answer if question.wait(_patience(names) + _MARGIN) else [None] * len(names)
@@ -225,66 +243,68 @@ class RemoteStore:
         return self._start_up[1]
 
     def explain(self, name: str) -> RemoteAnswer:
-        """What the store says about a function now; nothing is fetched into the cache, or counted."""
-        url = self.settings.shown
+        """What the stores say about a function now; nothing is fetched into the cache, or counted."""
         try:
             if not self._is_in_service(waits=True):
-                return left_alone(url, name, *self._breaker().state())
-            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic(), _PATIENCE, None, "")
+                failures, seconds = min([breaker.state() for breaker in self.breakers()], key=lambda state: state[1])
+                return left_alone(self.settings.shown, name, failures, seconds)
+            question = ask(self.settings, "find", [name], *self._places(), b"", (), time.monotonic(), _PATIENCE, None, "", 0)
         except OSError as error:
             reraise_interrupt(error)
-            return read_answer(self._store, url, name, None, str(error))
-        answer = question.answer[0] if question.wait(_PATIENCE + _MARGIN) else None
-        return read_answer(self._store, url, name, answer, question.problem)
+            return read_answer(self._store, self.settings, name, None, str(error))
+        said = Said(*question.answer[0][0]) if question.wait(_PATIENCE + _MARGIN) else None
+        return read_answer(self._store, self.settings, name, said, question.problem)
 
-    def take_in(self, names: tuple[str, ...], answers: list[list[object]], *, insists: bool = False) -> tuple[str, ...]:
-        """Verify and publish what was found, then fetch what it imports; the functions that came."""
+    def take_in(self, names: tuple[str, ...], answers: list[Said], *, insists: bool = False) -> tuple[str, ...]:
+        """Verify and publish what was found, then fetch what it imports; return the functions that came."""
         come: list[str] = []
         imports: dict[str, None] = {}
-        distrusted: list[str] = []
-        for name, (outcome, data, *rest) in zip(names, answers, strict=True):
-            self._store.stats.asked(name, f"{outcome}{f': {data}' if isinstance(data, str) and data else ''}")
-            if outcome != FOUND or not isinstance(data, (bytes, str)) or not rest or not isinstance(rest[0], bytes):
-                self.count("remote_errors" if outcome == UNAVAILABLE else "remote_misses")
+        refused: dict[int, list[str]] = {}  # by the store that is to be asked first, after the one whose answer is not taken
+        packed = False
+        for name, said in zip(names, answers, strict=True):
+            why = f": {said.data}" if isinstance(said.data, str) and said.data and said.outcome != FOUND else ""
+            self._store.stats.asked(name, f"{said.outcome}{why}")
+            if said.outcome != FOUND:
+                self.count("remote_errors" if said.outcome == UNAVAILABLE else "remote_misses")
                 continue
-            adopted = self._adopt(name, data, rest[0])
+            adopted = self._adopt(name, said.data, said.signatures, said.store)
             if adopted is not None:
                 come.append(name)
-                imports.update(dict.fromkeys([*adopted.imports, *self._adopt_imports(rest)]))
-            elif rest[-1] is True:  # a pack had it
-                distrusted.append(name)
-        come += self._ask_cards(distrusted, insists=insists)
+                imports.update(dict.fromkeys([*adopted.imports, *self._adopt_imports(said)]))
+            else:
+                packed |= said.packed
+                refused.setdefault(0 if said.packed else said.store + 1, []).append(name)
+        if packed:
+            ask(self.settings, "distrust", self._token()).wait(_PATIENCE)
+        for first, again in refused.items():
+            if first < len(self.settings.each):
+                come += self.fetch(again, plain=True, insists=insists, first=first)
         absent = [name for name in imports if name not in names and next(self._store.find(name), None) is None]
         if absent:
             self.fetch(absent, plain=True, insists=insists)
         return tuple(come)
 
-    def _adopt_imports(self, rest: list[object]) -> Iterator[str]:
-        """Take in what came with a function, unless it is here; what that imports in turn."""
-        for name, data, signatures in rest[1] if len(rest) > 1 and isinstance(rest[1], list) else ():
-            adopted = self._adopt(name, data, signatures) if next(self._store.find(name), None) is None else None
+    def _adopt_imports(self, said: Said) -> Iterator[str]:
+        """Take in what came with a function, unless it is here; return what that imports in turn."""
+        for name, data, signatures in said.imports:
+            is_here = next(self._store.find(name), None) is not None
+            adopted = self._adopt(name, data, signatures, said.store) if not is_here else None
             if adopted is not None:
                 yield from adopted.imports
 
-    def _ask_cards(self, names: list[str], *, insists: bool) -> tuple[str, ...]:
-        """Look functions up by their cards, after what a pack had of them was rejected."""
-        if not names or not ask(self.settings, "distrust", self._token()).wait(_PATIENCE):
-            return ()
-        return self.fetch(names, plain=True, insists=insists)
-
-    def _adopt(self, name: str, data: bytes | str, signatures: bytes) -> Adopted | None:
+    def _adopt(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
         """Take in a module, or the one in a file that the helper has written."""
         try:
             module = data if isinstance(data, bytes) else self._taken(data)
             adopted = adopt_module(self._store, module, wanted=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            self.count("remote_rejected")
+            self._count_at(store, "remote_rejected")
             self._rejected.add(name)
             self._store.stats.refused(name, f"remote store: {error}")
             return None
-        self.count("remote_hits")
-        self.count("remote_size", len(module))
+        self._count_at(store, "remote_hits")
+        self._count_at(store, "remote_size", len(module))
         return adopted
 
     def _taken(self, path: str) -> memoryview:
@@ -297,7 +317,7 @@ class RemoteStore:
                 os.unlink(path)
 
     def note_stake(self, names: Iterable[str], seconds: float) -> None:
-        """Compiling these functions took so many seconds."""
+        """Compiling these functions took this time, in seconds."""
         self._stakes.update(dict.fromkeys(map(_label, names), seconds))
 
     def at_stake(self, names: Iterable[str]) -> float:
@@ -307,12 +327,13 @@ class RemoteStore:
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
-        """Put a stored module into the outbox, for the helper to upload; whether there was something to upload."""
+        """Put a stored module into the outbox of each store to write to; return whether there was something to upload."""
         try:
             upload = self._upload_of(module_id, always=always)
             if upload is None:
                 return False
-            dropped = self.outbox().put(upload)
+            boxes = self.outboxes()
+            dropped = sum([boxes[place].put(upload) for place in self.settings.writable])
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             self.complain(f"a module could not be put into the outbox: {error}")
@@ -325,23 +346,24 @@ class RemoteStore:
         return True
 
     def pack(self, names: Iterable[str]) -> None:
-        """Have a pack made of functions that were offered, for those who fetch them together."""
+        """Have a pack made of functions that were offered, for hosts that fetch them together."""
         try:
-            ask(self.settings, "pack", list(names), *self._places()).wait(_PATIENCE)
+            ask(self.settings, "pack", list(names), *self._places(), self.settings.writable).wait(_PATIENCE)
         except OSError as error:
             reraise_interrupt(error)
             self.complain(str(error))
 
     def flush(self, seconds: float) -> int:
-        """Wait until what waits is uploaded; how many uploads are left."""
-        waiting = self.outbox()
-        if not waiting.names() and not (self.writes and self._start_up[1]):
+        """Wait until what waits is uploaded; return how many uploads are left."""
+        boxes = self.outboxes()
+        waiting = [boxes[place] for place in self.settings.writable]
+        if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):
             return 0  # nor has this process anything to leave in a pack
-        question = ask(self.settings, "flush", seconds)
+        question = ask(self.settings, "flush", seconds, self.settings.writable)
         if not question.wait(seconds + 0.5):
             question.close()
             self.complain(question.problem)
-            return len(waiting.names())
+            return sum([len(box.names()) for box in waiting])
         return int(question.answer)
 
     def _upload_of(self, module_id: bytes, *, always: bool) -> Upload | None:
@@ -405,19 +427,23 @@ class RemoteStore:
 
     # ------------------------------------------------------------- maintenance
 
-    def status(self) -> dict[str, Any]:
-        """See `compcache.remote.maintenance.status`."""
+    def status(self) -> list[dict[str, Any]]:
+        """See `compcache.remote.maintenance.status`: one for each store."""
         return maintenance.status(self.settings)
 
-    def verify(self) -> maintenance.RemoteReport:
-        """See `compcache.remote.maintenance.verify`."""
-        return maintenance.verify(self.settings)
+    def verify(self) -> list[maintenance.RemoteReport]:
+        """See `compcache.remote.maintenance.verify`: one for each store."""
+        return [maintenance.verify(store) for store in self.settings.alone()]
 
     def collect_garbage(
         self, *, older_than: float | None = None, unused_for: float | None = None, grace: float = maintenance.GRACE, dry_run: bool = False
-    ) -> maintenance.RemoteGarbage:
-        """See `compcache.remote.maintenance.collect_garbage`."""
-        return maintenance.collect_garbage(self.settings, older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
+    ) -> list[maintenance.RemoteGarbage]:
+        """See `compcache.remote.maintenance.collect_garbage`: one for each store that may be written to."""
+        return [
+            maintenance.collect_garbage(store, older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
+            for store in self.settings.alone()
+            if store.writable
+        ]
 
     # -------------------------------------------------------------------- both
 
@@ -425,14 +451,32 @@ class RemoteStore:
         """Count something that happened."""
         self._store.stats.count(counter, amount)
 
+    def _count_at(self, place: int, counter: str, amount: float = 1) -> None:
+        """Count something that a store did, for itself as well."""
+        self.count(counter, amount)
+        self.count(counter_of(counter, self.settings.each[place].shown), amount)
+
+    def count_by_store(self, answers: Iterable[Said], seconds: Iterable[float]) -> None:
+        """Count what each store said, and how long it took."""
+        for place, (store, took) in enumerate(zip(self.settings.each, seconds, strict=False)):
+            letters = [said.by_store[place : place + 1] for said in answers]
+            asked = sum([letters.count(letter) for letter in (HAD, WAS_MISSING)])
+            for counter, amount in (
+                ("misses", letters.count(WAS_MISSING)), ("errors", letters.count(SAID_NOTHING)), ("answers", asked), ("seconds", took),
+            ):  # fmt: skip
+                if amount:
+                    self.count(counter_of(f"remote_{counter}", store.shown), amount)
+
     def complain(self, problem: str) -> None:
-        """Warn, once, that the store is not used, and leave it alone for a while."""
+        """Warn, once, that the stores are not used, and leave them alone for a while."""
         self.count("remote_errors")
         with suppress(OSError):
-            self._breaker().failed()
+            for breaker in self.breakers():
+                breaker.failed()
         if problem and not self._complained:
             self._complained = True
-            warn(f"the remote store {self.settings.shown} is not used: {problem}")
+            verb = "is" if len(self.settings.each) == 1 else "are"
+            warn(f"the remote store{'s' * (len(self.settings.each) > 1)} {self.settings.shown} {verb} not used: {problem}")
 
 
 def _label(name: str) -> str:
@@ -440,5 +484,5 @@ def _label(name: str) -> str:
 
 
 def _patience(names: Collection[str]) -> float:
-    """How long an answer about so many functions is waited for."""
+    """How long to wait for an answer about this number of functions."""
     return _PATIENCE + _PATIENCE_PER_NAME * len(names)

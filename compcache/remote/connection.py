@@ -18,17 +18,19 @@ import msgpack
 from compcache.files import reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.processes.detached import start_detached
-from compcache.remote.directory import outbox_directory, state_directory
+from compcache.remote.directory import state_directory
 
 if TYPE_CHECKING:
-    from compcache.remote.address import RemoteSettings
+    from collections.abc import Callable
+
+    from compcache.remote.address import Stores
 
 __all__ = [
     "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "STAKE", "Question", "ask", "decode", "encode", "owner_of", "wake_helper",
 ]  # fmt: skip
 
 #: The version of the questions and answers. Helpers of several versions may run side by side; breaker and outbox are common to them.
-_PROTOCOL = 5
+_PROTOCOL = 6
 SOCKET, LOCK, REFUSED = f"socket-{_PROTOCOL}", f"helper-{_PROTOCOL}.lock", f"refused-{_PROTOCOL}"
 LENGTH = Struct("<I")
 MAX_MESSAGE = 1 << 30
@@ -36,7 +38,7 @@ _PEER = Struct("3i")
 
 _HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _LOOK_AGAIN = 0.005
-#: A helper that was started so many seconds ago and cannot be reached is not coming.
+#: A helper that cannot be reached this long after its start, in seconds, is given up.
 _START_SECONDS = 10.0
 _started: dict[str, tuple[int, float]] = {}  # by directory: the process and when this process started it
 _reached: set[str] = set()  # directories whose helper was reached since
@@ -45,6 +47,7 @@ _awaited: set[str] = set()  # directories whose helper this process has waited f
 #: The one field of a message before the answer: the seconds that compiling took what the store has, and is still to come.
 STAKE = "stake"
 _LONGEST_STAKE = 10.0
+_LONGEST_QUEUE = 10.0
 
 
 def encode(message: object) -> bytes:
@@ -59,8 +62,39 @@ def decode(data: bytes) -> Any:
 
 
 def owner_of(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket: who has connected, or called `listen`."""
-    return int(_PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1])
+    """The user at the other end of a Unix socket, who has connected, or called `listen`."""
+    return _peer_of(connection)[1]
+
+
+def _peer_of(connection: socket.socket) -> tuple[int, int, int]:
+    process, user, group = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return process, user, group
+
+
+class _Queue:
+    """For how long a process waits for a processor from now on, which may be another process later."""
+
+    def __init__(self, process: Callable[[], int]) -> None:
+        self._process = process
+        self._known = process()
+        self._before = _queued(self._known)
+        self._sum = 0.0
+
+    def seconds(self) -> float:
+        """So many since this was made, `_LONGEST_QUEUE` at most."""
+        process = self._process()
+        now = _queued(process)
+        if process == self._known:
+            self._sum += max(0.0, now - self._before)
+        self._known, self._before = process, now
+        return min(self._sum, _LONGEST_QUEUE)
+
+
+def _queued(process: int) -> float:
+    """For how many seconds a process has waited for a processor; 0.0 where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0
 
 
 class Question:
@@ -69,10 +103,10 @@ class Question:
     `sent` is the monotonic time when it was, 0.0 before. One that `keeps` its connection does so until it is closed.
     """
 
-    def __init__(self, directory: str, settings: RemoteSettings, message: object, *, keeps: bool = False) -> None:
+    def __init__(self, directory: str, stores: Stores, message: object, *, keeps: bool = False) -> None:
         self._keeps = keeps
         self._directory = directory
-        self._settings = settings
+        self._stores = stores
         self._unsent = encode(message)
         self._received = bytearray()
         self._socket: socket.socket | None = None
@@ -84,14 +118,18 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer, for so long at most; whether it is there. False for good where `problem` says why.
+        """Wait for the answer, for so long at most; return whether it is there. False for good where `problem` says why.
 
-        Once the helper has said how much is at stake it is waited for as long as that.
+        Once the helper has said how much is at stake it is waited for as long as that. Time in which the helper waits for a processor does
+        not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer as well, and take it from others.
         """
         started = time.monotonic()
+        queue = _Queue(self._helper) if seconds else None
 
         def left() -> float:
-            return started + (max(seconds, self._stake) if seconds else 0.0) - time.monotonic()
+            end = started + (max(seconds, self._stake) if seconds else 0.0)
+            now = time.monotonic()
+            return end - now if end > now or queue is None else end + queue.seconds() - now
 
         while not (self.is_answered or self.problem):
             if self._socket is None and not self._connect():
@@ -104,8 +142,15 @@ class Question:
                 break
         return self.is_answered
 
+    def _helper(self) -> int:
+        """The process of the helper, 0 where it is not known."""
+        if self._socket is not None:
+            with suppress(OSError):
+                return _peer_of(self._socket)[0]
+        return _started.get(self._directory, (0, 0.0))[0]
+
     def is_starting(self) -> bool:
-        """Whether its helper process is only being started. Says so once in a process."""
+        """Whether its helper process is being started; true once per process."""
         if self.sent or self._directory in _awaited:
             return False
         _awaited.add(self._directory)
@@ -134,7 +179,7 @@ class Question:
         except OSError as error:
             reraise_interrupt(error)
             connection.close()
-            self.problem = _start_helper(self._directory, self._settings)
+            self.problem = _start_helper(self._directory, self._stores)
             return False
         finally:
             if folder >= 0:
@@ -185,21 +230,21 @@ def _forget_connections() -> None:
         question._received.clear()
 
 
-def ask(settings: RemoteSettings, *message: Any, keeps: bool = False) -> Question:
-    """Ask the helper of a store. Raises `OSError` where no private directory can be had for its socket."""
-    question = Question(state_directory(settings.url, os.environ), settings, list(message), keeps=keeps)
+def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
+    """Ask the helper of these stores. Raises `OSError` where no private directory can be had for its socket."""
+    question = Question(state_directory(stores.url, os.environ), stores, list(message), keeps=keeps)
     question.wait(0.0)
     return question
 
 
-def wake_helper(settings: RemoteSettings) -> None:
-    """Tell the helper that something waits in the outbox; it is started where it does not run."""
+def wake_helper(stores: Stores) -> None:
+    """Tell the helper that something waits in an outbox; it is started where it does not run."""
     with suppress(OSError):
-        ask(settings, "news").close()
+        ask(stores, "news").close()
 
 
-def _start_helper(directory: str, settings: RemoteSettings) -> str:
-    """Start the helper unless this process has done so just now; what is wrong where it does not come."""
+def _start_helper(directory: str, stores: Stores) -> str:
+    """Start the helper unless this process has done so just now; return what is wrong where it does not come."""
     refused = os.path.join(directory, REFUSED)
     pid, when = _started.get(directory, (0, 0.0))
     if pid and _is_running(pid):
@@ -215,7 +260,7 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
         return "" if time.monotonic() - when < 1.0 else "its helper process ends when it is started"
     _reached.discard(directory)
     try:
-        told = encode([settings.url, settings.mode, outbox_directory(settings.url, os.environ)])
+        told = encode([list(store) for store in stores.each])
         _started[directory] = start_detached(_HELPER, [directory], os.environ, told), time.monotonic()
     except OSError as error:
         reraise_interrupt(error)

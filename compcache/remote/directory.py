@@ -19,7 +19,7 @@ _TEMPORARY = "/tmp"  # noqa: S108 - what is made there is private, and checked
 
 
 def private_directory(path: str) -> str:
-    """A directory that this user owns and nobody else can enter; it is made where it does not exist.
+    """A directory that this user owns and others cannot enter; it is created if missing.
 
     Raises:
         OSError: it belongs to another user, others can write to it, or it cannot be made.
@@ -49,7 +49,7 @@ def _is_own(path: str, denied: int) -> bool:
 _ACCOUNT = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "NO_PROXY", "no_proxy")
 
 
-#: Variables that say where a store is, and not who asks.
+#: Variables that name a store's address, and not credentials.
 _PLACE = (
     "AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT",
     "AZURE_STORAGE_USE_EMULATOR",

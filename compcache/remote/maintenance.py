@@ -1,4 +1,7 @@
-"""Upkeep of a remote store, for whoever operates it: what is in it, what leads nowhere, what may go."""
+"""Upkeep of a remote store, for its operators: its content, what leads nowhere, what may be removed.
+
+All but `status` is about a list of one store.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from compcache.remote.shelves import LAYOUT, module_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.remote.address import RemoteSettings
+    from compcache.remote.address import Stores
 
 __all__ = ["GRACE", "LONGEST_UNUSED", "RemoteGarbage", "RemoteObject", "RemoteReport", "collect_garbage", "status", "verify"]
 
@@ -55,30 +58,30 @@ class RemoteReport(NamedTuple):
     unused: tuple[str, ...]
 
 
-def status(settings: RemoteSettings) -> dict[str, Any]:
-    """What the helper process of this store counted, and in `last_error` why the store does not answer now, if it does not.
+def status(stores: Stores) -> list[dict[str, Any]]:
+    """For each store its `url`, what the helper process has counted, and in `last_error` why it does not answer now, if it does not.
 
     Raises:
         StorageError: the helper does not answer.
     """
-    said = _asked(settings, "has_object", module_key(bytes(DIGEST_SIZE)))
-    answer: dict[str, Any] = _asked(settings, "status")
-    return {**answer, "last_error": said if isinstance(said, str) else ""}
+    states = _asked(stores, "states", module_key(bytes(DIGEST_SIZE)))
+    answers = zip(stores.each, _asked(stores, "status"), states, strict=True)
+    return [{"url": store.shown, "mode": store.mode, **answer, "last_error": state} for store, answer, state in answers]
 
 
-def verify(settings: RemoteSettings) -> RemoteReport:
+def verify(store: Stores) -> RemoteReport:
     """Read every card: does it decode, and is its module there?
 
     Raises:
         StorageError: the store cannot be listed, or a question was not answered: that says nothing of what is there.
     """
-    modules = {item.key: item for item in _listed(settings, "m")}
-    cards, packs = _listed(settings, "f"), _listed(settings, "p")
+    modules = {item.key: item for item in _listed(store, "m")}
+    cards, packs = _listed(store, "f"), _listed(store, "p")
     problems: dict[str, str] = {}
     functions: dict[str, None] = {}
     unused = dict.fromkeys(modules)
     for item in cards:
-        data = _answered(settings, "get", item.key)
+        data = _answered(store, "get", item.key)
         if data is None:
             continue  # removed since
         try:
@@ -89,11 +92,11 @@ def verify(settings: RemoteSettings) -> RemoteReport:
         for shelf, card in found.items():
             functions[card.name] = None
             own = module_key(card.module_id)
-            if not card.module and own not in modules and not _answered(settings, "has_object", own):
+            if not card.module and own not in modules and not _answered(store, "has_object", own):
                 problems[item.key] = f"the module of function {card.name!r} on shelf {shelf} is missing"
             unused.pop(own, None)
     for item in packs:
-        data = _answered(settings, "get", item.key)
+        data = _answered(store, "get", item.key)
         try:
             decode_pack(data) if data is not None else None
         except FormatError:
@@ -103,12 +106,7 @@ def verify(settings: RemoteSettings) -> RemoteReport:
 
 
 def collect_garbage(
-    settings: RemoteSettings,
-    *,
-    older_than: float | None = None,
-    unused_for: float | None = None,
-    grace: float = GRACE,
-    dry_run: bool = False,
+    store: Stores, *, older_than: float | None = None, unused_for: float | None = None, grace: float = GRACE, dry_run: bool = False
 ) -> RemoteGarbage:
     """Remove what is of no use: cards that do not decode or lead nowhere, modules that no card leads to, packs that do not decode.
 
@@ -116,7 +114,7 @@ def collect_garbage(
     first collection removes nothing.
 
     Args:
-        settings: the store.
+        store: the store.
         older_than: also remove cards and packs that were written longer ago than so many seconds, whatever they are.
         unused_for: also remove cards and packs that were written longer ago than so many seconds, and that no host which may write notes of
             its uses has been given since; 90 days at most.
@@ -129,19 +127,19 @@ def collect_garbage(
     """
     if unused_for is not None and unused_for > LONGEST_UNUSED:
         raise ValueError(f"unused_for is {unused_for:g} s: notes of uses are kept for {LONGEST_UNUSED:g} s (90 days)")
-    answer = _answered(settings, "collect", grace, older_than, dry_run, unused_for)
+    answer = _answered(store, "collect", grace, older_than, dry_run, unused_for)
     return RemoteGarbage(*[tuple(_objects(rows)) for rows in answer])
 
 
-def _listed(settings: RemoteSettings, kind: str) -> tuple[RemoteObject, ...]:
-    return tuple({item.key: item for item in _objects(_answered(settings, "list", f"{LAYOUT}/{kind}/"))}.values())
+def _listed(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
+    return tuple({item.key: item for item in _objects(_answered(store, "list", f"{LAYOUT}/{kind}/"))}.values())
 
 
-def _answered(settings: RemoteSettings, *message: Any) -> Any:
+def _answered(store: Stores, *message: Any) -> Any:
     """What the store says; that it does not answer is an error, and not an answer."""
-    answer = _asked(settings, *message)
+    answer = _asked(store, *message)
     if isinstance(answer, str):
-        raise StorageError(f"the remote store {settings.shown} does not answer: {answer}")
+        raise StorageError(f"the remote store {store.shown} does not answer: {answer}")
     return answer
 
 
@@ -151,13 +149,13 @@ def _objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:
             yield RemoteObject(key, size, modified)
 
 
-def _asked(settings: RemoteSettings, *message: Any) -> Any:
+def _asked(store: Stores, *message: Any) -> Any:
     try:
-        question = ask(settings, *message)
+        question = ask(store, *message)
         if question.wait(_PATIENCE):
             return question.answer
         problem = question.problem or "it does not answer"
     except OSError as error:
         reraise_interrupt(error)
         problem = str(error)
-    raise StorageError(f"the remote store {settings.shown} cannot be used: {problem}")
+    raise StorageError(f"the remote store {store.shown} cannot be used: {problem}")

@@ -13,8 +13,9 @@ import msgpack
 
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
-from compcache.files import Files, reraise_interrupt
+from compcache.files import reraise_interrupt
 from compcache.interrupts import suppress
+from compcache.processes.detached import LateFiles
 from compcache.publish.atomic_file import publish, unique_name
 
 __all__ = ["LIMIT", "Outbox", "Upload"]
@@ -51,7 +52,7 @@ class Outbox:
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload; how many older ones were dropped for it.
+        """Add an upload; return how many older ones were dropped for it.
 
         Raises:
             OSError: it could not be written.
@@ -60,7 +61,7 @@ class Outbox:
         data += check(data)
         dropped = self._make_room(len(data))
         name = f"{time.time_ns():020d}-{unique_name()}{_ENDING}"
-        publish(Files(), self._directory, os.path.join(self._directory, name), [data], sync=False)
+        publish(LateFiles(), self._directory, os.path.join(self._directory, name), [data], sync=False)
         return dropped
 
     def names(self) -> list[str]:
@@ -138,7 +139,7 @@ class Outbox:
                     os.unlink(path)
 
     def _make_room(self, size: int) -> int:
-        """Drop what is in the way, what is in the store already first; how many uploads that were."""
+        """Drop what is in the way, what is in the store already first; return how many uploads that were."""
         excess = self.size() + size - self._limit
         dropped = 0
         for name in sorted(self._files(), key=lambda name: not name.endswith(_STORED)) if excess > 0 else ():

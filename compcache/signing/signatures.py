@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["add_signature", "is_signed", "merged_signatures", "message_of", "signers"]
 
 _SIZE = 64
-#: So much of a file of signatures is read, and of a name: more than whoever publishes a module writes.
+#: The most that is read of a file of signatures, and of a name: more than a publisher writes.
 _LONGEST, _LONGEST_NAME = 256 << 10, 100
 #: How many signatures by keys that are not known here are kept, how many of these one more file brings, and how many in the name of
 #: one key are checked.

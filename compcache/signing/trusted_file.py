@@ -20,7 +20,7 @@ def trusted_file() -> str:
 
 
 def add_trusted(key: PublicKey) -> str:
-    """Add a key; the path of the file.
+    """Add a key; return the path of the file.
 
     Raises:
         OSError: the file cannot be read or written.

@@ -55,7 +55,7 @@ __all__ = ["Prepared", "Translated", "emit", "table_symbols"]
 
 #: What the names begin with under which a module has its own definitions of merged variables.
 _OWN = "compcache.own."
-#: Up to so many entry points are compiled one by one.
+#: The most entry points that are compiled one by one.
 _FEW = 8
 
 
@@ -193,7 +193,7 @@ def _entry_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
         module = codegen.parse(entries_text(points), context)
         codegen.check_triple(module)
         with codegen.borrowed_machine(baseline(platform_name()), "", level) as target:
-            module.data_layout = str(target.target_data)
+            module.data_layout = codegen.target_data(target)[1]
             return codegen.emit_object(module, target)
 
 

@@ -100,7 +100,7 @@ def _allowed(text: str, machine: Machine) -> dict[str, _Features]:
 
 
 class _Reached:
-    """What functions use together with what they reach, as far as it may use no more than they may.
+    """What functions and all that they reach use, where the latter may use no more than the former.
 
     A variable passes on what each class of functions in it uses: those that may use the same.
     """
@@ -131,7 +131,7 @@ class _Reached:
             waiting += [user for user in users.get(name, ()) if self._take(user, passed)]
 
     def _take(self, user: str, passed: Mapping[_Features, _Features]) -> bool:
-        """Add what a user reaches to what it uses; whether that is more than before."""
+        """Add what a user reaches to what it uses; return whether that is more than before."""
         mine, before = self._used[user], sum(map(len, self._used[user].values()))
         own_class = self._class.get(user)
         for class_, features in passed.items():

@@ -34,7 +34,7 @@ from compcache.build.pic import (
     variable_aliases,
     with_addresses,
 )
-from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution
+from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution, without_known_names
 from compcache.build.source import ModuleSource
 from compcache.build.trial import assembly_parts, has_assembly, try_in_child
 from compcache.content.functions import symbol_digests
@@ -85,7 +85,8 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
     if request.members:
         return _translate_group(context, request, is_cached)
     module, (printed, values, attributes, data), request, contents = _read(context, request)
-    rewritten, request = _with_thread_locals(for_shared_object(printed), request, is_cached)
+    rewritten = without_known_names(for_shared_object(printed), request.requests.imports)
+    rewritten, request = _with_thread_locals(rewritten, request, is_cached)
     weak = weak_functions(rewritten) if request.exports is None else frozenset()
     overridden = weak.intersection(request.overridden)
     if overridden:
@@ -100,7 +101,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
 def translate_member(context: Any, request: Request, label: str) -> Member:
     """From source to optimized code, which is to be linked with that of other members; `label` is a digest of it."""
     module, (printed, values, _, data), request, _ = _read(context, request, f"{label}.")
-    rewritten = for_shared_object(printed)
+    rewritten = without_known_names(for_shared_object(printed), request.requests.imports)
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
     copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}
@@ -110,7 +111,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     if doubtful is not None:  # the writer of bitcode reads assembly
         codegen.in_caller(try_in_child, doubtful, request.machine, 0)
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        module.data_layout = str(target.target_data)
+        module.data_layout = codegen.target_data(target)[1]
         codegen.optimize(module, target, request.level)
     return describe_member(module, str(module), copied.difference(request.copies), data)
 
@@ -200,7 +201,7 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
 def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
     """From a module that can be compiled here to its object."""
     printed = source.printed
-    module.data_layout = str(target.target_data)
+    module.data_layout = codegen.target_data(target)[1]
     variables = lines_of_variables(printed)
     names, local = aliases(variables), thread_locals(variables)
     merged = merged_variables(variables) if request.shared and not request.members else {}
@@ -218,7 +219,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         module,
         printed,
         values,
-        target.target_data,
+        codegen.target_data(target)[0],
         request.requests,
         lambda names: codegen.in_caller(_chosen, names, is_cached),
         shared=request.shared,

@@ -8,34 +8,58 @@ was killed, ignores files that another one contains. Folds take a lock; without 
 
 from __future__ import annotations
 
+import heapq
 import time
+from bisect import bisect_left
 from contextlib import nullcontext
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
+from compcache.digest import KEY_SIZE
 from compcache.errors import FormatError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
-from compcache.formats.statistics import LOADS_KEY, MISSES_ID, StatsFile, UsesInSum, decode_stats, encode_stats, read_inputs
+from compcache.formats.statistics import (
+    LOADS_KEY,
+    MISSES_ID,
+    StatsFile,
+    UsesInSum,
+    decode_journal,
+    decode_stats,
+    encode_stats,
+    encode_sum,
+    encode_use,
+    is_sum,
+    read_inputs,
+)  # fmt: skip
 from compcache.publish.atomic_file import publish, unique_name
+from compcache.publish.scratch import Scratch
 from compcache.store import JOURNALS, STATISTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 
     from compcache.files import Files
     from compcache.store import Store
 
-__all__ = ["Ledger", "Uses", "fold", "fold_small", "last_uses_since", "read_ledger", "settle", "zero"]
+    #: A use by (module_id, name key), with its count and the time of the last one.
+    Use = tuple[tuple[bytes, bytes], int, float]
+
+__all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "last_uses_since", "read_ledger", "zero"]
 
 _MAX_FILE = 1 << 31
 #: Counters older than this are kept by day instead of by hour.
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
 _MANY = 8
-#: A sum of so many bytes is looked up in, and not read as a whole.
+#: A file of so many bytes is looked up in, and not held as a whole.
 _LONG = 1 << 19
+_MAGIC_SIZE = 8
+#: So much of a journal is read at a time.
+_PIECE = 1 << 22
 #: For how many seconds a sealed journal may still grow: a process opens and writes it in two calls.
 SETTLED_SECONDS = 60.0
 
@@ -71,76 +95,86 @@ def _names(store: Store) -> list[str]:
     return [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
 
 
-def _read(store: Store, names: Iterable[str]) -> tuple[dict[str, StatsFile], list[str]]:
-    """The readable files, and the names of damaged ones."""
-    contents: dict[str, StatsFile] = {}
-    torn = []
-    for name in names:
-        data = store.read_file(STATISTICS, name, most=_MAX_FILE)
-        if data is None:
-            continue  # folded meanwhile, or not readable for this user
-        try:
-            contents[name] = decode_stats(data)
-        except FormatError:
-            torn.append(name)
-    return contents, torn
-
-
 def read_ledger(store: Store) -> Ledger:
-    """Add up all statistics files.
-
-    A file that another one contains is ignored. If two contain the same one, which only folds without working locks
-    can cause, the smaller is ignored.
-    """
-    names = _names(store)
-    for _ in range(4):
-        contents, torn = _read(store, names)
-        before, names = names, _names(store)
-        if names == before:
-            break  # otherwise files were sealed or folded meanwhile
-    return _add_up(contents, torn)
-
-
-def _add_up(contents: Mapping[str, StatsFile], torn: Iterable[str]) -> Ledger:
-    counters: dict[tuple[int, str], float] = {}
-    uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
-    for name in _effective(contents):
-        content = contents[name]
-        for key, value in content.counters.items():
-            counters[key] = counters.get(key, 0) + value
-        if not uses:
-            uses.update(content.uses)
-            continue
-        for use, (count, last) in content.uses.items():
-            before, when = uses.get(use, (0, 0.0))
-            uses[use] = (before + count, max(last, when))
-    sizes = {name: content.size for name, content in contents.items()}
-    return Ledger(counters, uses, sizes, tuple(torn))
+    """Add up all statistics files in memory."""
+    return Uses(store, verify=True).whole()
 
 
 class Uses:
-    """The uses of some modules, looked up in the statistics: long sums are not read as a whole."""
+    """The sum of statistics files: long ones are looked up in, and not held as a whole.
 
-    def __init__(self, store: Store) -> None:
-        names = _names(store)
-        long = {name: sum_ for name in names if (sum_ := _long_sum(store, name)) is not None}
-        contents, _ = _read(store, [name for name in names if name not in long])
-        inputs = {name: content.inputs for name, content in contents.items()}
-        taken = _effective_of({**inputs, **{name: file.inputs for name, file in long.items()}})
-        self._sums = [long[name] for name in taken if name in long]
-        self._others: dict[bytes, list[tuple[bytes, tuple[int, float]]]] = {}
-        for (key, module_id), used in _add_up({name: contents[name] for name in taken if name in contents}, ()).uses.items():
-            self._others.setdefault(module_id, []).append((key, used))
-        self._counters = [*[contents[name].counters for name in taken if name in contents], *[file.counters() for file in self._sums]]
-        self.is_empty = not self._sums and not self._others
+    A file that another one contains is ignored. If two contain the same one, which only folds without working locks
+    can cause, the smaller is ignored.
 
-    def counted(self) -> Ledger:
-        """A ledger of the counters alone."""
-        counters: dict[tuple[int, str], float] = {}
-        for each in self._counters:
-            for key, value in each.items():
-                counters[key] = counters.get(key, 0) + value
-        return Ledger(counters, {}, {}, ())
+    Args:
+        store: the directory.
+        names: the files; None for all.
+        verify: read long sums as a whole first, to tell whether they are damaged.
+    """
+
+    def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False) -> None:
+        chosen = _names(store) if names is None else list(names)
+        for _ in range(4):
+            self._open(store, chosen, verify=verify)
+            before, chosen = chosen, chosen if names is not None else _names(store)
+            if chosen == before:
+                break  # otherwise files were sealed or folded meanwhile
+
+    def _open(self, store: Store, names: Iterable[str], *, verify: bool) -> None:
+        short: dict[str, StatsFile] = {}
+        long: dict[str, list[UsesInSum]] = {}
+        self.torn: tuple[str, ...] = ()
+        #: The sizes of the readable files, contained ones included.
+        self.files: dict[str, int] = {}
+        for name in names:
+            try:
+                opened = _open_long(store, name, verify=verify)
+                content = None if opened is not None else _read_short(store, name)
+            except FormatError:
+                self.torn += (name,)
+                continue
+            if opened is not None:
+                self.files[name], long[name] = opened
+            elif content is not None:
+                self.files[name], short[name] = content.size, content
+        #: What each of them contains.
+        self.inputs = {name: content.inputs for name, content in short.items()} | {name: file[0].inputs for name, file in long.items()}
+        taken = _effective_of(self.inputs)
+        self._long = [file for name in taken for file in long.get(name, ())]
+        self._short: dict[bytes, dict[bytes, tuple[int, float]]] = {}
+        for content in [short[name] for name in taken if name in short]:
+            for (key, module_id), (count, last) in content.uses.items():
+                mine = self._short.setdefault(module_id, {})
+                before, when = mine.get(key, (0, 0.0))
+                mine[key] = before + count, max(last, when)
+        self._sorted = sorted(self._short)
+        counted = [short[name].counters for name in taken if name in short]
+        self.counters = _add_counters([*counted, *[file.counters() for file in self._long]])
+        self.is_empty = not self._long and not self._short
+
+    def all(self, start: bytes = b"", end: bytes = b"\xff" * (2 * KEY_SIZE + 1)) -> Iterator[Use]:
+        """The uses of the modules from `start` to before `end`, in the order of module_ids and name keys."""
+        sources: list[Iterable[Use]] = [file.between(start, end) for file in self._long]
+        sources.append(self._of_short(self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]))
+        if len(sources) == 1:
+            yield from sources[0]
+            return
+        for where, several in groupby(heapq.merge(*sources, key=itemgetter(0)), key=itemgetter(0)):
+            found = list(several)
+            yield where, sum(count for _, count, _ in found), max(last for *_, last in found)
+
+    def _of_short(self, module_ids: Iterable[bytes]) -> Iterator[Use]:
+        for module_id in module_ids:
+            for key, (count, last) in sorted(self._short[module_id].items()):
+                yield (module_id, key), count, last
+
+    def between(self, start: bytes, end: bytes) -> Ledger:
+        """A ledger of the uses of these modules alone."""
+        return Ledger({}, {(key, module_id): (count, last) for (module_id, key), count, last in self.all(start, end)}, {}, ())
+
+    def whole(self) -> Ledger:
+        """All of it."""
+        return Ledger(self.counters, self.between(b"", b"\xff" * (KEY_SIZE + 1)).uses, self.files, self.torn)
 
     def of(self, module_ids: Iterable[bytes], missed: Iterable[bytes] = ()) -> Ledger:
         """A ledger of the uses of these modules, and of the misses of functions with these name keys, alone."""
@@ -151,23 +185,48 @@ class Uses:
             uses[key, module_id] = before + used[0], max(when, used[1])
 
         for module_id in sorted(module_ids):
-            for key, used in self._others.get(module_id, ()):
+            for key, used in self._short.get(module_id, {}).items():
                 add(key, module_id, used)
-            for file in self._sums:
+            for file in self._long:
                 for key, used in file.of(module_id):
                     add(key, module_id, used)
-        misses = dict(self._others.get(MISSES_ID, ()))
+        misses = self._short.get(MISSES_ID, {})
         for name in sorted(missed):
             if name in misses:
                 add(name, MISSES_ID, misses[name])
-            for file in self._sums:
+            for file in self._long:
                 for key, used in file.of(MISSES_ID, name):
                     add(key, MISSES_ID, used)
         return Ledger({}, uses, {}, ())
 
+    def counted(self, seconds_of: Callable[[bytes], float], now: float) -> dict[tuple[int, str], float]:
+        """The counters, with loads and the seconds that these saved, and old hours merged into days."""
+        oldest = int(now) // HOUR - _HOURLY
+        counters = _add_counters([{(hour if hour >= oldest else hour - hour % 24, name): n} for (hour, name), n in self.counters.items()])
+        for (module_id, key), count, last in self.all():
+            if key == LOADS_KEY:
+                hour = int(last) // HOUR
+                for counter, amount in (("loads", 1.0), ("saved_seconds", seconds_of(module_id))):
+                    counters[hour, counter] = counters.get((hour, counter), 0) + amount * count
+        return counters
 
-def _long_sum(store: Store, name: str) -> UsesInSum | None:
-    """A statistics file that is a sum and long; None for others, which are read as a whole."""
+
+def _add_counters(several: Iterable[Mapping[tuple[int, str], float]]) -> dict[tuple[int, str], float]:
+    counters: dict[tuple[int, str], float] = {}
+    for each in several:
+        for key, value in each.items():
+            counters[key] = counters.get(key, 0) + value
+    return counters
+
+
+def _read_short(store: Store, name: str) -> StatsFile | None:
+    """A statistics file; None where it was folded meanwhile, or this user cannot read it. Raises `FormatError` where it is damaged."""
+    data = store.read_file(STATISTICS, name, most=_MAX_FILE)
+    return decode_stats(data) if data is not None else None
+
+
+def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[UsesInSum]] | None:
+    """The size of a long file, and where its uses are looked up; None for others. Raises `FormatError` where it is damaged."""
     if store.exposed:
         return None
     try:
@@ -175,30 +234,50 @@ def _long_sum(store: Store, name: str) -> UsesInSum | None:
         status = store.files.fstat(opened.number)
         if status.st_size < _LONG or store.is_foreign(status):
             return None
-        return UsesInSum(lambda at, size: file_ops.read_at(store.files, opened.number, at, size), status.st_size)
-    except (OSError, FormatError) as error:
+
+        def read(at: int, size: int) -> bytes:
+            return file_ops.read_at(store.files, opened.number, at, size)
+
+        if is_sum(read(0, _MAGIC_SIZE)):
+            found = UsesInSum(read, status.st_size)
+            if verify:
+                found.require_intact()
+            return status.st_size, [found]
+        return status.st_size, list(_spilled(read))
+    except OSError as error:
         reraise_interrupt(error)
         return None
 
 
-def last_uses_since(store: Store, ledger: Ledger) -> dict[bytes, float]:
-    """The time of the last use of each module that was used after `ledger` was read, or shortly before; reads changed files only."""
+def _spilled(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
+    """What a journal has, in temporary sums of a piece each."""
+    at, left = 0, b""
+    while True:
+        part = read(at, _PIECE)
+        at += len(part)
+        text, gap, rest = (left + part).rpartition(b"\n\n") if part else (left, b"", b"")
+        if text or not part:
+            content = decode_journal(text)
+            uses = {key: content.uses[key] for key in sorted(content.uses, key=lambda use: (use[1], use[0]))}
+            scratch = Scratch()
+            scratch.write(encode_stats(content.counters, uses))
+            yield UsesInSum(scratch.read, scratch.size)
+        if not part:
+            return
+        left = gap + rest
+
+
+def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
+    """The time of the last use of each module that was used after the statistics were read, or shortly before; reads changed files only."""
     changed = []
     for name in _names(store):
         try:
-            if name not in ledger.torn and store.files.stat(store.path(STATISTICS, name)).st_size != ledger.files.get(name):
+            if name not in known.torn and store.files.stat(store.path(STATISTICS, name)).st_size != known.files.get(name):
                 changed.append(name)
         except OSError as error:
             reraise_interrupt(error)
             continue  # folded meanwhile
-    contents, _ = _read(store, changed)
-    return _add_up(contents, ()).last_uses()
-
-
-def _effective(contents: Mapping[str, StatsFile]) -> list[str]:
-    """The files that no other one contains, the largest first."""
-    chosen = _effective_of({name: content.inputs for name, content in contents.items()})
-    return sorted(chosen, key=lambda name: -len(contents[name].uses))
+    return Uses(store, changed).whole().last_uses()
 
 
 def _effective_of(inputs: Mapping[str, Collection[str]]) -> list[str]:
@@ -214,61 +293,91 @@ def _effective_of(inputs: Mapping[str, Collection[str]]) -> list[str]:
 
 
 def fold(
-    store: Store,
-    seconds_of: Callable[[bytes], float],
-    *,
-    now: float,
-    present: Container[bytes] | None = None,
-    force: bool = False,
-    prepare: Callable[[Ledger], object] | None = None,
-) -> Ledger:
-    """Add up all files and replace them by one, unless another process is folding them.
+    store: Store, seconds_of: Callable[[bytes], float], *, now: float, present: Container[bytes] | None = None, force: bool = False
+) -> tuple[Uses, dict[tuple[int, str], float]]:
+    """Add up all files and replace them by one, unless another process does so; return the sum, and its counters with saved seconds.
 
     Args:
         store: the cache directory.
-        seconds_of: the compile time of a module, which each load of it saves.
+        seconds_of: the compile time of a module, which each load of it saves; asked in the order of module_ids.
         now: the time.
-        present: the modules whose uses are kept; None keeps all.
+        present: the modules whose uses are kept, asked likewise; None keeps all.
         force: fold even if locks do not work.
-        prepare: called with the sum before `seconds_of` is, to read what that needs.
     """
     from compcache.publish.locks import wait_lock
 
     with wait_lock(store, _LOCK, timeout=2.0) if not store.readonly else nullcontext(False) as owned:
         if not (owned or (owned is None and force)):
-            ledger = read_ledger(store)
-            if prepare is not None:
-                prepare(ledger)
-            return settle(ledger, seconds_of, now)
-        contents, torn = _read(store, _seal(store))
-        ledger = _add_up(contents, torn)
-        if prepare is not None:
-            prepare(ledger)
-        settled = {name: contents[name] for name in contents if _is_settled(store, name, contents[name], now)}
-        if len(settled) > 1 or any(not content.inputs for content in settled.values()):
-            replaced = _replace(store, settled, contents, settle(_add_up(settled, ()), seconds_of, now), present, now=now)
-            ledger.files.update(replaced)
-    return settle(ledger, seconds_of, now)
+            uses = Uses(store, verify=True)
+            return uses, uses.counted(seconds_of, now)
+        names = _seal(store)
+        uses = Uses(store, names, verify=True)
+        counters = uses.counted(seconds_of, now)
+        settled = [name for name in uses.files if _is_settled(store, name, uses.inputs[name], now)]
+        if len(settled) > 1 or any(not uses.inputs[name] for name in settled):
+            some = uses if len(settled) == len(uses.files) else Uses(store, settled, verify=True)
+            counted = counters if some is uses else some.counted(seconds_of, now)
+            uses.files.update(_replace(store, some, names, counted, _kept(some, present, now)))
+    return uses, counters
 
 
-def _seal(store: Store) -> list[str]:
-    """Rename the journals, so that processes start new ones; the names of all files as they are then."""
-    names = _names(store)
-    for number, name in enumerate(names):
+def _kept(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
+    """The uses that a fold keeps: of modules that are present, and misses of the last month, since names that are asked for have no end."""
+    oldest = now - _HOURLY * HOUR if present is not None else 0.0
+    for use in uses.all():
+        (module_id, key), _, last = use
+        if key != LOADS_KEY and (last >= oldest if module_id == MISSES_ID else present is None or module_id in present):
+            yield use
+
+
+def fold_long(store: Store) -> None:
+    """Make sums of long journals that nobody writes to any more, each by itself: who asks next looks up in them."""
+    if store.readonly or store.exposed:
+        return
+    now = time.time()
+    long = [name for name in _names(store) if _is_long_and_rests(store, name, now)]
+    if not long:
+        return
+    from compcache.publish.locks import wait_lock
+
+    with wait_lock(store, _LOCK, timeout=0) as owned:
+        for name in _seal(store, long) if owned else ():
+            if _is_settled(store, name, (), now):
+                uses = Uses(store, [name])
+                _replace(store, uses, [name], uses.counters, uses.all())
+
+
+def _is_long_and_rests(store: Store, name: str, now: float) -> bool:
+    """Whether a file is a long journal that nobody has written to for a minute."""
+    try:
+        opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
+        status = store.files.fstat(opened.number)
+        if status.st_size < _LONG or max(status.st_mtime, status.st_ctime) >= now - SETTLED_SECONDS:
+            return False
+        return not is_sum(file_ops.read_at(store.files, opened.number, 0, _MAGIC_SIZE))
+    except OSError as error:
+        reraise_interrupt(error)
+        return False
+
+
+def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
+    """Rename the journals, these or all, so that processes start new ones; return the new names."""
+    found = list(names) if names is not None else _names(store)
+    for number, name in enumerate(found):
         if JOURNALS.includes(name):
             try:
                 sealed = STATISTICS.file_name(unique_name())
                 store.files.rename(store.path(JOURNALS, name), store.path(STATISTICS, sealed))
-                names[number] = sealed
+                found[number] = sealed
             except OSError as error:
                 reraise_interrupt(error)
                 continue
-    return sorted(names)
+    return sorted(found)
 
 
-def _is_settled(store: Store, name: str, content: StatsFile, now: float) -> bool:
+def _is_settled(store: Store, name: str, inputs: Collection[str], now: float) -> bool:
     """Whether no process appends to a file any more: it is a sum, or a journal sealed and unchanged for a minute."""
-    if content.inputs:
+    if inputs:
         return True
     try:
         status = store.files.stat(store.path(STATISTICS, name))
@@ -278,59 +387,35 @@ def _is_settled(store: Store, name: str, content: StatsFile, now: float) -> bool
     return STATISTICS.includes(name) and max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS
 
 
-def settle(ledger: Ledger, seconds_of: Callable[[bytes], float], now: float) -> Ledger:
-    """The ledger with loads and the seconds they saved in its counters, and old hours merged into days."""
-    counters: dict[tuple[int, str], float] = {}
-    oldest = int(now) // HOUR - _HOURLY
-    for (hour, name), value in ledger.counters.items():
-        key = (hour if hour >= oldest else hour - hour % 24, name)
-        counters[key] = counters.get(key, 0) + value
-    for (name_key, module_id), (count, last) in ledger.uses.items():
-        if name_key == LOADS_KEY:
-            hour = int(last) // HOUR
-            for counter, amount in (("loads", 1.0), ("saved_seconds", seconds_of(module_id))):
-                counters[hour, counter] = counters.get((hour, counter), 0) + amount * count
-    uses = {key: value for key, value in ledger.uses.items() if key[0] != LOADS_KEY}
-    return ledger._replace(counters=counters, uses=uses)
-
-
 def _replace(
-    store: Store,
-    folded: Mapping[str, StatsFile],
-    all_names: Iterable[str],
-    ledger: Ledger,
-    present: Container[bytes] | None = None,
-    now: float = 0.0,
+    store: Store, folded: Uses, names: Iterable[str], counters: Mapping[tuple[int, str], float], uses: Iterable[Use]
 ) -> dict[str, int]:
-    """Publish a sum and remove the files that it contains: the folded ones, and those that these already contained.
+    """Publish a sum of these counters and uses, and remove the files that it contains: the folded ones, and those that these contained.
+
+    Args:
+        store: the cache directory.
+        folded: the files.
+        names: of these files, and of files that they contain; others are left alone.
+        counters: what was counted.
+        uses: in the order of modules: those of one are found without reading the others.
 
     Returns:
         The name of the sum and its size; nothing where it could not be written.
     """
-    contained = {name for content in folded.values() for name in content.inputs}
-    names = [name for name in all_names if name in folded or name in contained]
-    uses = ledger.uses
-    if present is not None:
-        oldest = now - _HOURLY * HOUR  # of misses: there is no end to names that are asked for once
-        uses = {
-            key: value for key, value in uses.items()
-            if (value[1] >= oldest if key[1] == MISSES_ID else key[1] in present)
-        }  # fmt: skip
-    uses = dict(sorted(uses.items(), key=_by_module))
+    contained = {name for inputs in folded.inputs.values() for name in inputs}
+    covered = [name for name in names if name in folded.files or name in contained]
     name = STATISTICS.file_name(unique_name())
-    data = encode_stats(ledger.counters, uses, names)
     try:
-        publish(store.files, store.temporary, store.path(STATISTICS, name), [data])
+        scratch = Scratch()
+        for (module_id, key), count, last in uses:
+            scratch.write(encode_use(module_id, key, count, last))
+        data = encode_sum(counters, scratch.size, scratch.parts(), covered)
+        status = publish(store.files, store.temporary, store.path(STATISTICS, name), data)
     except OSError as error:
         reraise_interrupt(error)
         return {}
-    _remove(store, names)
-    return {name: len(data)}
-
-
-def _by_module(use: tuple[tuple[bytes, bytes], tuple[int, float]]) -> tuple[bytes, bytes]:
-    """The order of modules: the uses of one are found without reading the others."""
-    return use[0][1], use[0][0]
+    _remove(store, covered)
+    return {name: status.st_size}
 
 
 def _remove(store: Store, names: Iterable[str]) -> None:
@@ -353,11 +438,10 @@ def zero(store: Store, now: float) -> bool:
     with wait_lock(store, _LOCK, timeout=5.0) as owned:
         if owned is False:
             return False
-        contents, torn = _read(store, _seal(store))
-        ledger = settle(_add_up(contents, torn), lambda _: 0.0, now)
-        uses = {key: (0, last) for key, (_, last) in ledger.uses.items() if key[1] != MISSES_ID}
-        zeroed = ledger._replace(counters={(int(now) // HOUR, "zeroed"): now}, uses=uses)
-        _replace(store, contents, contents, zeroed)
+        names = _seal(store)
+        uses = Uses(store, names, verify=True)
+        kept = (((module, key), 0, last) for (module, key), _, last in uses.all() if module != MISSES_ID and key != LOADS_KEY)
+        _replace(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, kept)
         return True
 
 
@@ -382,12 +466,12 @@ def fold_small(files: Files, root: str) -> None:
             return
         small = _small(store, names)
         contained = _contained(store, set(names).difference(small))
-        contents, _ = _read(store, [name for name in small if name not in contained])
-        now = time.time()
-        settled = {name: contents[name] for name in contents if _is_settled(store, name, contents[name], now)}
+        free = [name for name in small if name not in contained]
+        now, inputs = time.time(), Uses(store, free).inputs
+        settled = [name for name in free if name in inputs and _is_settled(store, name, inputs[name], now)]
         if len(settled) > 1:
-            ledger = _add_up(settled, ())
-            _replace(store, settled, names, ledger)
+            uses = Uses(store, settled, verify=True)
+            _replace(store, uses, names, uses.counters, uses.all())
 
 
 def _contained(store: Store, names: Iterable[str]) -> set[str]:

@@ -4,40 +4,40 @@ The content of a directory is stored, and reused as long as the directory has th
 removing or replacing a file changes that. As with git's index, a directory that changed just now may change again
 without a new modification time, and is not stored yet.
 
-The file is ``"CCFILES2" | check | directories``; a directory is ``its two digits | modification time in
-ns u64 | number of modules u32``, and as many times ``module_id | size u64 | modification time f64`` (little-endian). It
-is derived: without it the status of every file is read.
+The file is ``"CCFILES3" | directories``; a directory is ``its two digits | modification time in ns u64 | number of modules u32 |
+check of what follows and precedes``, and as many times ``module_id | size u64 | modification time f64`` (little-endian), in order. It
+is derived: without it the status of every file is read. It is read and written a directory at a time.
 """
 
 from __future__ import annotations
 
 import time
 from functools import partial
+from itertools import chain
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - it is an exception class
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
-from compcache.files import reraise_interrupt
+from compcache.files import READ_FLAGS, read_at, reraise_interrupt
 from compcache.publish.atomic_file import publish
+from compcache.publish.scratch import Scratch
 from compcache.store import MODULE_FILES, MODULES, module_id_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
     from compcache.store import Store
 
     #: Called with (modules read, modules to read) now and then.
     Progress = Callable[[int, int], object]
 
-__all__ = ["FileStatus", "list_modules", "status_of_modules"]
+__all__ = ["FileStatus", "list_modules", "modules_by_directory", "statuses_by_directory"]
 
-_MAGIC = b"CCFILES2"
-_MAX_SIZE = 1 << 31
+_MAGIC = b"CCFILES3"
 _MAX_TIME = 1e11  # seconds since the epoch; NaN is not below it
 _FAN = 2  # hexadecimal digits
-_DIRECTORY = Struct("<2sQI")
+_DIRECTORY = Struct(f"<2sQI{CHECK_SIZE}s")
 _FILE = Struct("<16sQd")
 #: Longer than any tick of a file system's clock, and than the clock difference of well-kept hosts.
 _SETTLED_NS = 5_000_000_000
@@ -54,21 +54,18 @@ class FileStatus(NamedTuple):
 _status: Callable[[tuple[int, float]], FileStatus] = partial(tuple.__new__, FileStatus)
 
 
-class _Directory(NamedTuple):
-    """The modules of a directory when it had this modification time."""
-
-    changed: int
-    modules: dict[bytes, FileStatus]
-
-
 def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, FileStatus]:
     """The status of every module file; the total given to `progress` is an estimate."""
-    known = _read(store)
+    return {module_id: status for _, found in modules_by_directory(store, progress) for module_id, status in found.items()}
+
+
+def modules_by_directory(store: Store, progress: Progress | None = None) -> Iterator[tuple[int, dict[bytes, FileStatus]]]:
+    """The same, the modules whose ids begin with one byte at a time, in order; with that byte."""
+    known = _Known(store)
     now = time.time_ns()
-    found: dict[bytes, FileStatus] = {}
-    settled: dict[str, _Directory] = {}
-    renewed = False
+    count, renewed = 0, False
     names = _directories(store)
+    kept = Scratch()
     for number, name in enumerate(names):
         path = store.path(MODULES, name)
         try:
@@ -80,34 +77,40 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
             reraise_interrupt(error)
             store.tell_unreadable(path, error)
             continue
-        directory = known.get(name)
-        if directory is None or directory.changed != changed:
-            statuses = _look_at(store, path, name)
-            directory = _Directory(changed, {i: FileStatus(s.st_size, s.st_mtime) for i, s in statuses.items()})
+        found = known.read(name, changed)
+        if found is None:
+            found = {i: FileStatus(s.st_size, s.st_mtime) for i, s in sorted(_look_at(store, path, name).items())}
             renewed = True
-            if progress is not None and number:
-                progress(len(found), len(found) * len(names) // number)
         if changed < now - _SETTLED_NS:
-            settled[name] = directory
-        found.update(directory.modules)
-    if renewed and settled:
-        _write(store, settled)
-    if renewed and progress is not None:
-        progress(len(found), len(found))
-    return found
+            kept.write(_encode(name, changed, found))
+        count += len(found)
+        yield int(name, 16), found
+        if progress is not None:
+            progress(count, count * len(names) // (number + 1))
+    if renewed and kept.size:
+        _write(store, kept)
 
 
-def status_of_modules(store: Store) -> dict[bytes, os.stat_result]:
-    """The status of every module file, without the stored list."""
-    found: dict[bytes, os.stat_result] = {}
+def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[bytes, os.stat_result]]:
+    """The status of every module file, without the stored list, a directory that has changed `since` at a time, in order."""
     for name in _directories(store):
-        found.update(_look_at(store, store.path(MODULES, name), name))
-    return found
+        if since and all(status.st_ctime < since for status in _status_of_directory(store, store.path(MODULES, name))):
+            continue
+        yield dict(sorted(_look_at(store, store.path(MODULES, name), name).items()))
+
+
+def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
+    """The status of a directory, if it is there."""
+    try:
+        return [store.files.stat(path)]
+    except OSError as error:
+        reraise_interrupt(error)
+        return []
 
 
 def _directories(store: Store) -> list[str]:
     names = store.present_names(store.directory(MODULES))
-    return sorted(name for name in names if len(name) == _FAN and name.isascii())
+    return sorted(name for name in names if len(name) == _FAN and not name.strip("0123456789abcdef"))
 
 
 def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
@@ -131,47 +134,68 @@ def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
         return {}
 
 
-def _read(store: Store) -> dict[str, _Directory]:
-    data = store.read_file(MODULE_FILES, most=_MAX_SIZE) or b""
-    start = len(_MAGIC) + CHECK_SIZE
-    content = data[start:]
-    if data[: len(_MAGIC)] != _MAGIC or check(content) != data[len(_MAGIC) : start]:
-        return {}
-    try:
-        return _decode(memoryview(content))
-    except (StructError, ValueError) as error:
-        reraise_interrupt(error)
-        return {}
+class _Known:
+    """The stored list: where in it each directory is."""
+
+    def __init__(self, store: Store) -> None:
+        self._places: dict[str, tuple[int, int, int, bytes]] = {}
+        self._files = store.files
+        if store.exposed:
+            return
+        try:
+            self._opened = store.files.open_owned(store.path(MODULE_FILES), READ_FLAGS)
+            status = store.files.fstat(self._opened.number)
+            if not store.is_foreign(status) and self._read(0, len(_MAGIC)) == _MAGIC:
+                self._find_places(status.st_size)
+        except OSError as error:
+            reraise_interrupt(error)
+
+    def _read(self, at: int, size: int) -> bytes:
+        return read_at(self._files, self._opened.number, at, size)
+
+    def _find_places(self, size: int) -> None:
+        at = len(_MAGIC)
+        while at < size:
+            head = self._read(at, _DIRECTORY.size)
+            if len(head) < _DIRECTORY.size:
+                return
+            name, changed, count, expected = _DIRECTORY.unpack(head)
+            at += _DIRECTORY.size
+            self._places[name.decode("latin-1")] = at, count, changed, expected
+            at += count * _FILE.size
+
+    def read(self, name: str, changed: int) -> dict[bytes, FileStatus] | None:
+        """The modules of a directory, if it had this modification time when they were stored."""
+        at, count, known, expected = self._places.get(name, (0, 0, -1, b""))
+        if known != changed:
+            return None
+        try:
+            data = self._read(at, count * _FILE.size)
+        except OSError as error:
+            reraise_interrupt(error)
+            return None
+        if len(data) != count * _FILE.size or _check(name, changed, data) != expected:
+            return None
+        files = _FILE.iter_unpack(data)
+        found = {module_id: _status((size, modified)) for module_id, size, modified in files if abs(modified) < _MAX_TIME}
+        return found if len(found) == count else None
 
 
-def _decode(content: memoryview) -> dict[str, _Directory]:
-    """The directories by name. Raises `struct.error` or `ValueError` if these bytes are malformed."""
-    found = {}
-    at = 0
-    while at < len(content):
-        name, changed, count = _DIRECTORY.unpack_from(content, at)
-        at += _DIRECTORY.size
-        end = at + count * _FILE.size
-        files = _FILE.iter_unpack(content[at:end])
-        modules = {module_id: _status((size, modified)) for module_id, size, modified in files if abs(modified) < _MAX_TIME}
-        if len(modules) != count:
-            raise ValueError("the list of files is truncated")
-        found[name.decode("ascii")] = _Directory(changed, modules)
-        at = end
-    return found
+def _check(name: str, changed: int, data: bytes) -> bytes:
+    return check(b"%b%d\0%b" % (name.encode("latin-1"), changed, data))
 
 
-def _write(store: Store, directories: Mapping[str, _Directory]) -> None:
+def _encode(name: str, changed: int, modules: dict[bytes, FileStatus]) -> bytes:
+    data = b"".join([_FILE.pack(module_id, *status) for module_id, status in modules.items()])
+    return _DIRECTORY.pack(name.encode("ascii"), changed, len(modules), _check(name, changed, data)) + data
+
+
+def _write(store: Store, kept: Scratch) -> None:
     """Store the list. If that fails, the next tool reads the status of every file again."""
     if store.readonly:
         return
-    parts = []
-    for name, (changed, modules) in directories.items():
-        parts.append(_DIRECTORY.pack(name.encode("ascii"), changed, len(modules)))
-        parts += [_FILE.pack(module_id, *status) for module_id, status in sorted(modules.items())]
-    content = b"".join(parts)
     try:
-        publish(store.files, store.temporary, store.path(MODULE_FILES), [_MAGIC, check(content), content], sync=False)
+        publish(store.files, store.temporary, store.path(MODULE_FILES), chain([_MAGIC], kept.parts()), sync=False)
     except OSError as error:
         reraise_interrupt(error)
         return

@@ -3,39 +3,36 @@
 What concerns some functions is an excerpt: all that the answer follows from, and as little more as can be. What is done with an
 overview gives the same for these functions with an excerpt.
 
-A tool that has read long statistics files folds them if possible: the next one reads a tenth of their size.
+A tool that is about to read long journals makes sums of them first if possible: then it looks up what it needs.
 """
 
 from __future__ import annotations
 
-import time
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import name_key
-from compcache.errors import FormatError
-from compcache.files import READ_FLAGS, read_at, reraise_interrupt
+from compcache.files import reraise_interrupt
 from compcache.formats.sorted_keys import merge_keys
-from compcache.formats.statistics import read_inputs
 from compcache.publish.module_lists import ListCounts, ModuleLists, base_of
 from compcache.publish.module_rows import read_row
-from compcache.store import STATISTICS
-from compcache.usage.ledger import SETTLED_SECONDS, Uses, fold, read_ledger
-from compcache.usage.module_files import FileStatus, list_modules
+from compcache.usage.ledger import Uses, fold_long, read_ledger
+from compcache.usage.module_files import FileStatus, list_modules, modules_by_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from compcache.publish.module_rows import Row, RowEntry
     from compcache.store import Store
     from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import Progress
 
-__all__ = ["Excerpts", "Overview", "count_modules", "load_rows", "look_over", "statuses_of"]
+__all__ = [
+    "Excerpts", "Overview", "Present", "Slice", "Slices", "count_all", "count_modules", "load_rows", "look_over", "seconds_of",
+    "statuses_of",
+]  # fmt: skip
 
-_LONG = 1 << 20
-#: So many modules are counted one by one.
+#: The most modules that are counted one by one.
 _FEW = 4096
 
 
@@ -46,40 +43,92 @@ class Overview(NamedTuple):
     rows: Mapping[bytes, Row]
     ledger: Ledger
 
-    def seconds_of(self, module_id: bytes) -> float:
-        """The compile time of a module; 0.0 if it is unreadable."""
-        return self.rows[module_id].seconds if module_id in self.rows else 0.0
-
 
 def look_over(store: Store, progress: Progress | None = None) -> Overview:
     """Read a whole cache; `progress` is called with (modules read, modules to read) now and then."""
+    fold_long(store)
     present = list_modules(store, progress)
-    ledger = read_ledger(store)
-    found = Overview(present, load_rows(store, present, progress), ledger)
-    now = time.time()
-    if not store.readonly and any(_is_worth_folding(store, name, now) for name in ledger.files):
-        fold(store, found.seconds_of, now=now, present=present)
-    return found
+    return Overview(present, load_rows(store, present, progress), read_ledger(store))
 
 
-def _is_worth_folding(store: Store, name: str, now: float) -> bool:
-    """Whether a statistics file is long because it was not folded yet."""
-    try:
-        descriptor = store.files.open(store.path(STATISTICS, name), READ_FLAGS)
-    except OSError as failure:
-        reraise_interrupt(failure)
-        return False  # folded meanwhile
-    try:
-        status = store.files.fstat(descriptor)
-        if status.st_size < _LONG:
-            return False
-        is_sum = bool(read_inputs(partial(read_at, store.files, descriptor)))
-    except (OSError, FormatError) as error:
-        reraise_interrupt(error)
-        return False
-    finally:
-        store.files.close(descriptor)
-    return not is_sum and max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS
+class Slices:
+    """A whole cache, the modules whose ids begin with one byte at a time: what is held does not depend on how many there are.
+
+    Args:
+        store: the directory.
+        progress: called with (modules read, modules to read) now and then.
+    """
+
+    def __init__(self, store: Store, progress: Progress | None = None) -> None:
+        self.store = store
+        self._progress = progress
+        self.lists = ModuleLists(store, progress, recover=False)
+        #: Of the slices so far: what lists have and is not there, and the rows of what is there and no list has.
+        self.gone: set[bytes] = set()
+        self.unlisted: dict[bytes, Row] = {}
+
+    def __iter__(self) -> Iterator[Slice]:
+        for first, present in modules_by_directory(self.store, self._progress):
+            yield Slice(self, first, present)
+
+
+class Slice:
+    """The modules whose ids begin with the byte `first` and that are `present`."""
+
+    def __init__(self, slices: Slices, first: int, present: dict[bytes, FileStatus]) -> None:
+        self._slices = slices
+        self.first = first
+        self.present = present
+
+    def rows(self) -> dict[bytes, Row]:
+        """The rows of the readable ones, in the order of `present`; of packs that lists have without their entries."""
+        listed = self._slices.lists.rows_of_directory(self.first)
+        more = self._note(listed)
+        return {module_id: row for module_id in self.present if (row := listed.get(module_id) or more.get(module_id)) is not None}
+
+    def kinds(self) -> dict[bytes, bool]:
+        """The readable ones, and whether they are packs."""
+        listed = self._slices.lists.kinds_of_directory(self.first)
+        more = {module_id: row.is_pack for module_id, row in self._note(listed).items()}
+        return {module_id: is_pack for module_id, is_pack in {**listed, **more}.items() if module_id in self.present}
+
+    def _note(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
+        """Note what is listed and gone; return the rows of what is there and not listed."""
+        slices = self._slices
+        slices.gone.update(listed.keys() - self.present.keys())
+        found = {}
+        for module_id in self.present.keys() - listed.keys():
+            row = slices.unlisted.get(module_id) or read_row(slices.store, module_id)
+            if row is not None:
+                found[module_id] = slices.unlisted[module_id] = row
+        return found
+
+
+class Present:
+    """The modules that are there, and their compile times, for who asks in the order of their ids: a directory is held at a time."""
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = iter(slices)
+        self._lists = slices.lists
+        self._first = -1
+        self._there: Mapping[bytes, FileStatus] = {}
+
+    def __contains__(self, module_id: object) -> bool:
+        assert isinstance(module_id, bytes)
+        while self._first < module_id[0]:
+            found = next(self._slices, None)
+            self._first, self._there = (found.first, found.present) if found is not None else (1 << 8, {})
+        return self._first == module_id[0] and module_id in self._there
+
+
+def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:
+    """Tells the compile time of a module; 0.0 if it is unreadable."""
+
+    def seconds(module_id: bytes) -> float:
+        row = lists.rows([module_id]).get(module_id) or read_row(store, module_id)
+        return row.seconds if row is not None else 0.0
+
+    return seconds
 
 
 def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
@@ -92,7 +141,9 @@ def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None 
     """
     wanted = dict.fromkeys(present)  # a set that keeps the order
     lists = ModuleLists(store, progress, recover=False)
-    rows = {row.module_id: row for row in lists.all_rows() if row.module_id in wanted}
+    rows: dict[bytes, Row] = {}
+    for first in sorted({module_id[0] for module_id in wanted}):
+        rows.update({module_id: row for module_id, row in lists.rows_of_directory(first).items() if module_id in wanted})
     _fill_packs(rows, lists.all_entries())
     missing = [module_id for module_id in wanted if module_id not in rows]
     for number, module_id in enumerate(missing):
@@ -111,13 +162,19 @@ def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:
     and what was removed in another way than by a prune counts until the next one.
     """
     counts = ModuleLists(store, progress).counts()
-    if counts.modules + counts.packs > _FEW:
-        return counts
-    present = list_modules(store, progress)
-    rows = load_rows(store, present, progress).values()
-    names = [name for row in rows for name in row.names]
-    packs = sum(row.is_pack for row in rows)
-    return ListCounts(len(present) - packs, packs, len(names), len(set(names)), sum(status.size for status in present.values()))
+    return counts if counts.modules + counts.packs > _FEW else count_all(Slices(store, progress))
+
+
+def count_all(slices: Slices) -> ListCounts:
+    """The same of what is there now."""
+    modules = packs = size = 0
+    for each in slices:
+        kinds = each.kinds()
+        packs += sum(kinds.values())
+        modules += len(each.present) - sum(kinds.values())
+        size += sum(status.size for status in each.present.values())
+    names, realizations = slices.lists.count_names(slices.gone, slices.unlisted.values())
+    return ListCounts(modules, packs, realizations, names, size)
 
 
 def _fill_packs(rows: dict[bytes, Row], entries: Iterable[tuple[bytes, RowEntry | None]]) -> None:
@@ -136,6 +193,7 @@ class Excerpts:
 
     def __init__(self, store: Store, progress: Progress | None = None) -> None:
         self._places = [(place, ModuleLists(place, progress)) for place in (store, *store.layers)]
+        fold_long(store)
         self._uses = Uses(store)
         self._has_requirements = any(lists.has_requirements() for _, lists in self._places)
 

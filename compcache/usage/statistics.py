@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
 from compcache.formats.journal import HOUR
+from compcache.formats.statistics import store_of
+from compcache.publish.module_lists import ModuleLists
 from compcache.store import STATISTICS
-from compcache.usage.ledger import Uses, fold, settle, zero
+from compcache.usage.ledger import Uses, fold, fold_long, zero
 from compcache.usage.limits import effective_limit
-from compcache.usage.module_files import list_modules
-from compcache.usage.snapshot import load_rows, look_over
+from compcache.usage.snapshot import Present, Slices, count_all, seconds_of
 from compcache.usage.summaries import CacheStats, RemoteStats, StatsPeriod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from compcache.publish.module_rows import Row
     from compcache.store import Store
-    from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import Progress
 
 __all__ = ["cache_stats", "history", "hits_and_misses", "zero_stats"]
@@ -29,18 +28,10 @@ _MISSES = "misses."
 
 def cache_stats(store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None) -> CacheStats:
     """Count the modules and functions, and add up the statistics of all processes from `since` on."""
-    present = list_modules(store, progress)
-    rows: dict[bytes, Row] = {}
-
-    def read_rows(_: Ledger) -> None:
-        rows.update(load_rows(store, present, progress))
-
-    def seconds_of(module_id: bytes) -> float:
-        return rows[module_id].seconds if module_id in rows else 0.0
-
-    ledger = fold(store, seconds_of, now=time.time(), present=present, force=True, prepare=read_rows)
-    totals, start = _totals(ledger, since)
-    names = [name for row in rows.values() for name in row.names]
+    slices = Slices(store, progress)
+    counts = count_all(slices)
+    _, counters = fold(store, seconds_of(store, slices.lists), now=time.time(), present=Present(slices), force=True)
+    totals, start = _totals(counters, since)
 
     def number(counter: str) -> int:
         return round(totals.get(counter, 0))
@@ -48,10 +39,10 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
     reasons = {name.removeprefix(_MISSES): round(n) for name, n in totals.items() if name.startswith(_MISSES)}
     return CacheStats(
         directory=store.root,
-        modules=len(present) - sum(row.is_pack for row in rows.values()),
-        functions=len(set(names)),
-        realizations=len(names),
-        size=sum(status.size for status in present.values()),
+        modules=counts.modules,
+        functions=counts.names,
+        realizations=counts.realizations,
+        size=counts.size,
         max_size=effective_limit(max_size, store.root),
         since=start,
         hits=number("hits"),
@@ -67,8 +58,14 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
         evicted_size=number("evicted_bytes"),
         corrupt=number("corrupt"),
         remote=_remote_stats(totals),
-        counters={name.replace("_bytes", "_size"): value for name, value in sorted(totals.items())},  # journals have older names
-    )
+        remote_stores={
+            store: _remote_stats(
+                {counter: value for name, value in totals.items() for counter, where in (store_of(name),) if where == store}
+            )
+            for store in sorted({store_of(name)[1] for name in totals} - {""})
+        },
+        counters={name.replace("_bytes", "_size"): value for name, value in sorted(totals.items()) if not store_of(name)[1]},
+    )  # journals have older names
 
 
 def _remote_stats(totals: dict[str, float]) -> RemoteStats:
@@ -78,17 +75,17 @@ def _remote_stats(totals: dict[str, float]) -> RemoteStats:
 
 def hits_and_misses(store: Store) -> tuple[int, int]:
     """The hits and misses of all processes since the statistics were zeroed."""
-    totals, _ = _totals(Uses(store).counted(), None)
+    totals, _ = _totals(Uses(store).counters, None)
     missed = sum(number for name, number in totals.items() if name.startswith(_MISSES))
     return round(totals.get("hits", 0)), round(missed)
 
 
-def _totals(ledger: Ledger, since: float | None) -> tuple[dict[str, float], float]:
+def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
     """The counters by name from `since` on, and the time from which they really count."""
     first = int(since) // HOUR if since is not None else 0
     start = float(first * HOUR)
     totals: dict[str, float] = {}
-    for (hour, name), value in ledger.counters.items():
+    for (hour, name), value in counters.items():
         if name == "zeroed":
             start = max(start, value)
         elif hour >= first:
@@ -98,11 +95,11 @@ def _totals(ledger: Ledger, since: float | None) -> tuple[dict[str, float], floa
 
 def history(store: Store, since: float | None = None, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
     """The periods from `since` on in which something was counted, the oldest first."""
-    overview = look_over(store, progress)
-    ledger = settle(overview.ledger, overview.seconds_of, time.time())
+    fold_long(store)
+    counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
     first = int(since) // HOUR if since is not None else 0
     hours: dict[int, dict[str, float]] = {}
-    for (hour, name), value in ledger.counters.items():
+    for (hour, name), value in counters.items():
         if hour >= first and name != "zeroed":
             hours.setdefault(hour, {})[name] = value
     return tuple(_period(hour, hours[hour].items()) for hour in sorted(hours))

@@ -152,7 +152,7 @@ class GroupSummary(NamedTuple):
 
 
 class RemoteStats(NamedTuple):
-    """What the remote store did for the processes that use a cache.
+    """What the remote stores did for the processes that use a cache, or one of them.
 
     Attributes:
         hits: modules that came from it.
@@ -205,7 +205,8 @@ class CacheStats(Shown):
         added_modules, added_size: modules published, and their size.
         evicted_modules, evicted_size: modules that prunes removed, automatic ones included, and their size.
         corrupt: damaged files moved to quarantine.
-        remote: what came from the remote store.
+        remote: what came from the remote stores.
+        remote_stores: by the address of a store, what it was asked and gave.
         counters: all counters, by name.
     """
 
@@ -229,6 +230,7 @@ class CacheStats(Shown):
     evicted_size: int
     corrupt: int
     remote: RemoteStats
+    remote_stores: dict[str, RemoteStats]
     counters: dict[str, float]
 
     @property

@@ -1,4 +1,4 @@
-"""Directories in a cache directory that are removed as a whole: of other formats, and unpacked bundles."""
+"""Directories in a cache directory that are removed whole: of other formats, and unpacked bundles."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def other_formats(store: Store) -> list[str]:
 
 
 def unused_bundles(store: Store, now: float) -> list[str]:
-    """The directories of unpacked bundles that nobody has used for a month; for two days where a later state is there.
+    """The directories of unpacked bundles that were not used for a month; for two days where a later state is there.
 
-    Who uses one sets its modification time, once a day.
+    A user of one sets its modification time, once a day.
     """
     directory = store.directory(BUNDLES)
     try:
@@ -77,7 +77,7 @@ def remove_directory(store: Store, path: str) -> None:
 
 
 def remove_path(store: Store, path: str) -> bool:
-    """Remove a file or an empty directory; whether that was possible."""
+    """Remove a file or an empty directory; return whether that was possible."""
     try:
         try:
             store.files.unlink(path)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 ADD = adder("add", 2)
 KERNEL = caller("kernel", "add").partition("\n")[2]
-SEEDS = range(int(os.environ.get("COMPCACHE_TEST_SEEDS", "40")))
+#: How many programs are drawn by default, and by the long test.
+FEW, MANY = 12, int(os.environ.get("COMPCACHE_TEST_SEEDS", "200"))
 
 
 def kernel_of(cache: Cache, helper: str, **options: Any) -> Any:
@@ -469,10 +470,11 @@ def random_program(seed: int) -> dict[str, str]:
     return functions
 
 
-def test_random_programs_give_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=[pytest.mark.stress, pytest.mark.timeout(900)])])
+def test_random_programs_give_the_same_bits(tmp_path: Path, number: int) -> None:
     brought = 0
     arguments = [(0, 0.5), (7, -3.25), (-12, 1e300), (255, 0.0)]
-    for seed in SEEDS:
+    for seed in range(number):
         program = random_program(seed)
         with Cache(tmp_path / f"{seed}") as cache, Cache(tmp_path / f"{seed} off") as other, Cache(tmp_path / f"{seed} one") as third:
             kinds = [apart(cache, program), apart(other, program, inline=False), together(third, program)]
@@ -480,4 +482,29 @@ def test_random_programs_give_the_same_bits(tmp_path: Path) -> None:
             for name in program:
                 results = [[kind[name](*pair) for pair in arguments] for kind in kinds]
                 assert results[0] == results[1] == results[2], (seed, name)
-    assert brought > len(SEEDS)
+    assert brought > number
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("group", [None, "g"])
+def test_what_is_imported_under_a_name_of_the_platform_is_not_taken_for_it(cache: Cache, inline: bool, group: str | None) -> None:
+    """LLVM knows what functions of C's library do by their names, and computes them where their arguments are constants."""
+    made = cache.compile(
+        "define double @sqrt(double %x) {\n  %y = fadd double %x, 7.0\n  ret double %y\n}\ndefine i64 @strlen(ptr %x) {\n  ret i64 42\n}\n"
+    )
+    imports = {name: made[name].func_name for name in ("sqrt", "strlen")}
+    code = """\
+@text = private constant [4 x i8] c"abc\\00"
+declare double @sqrt(double)
+declare i64 @strlen(ptr)
+define double @root() {
+  %r = call double @sqrt(double 4.0)
+  ret double %r
+}
+define i64 @length() {
+  %r = call i64 @strlen(ptr @text)
+  ret i64 %r
+}
+"""
+    cache.add_modules([ModuleSource(code, imports=imports, inline=inline, optimize=3)], group=group)
+    assert (cache.get_target("root")(), cache.get_target("length")()) == (11.0, 42)

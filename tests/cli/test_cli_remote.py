@@ -53,7 +53,7 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     assert card.exists()
     assert compcache("remote", "gc", "--grace", "0s", "--remote", url).out.startswith("removed 1 object, ")
     assert not card.exists()
-    status = json.loads(compcache("remote", "status", "--json", "--remote", url).out)
+    (status,) = json.loads(compcache("remote", "status", "--json", "--remote", url).out)
     assert (status["url"], status["waiting_uploads"], status["uploads"]) == (url, 0, 1)
 
 

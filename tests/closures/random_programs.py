@@ -1,4 +1,6 @@
-"""Random programs of several modules of LLVM code: state, constructors, variables of threads, tables, addresses that are compared."""
+"""Random programs of several modules of LLVM code: state, constructors, variables of threads and such as linkers merge, tables, aliases,
+addresses that are compared, tail calls.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,8 @@ class _Module:
         self._has_state = chance.random() < 0.5
         self._has_thread_local = chance.random() < 0.2
         self._has_constructor = self._has_state and chance.random() < 0.4
+        self._merges = chance.random() < 0.3
+        self._has_alias = chance.random() < 0.2
         self._table_has_address = chance.random() < 0.3
         self._lines: list[str] = []
 
@@ -59,6 +63,11 @@ class _Module:
             lines.append(f"@count = internal global i64 {self._chance.randrange(9)}")
         if self._has_thread_local:
             lines.append("@own = internal thread_local global i64 5")
+        if self._merges:
+            lines.append("@merged = linkonce_odr global i64 7, comdat\n@again = linkonce_odr constant [2 x i64] [i64 5, i64 6], comdat")
+            lines += ["$merged = comdat any", "$again = comdat any"]
+        if self._has_alias:
+            lines.append(f"@second{number} = alias i64 (i64), ptr @{self._own[0].name}")
         if number in self._shared:
             lines.append(f"@shared{number} = global i64 {number}")
         unnamed = "" if self._table_has_address else "unnamed_addr "
@@ -88,6 +97,12 @@ class _Module:
             new, result = self._step(function, value, f"{step}")
             lines += new
             value = result
+        others = [other for other in self._all if other.rank > function.rank and other.module != self._number]
+        if others and self._chance.random() < 0.2:
+            other = self._chance.choice(others)
+            self._used[other.name] = f"declare i64 @{other.name}(i64)"
+            lines.append(f"  %last = musttail call i64 @{other.name}(i64 {value})")
+            value = "%last"
         return "\n".join([f"define i64 @{function.name}(i64 %x) {{", *lines, f"  ret i64 {value}", "}"])
 
     def _step(self, function: _Function, value: str, at: str) -> tuple[list[str], str]:
@@ -97,6 +112,8 @@ class _Module:
         ways += [self._count] if self._has_state else []
         ways += [self._thread_local] if self._has_thread_local else []
         ways += [self._share] if self._shared else []
+        ways += [self._merge, self._merge_constant] if self._merges else []
+        ways += [self._floating]
         return self._chance.choice(ways)(function, value, at)
 
     def _arithmetic(self, _: _Function, value: str, at: str) -> tuple[list[str], str]:
@@ -136,6 +153,21 @@ class _Module:
         return [
             f"  %l{at} = load i64, ptr @own", f"  %n{at} = add i64 %l{at}, 3", f"  store i64 %n{at}, ptr @own",
             f"  %r{at} = xor i64 {value}, %n{at}",
+        ], f"%r{at}"  # fmt: skip
+
+    def _merge(self, _: _Function, value: str, at: str) -> tuple[list[str], str]:
+        return [
+            f"  %l{at} = load i64, ptr @merged", f"  %n{at} = add i64 %l{at}, 5", f"  store i64 %n{at}, ptr @merged",
+            f"  %r{at} = xor i64 {value}, %n{at}",
+        ], f"%r{at}"  # fmt: skip
+
+    def _merge_constant(self, _: _Function, value: str, at: str) -> tuple[list[str], str]:
+        return [f"  %l{at} = load i64, ptr getelementptr (i64, ptr @again, i64 1)", f"  %r{at} = add i64 {value}, %l{at}"], f"%r{at}"
+
+    def _floating(self, _: _Function, value: str, at: str) -> tuple[list[str], str]:
+        return [
+            f"  %m{at} = and i64 {value}, 4095", f"  %d{at} = sitofp i64 %m{at} to double", f"  %e{at} = fdiv double %d{at}, 3.0",
+            f"  %f{at} = fmul double %e{at}, 7.0", f"  %g{at} = fptosi double %f{at} to i64", f"  %r{at} = add i64 {value}, %g{at}",
         ], f"%r{at}"  # fmt: skip
 
     def _share(self, _: _Function, value: str, at: str) -> tuple[list[str], str]:

@@ -14,9 +14,11 @@ from random_programs import Program, random_program
 from compcache import Cache, ModuleSource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-SEEDS = range(int(os.environ.get("RANDOM_PROGRAMS", "30")))
+#: How many programs are drawn by default, and by the long test.
+FEW, MANY = 10, int(os.environ.get("RANDOM_PROGRAMS", "100"))
 _RUN = """\
 from compcache import Cache
 result = []
@@ -56,18 +58,32 @@ def stored(program: Program, directory: Path, way: str) -> int:
         return len(cache.link(program.functions[:: 2 if way == "mixed" else 1]).linked)
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[tuple[Program, list[int]]]]:
+    """The first programs, each with what it gives; each is compiled once."""
+    known: list[tuple[Program, list[int]]] = []
+
+    def draw(number: int) -> list[tuple[Program, list[int]]]:
+        for seed in range(len(known), number):
+            program = random_program(seed)
+            known.append((program, expected(program, tmp_path_factory.mktemp("program"))))
+        return known[:number]
+
+    return draw
+
+
+@pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=[pytest.mark.stress, pytest.mark.timeout(900)])])
 @pytest.mark.parametrize("way", ["unlinked", "linked", "mixed", "set"])
-def test_programs_give_what_a_shared_object_gives(tmp_path: Path, way: str) -> None:
+def test_programs_give_what_a_shared_object_gives(
+    tmp_path: Path, drawn: Callable[[int], list[tuple[Program, list[int]]]], way: str, number: int
+) -> None:
     programs: list[tuple[str, Any]] = []
     wanted, linked = [], 0
-    for seed in SEEDS:
-        place = tmp_path / str(seed)
-        place.mkdir()
-        program = random_program(seed)
-        wanted.append(expected(program, place))
-        linked += stored(program, place / "cache", way)
-        programs.append((str(place / "cache"), program.calls))
-    assert (linked > len(SEEDS) // 3) == (way != "unlinked")
+    for seed, (program, right) in enumerate(drawn(number)):
+        wanted.append(right)
+        linked += stored(program, tmp_path / str(seed), way)
+        programs.append((str(tmp_path / str(seed)), program.calls))
+    assert (linked > number // 3) == (way != "unlinked")
     got = run_fresh(tmp_path, _RUN.format(programs=programs))
-    different = [seed for seed, found, right in zip(SEEDS, got, wanted, strict=True) if found != right]
+    different = [seed for seed, (found, right) in enumerate(zip(got, wanted, strict=True)) if found != right]
     assert not different, different

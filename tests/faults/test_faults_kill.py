@@ -143,7 +143,7 @@ def run(scene: Scene, place: Path, plan: Any) -> FaultyFiles:
     except Crash:
         assert files.crashed
     cache._closed = True  # a process that was killed closes nothing, and has no end of its own
-    cache._store.stats.forget()
+    cache._store.stats.reset()
     recorder = cache._store.stats
     assert isinstance(recorder, Recorder)
     atexit.unregister(recorder._at_exit)

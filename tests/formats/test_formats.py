@@ -29,7 +29,8 @@ from compcache.formats.manifest_writer import (
     iterate_frames,
 )
 from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global, decode_link_type, decode_module
-from compcache.formats.table import Table, all_entries, encode_table
+from compcache.formats.table import Table, all_entries
+from compcache.formats.table_writer import encode_table
 from compcache.publish.index_merge import (
     add,
     encode_function_entry,

@@ -34,7 +34,8 @@ from compcache.formats.manifest_writer import encode_function, encode_global, en
 from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global, decode_link_type, decode_module
 from compcache.formats.sorted_keys import SortedKeys, encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
-from compcache.formats.table import Table, encode_table
+from compcache.formats.table import Table
+from compcache.formats.table_writer import encode_table
 from compcache.globals import Integer, Text, decode_definition, define
 from compcache.globals.definition import known_kinds
 from compcache.publish.index_merge import encode_function_entry, encode_segment, merge, module_entries

@@ -510,7 +510,7 @@ def test_a_merge_that_ends_anywhere_loses_nothing(cache: Cache, directory: Path,
         dying = cache_on(files)
         with contextlib.suppress(Crash):
             frontend.compact_index(dying)
-        dying._store.stats.forget()  # who was killed writes nothing at an exit
+        dying._store.stats.reset()  # who was killed writes nothing at an exit
         with Cache(files.root) as later:
             assert [later.has(f"f{n}") for n in range(4)] == [True] * 4
         if not files.crashed:

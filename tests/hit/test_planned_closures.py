@@ -16,8 +16,8 @@ from helpers import PACKAGE_ROOT, adder, caller, flip_byte, run_fresh, sum_of
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, UndefinedSymbolError
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.formats.index import MODULE, Stamp
-from compcache.hit.closures import planned
-from compcache.hit.closures.planned import FUNCTION, HEAD, MAGIC, NO_STATE, seal
+from compcache.hit.closures import HEAD, MAGIC, planned, seal
+from compcache.hit.closures.planned import FUNCTION, NO_STATE
 from compcache.publish.removal import remove_file
 from compcache.store import CLOSURES
 
@@ -178,7 +178,7 @@ FUZZ = """
 import os, warnings
 import compcache.hit.plan, compcache.hit.closures.remember, compcache.publish.atomic_file
 from compcache import Cache
-from compcache.hit.closures.planned import MAGIC, seal
+from compcache.hit.closures import MAGIC, seal
 path, content = {path!r}, {content!r}
 def load():
     warnings.simplefilter("ignore")

@@ -53,7 +53,9 @@ def places_of(
     symbols = {symbol for data in objects for symbol in undefined_symbols(data)}
     platform = sorted(symbol for symbol in symbols if platform_symbols.is_platform_symbol(symbol))
     paths = {symbol: path for path in libraries for symbol in sorted(symbols) if shared_library(path).version_of(symbol) is not None}
-    return make.write(objects, export="check", optional=optional, platform=platform, named=paths, imports=imports)
+    image, places, libc = make.write(objects, export="check", optional=optional, platform=platform, named=paths, imports=imports)
+    assert libc == make.requires(image)  # as it is read off images that others have made
+    return image, places
 
 
 def linked(data: bytes) -> bytes:
@@ -365,7 +367,7 @@ def test_random_modules_of_the_other_architecture_compute_what_they_do_when_link
     paths = [f"{root}/lib/libm.so.6", f"{root}/lib/libc.so.6"]
     for seed in range(24):
         code = compile_object(random_module(seed).text, "aarch64-unknown-linux-gnu")
-        image, _ = write_shared([code], soname="m", export="check", optional=(), imports=(), providers=_FIRST_VERSION)
+        image, *_ = write_shared([code], soname="m", export="check", optional=(), imports=(), providers=_FIRST_VERSION)
         (tmp_path / f"written{seed}.so").write_bytes(image)
         theirs = link_shared(Linker((linker,), "test"), [code], soname="m", export=["check"], libraries=paths)
         (tmp_path / f"linked{seed}.so").write_bytes(theirs)
@@ -390,7 +392,7 @@ define i64 @check() {
 }
 """
     code = compile_object(text, "aarch64-unknown-linux-gnu")
-    image, _ = write_shared([code], soname="m", export="check", optional=("other",), imports=(), providers={})
+    image, *_ = write_shared([code], soname="m", export="check", optional=("other",), imports=(), providers={})
     sections = dict(named(image, read_sections(image, ET_DYN), every=True))
     addresses = {row[0]: row[3] for row in _section_rows(image)}
     words = struct.unpack_from("<8I", image, sections[".text"].offset)

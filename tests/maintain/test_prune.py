@@ -219,20 +219,10 @@ def test_a_module_that_a_newcomer_needs_is_spared(directory: Path) -> None:
     with Cache(directory) as cache:
         add(cache, "leaf", age=1000)
         store = Store(str(directory))
-        original = store.module_ids
-        calls = iter(range(10))
-
-        class Slow(Store):
-            """A store in which another process adds a module after the plan was made."""
-
-            __slots__ = ()
-
-            def module_ids(self, *_: str):  # type: ignore[no-untyped-def]
-                if next(calls) == 0:
-                    add(cache, "late", calls="leaf")
-                return original()
-
-        report = prune(Slow(str(directory)), PrunePolicy(older_than=10))
+        proposal = propose(store, PrunePolicy(older_than=10))
+        assert [removed.functions for removed in proposal.report.removed] == [("leaf",)]
+        add(cache, "late", calls="leaf")
+        report = carry_out(store, proposal)
         assert report.removed == ()
         assert cache.get_target("late")(1) == 3
 

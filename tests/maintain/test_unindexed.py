@@ -33,7 +33,7 @@ def orphan(cache: Cache, directory: Path) -> str:
     dying = cache_on(FaultyFiles(directory, dies_before_the_index))
     with pytest.raises(Crash):
         dying.add_module(ModuleSource(adder("lost", 5)))
-    dying._store.stats.forget()  # who was killed writes nothing at an exit
+    dying._store.stats.reset()  # who was killed writes nothing at an exit
     (module_id,) = {path.stem for path in (directory / "modules-v1").rglob("*.ccm")} - before
     with Cache(directory) as other:
         assert not other.has("lost")
@@ -101,5 +101,5 @@ def test_a_process_that_dies_while_indexing_loses_nothing(directory: Path, tmp_p
             assert number >= 3
             return
         finally:
-            store.stats.forget()
+            store.stats.reset()
     pytest.fail("the prune did not end")

@@ -34,7 +34,7 @@ USERS = {
 }
 #: From the bottom up. Folders on one floor do not know each other; "" is what lies beside the folders: the facade.
 FLOORS = (
-    ("kernels",), ("registered",), ("lazy",), ("versions",), ("declarations",), ("fingerprints",), ("identity",), ("compilation",),
+    ("kernels",), ("registered",), ("fingerprints",), ("lazy",), ("versions",), ("declarations",), ("identity",), ("compilation",),
     ("entries",),
     ("dispatch", "exports"), ("hooks",), ("takeover",),
     ("",),

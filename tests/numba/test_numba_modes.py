@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import subprocess
@@ -120,6 +119,87 @@ _EXTENDED = """
 
     print(repr(repr(caller(3))))
 """
+_STARTS = """
+    import sys
+    import numpy as np
+    from DECORATORS import njit, stencil
+    from numba.extending import intrinsic, overload, register_jitable
+
+    K = 3
+
+    def stub(x):
+        raise NotImplementedError
+
+    @overload(stub)
+    def implementation(x):
+        return lambda x: x + K
+
+    @register_jitable(inline="always")
+    def jitable(x):
+        return x * 13
+
+    @intrinsic
+    def same(context, x):
+        def generate(context, builder, signature, arguments):
+            return arguments[0]
+        return x(x), generate
+
+    @stencil
+    def scaled(a):
+        return a[0] * K
+
+    @njit(cache=True, fastmath=True)
+    def callee(x, y=2):
+        return 1 / x + y
+
+    @njit(cache=True)
+    def caller(x):
+        return stub(x) + jitable(x) + same(x) + scaled(np.ones(3)).sum() + callee(x)
+
+    @njit(cache=True)
+    def applied(function, x):
+        return function(x)
+
+    print(repr(repr([caller(3), applied(callee, 4)])), "numba.core.compiler" in sys.modules)
+"""
+_INHERITS = """
+    import sys
+    from DECORATORS import njit
+
+    @njit(cache=True)
+    def callee(x):
+        return 1 / x
+
+    @njit(cache=True, error_model="numpy")
+    def caller(x):
+        return callee(x)
+
+    def said(function):
+        try:
+            return function(0.0)
+        except ZeroDivisionError:
+            return "error"
+
+    print(repr(repr(said({"callee": callee, "caller": caller}[sys.argv[1]]))))
+"""
+_DECLARED = """
+    import os
+    from DECORATORS import njit
+
+    K = int(os.environ["SCALE"])
+
+    @njit("f8(f8)")
+    def declared(x):
+        return x * K
+
+    K = 1
+
+    @njit(cache=True)
+    def caller(x):
+        return declared(x)
+
+    print(repr(repr(caller(2.0))))
+"""
 _INSTALLED = """
 import runpy, sys
 import compcache.numba
@@ -146,19 +226,19 @@ class Programs:
         self.project.register()
         self.source = source
 
-    def start(self, mode: str, cache: Path) -> Outcome:
+    def start(self, mode: str, cache: Path, *given: str, **variables: str) -> Outcome:
         place = self.project.source
         sources = {"program": self.source, "imported": _IMPORTED}
         decorators = "compcache.numba" if mode == "decorators" else "numba"
         self.project.write(**{name: textwrap.dedent(text).replace("DECORATORS", decorators) for name, text in sources.items()})
         program = str(place / "program.py")
         arguments = {
-            "run": ["-m", "compcache.numba", "run", program],
+            "run": ["-m", "compcache.numba", "run", program, *given],
             "install": ["-c", _INSTALLED.format(directory=str(place), program=program)],
-        }.get(mode, [program])
+        }.get(mode, [program, *given])
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
         own = {"COMPCACHE_DIR": str(cache), "NUMBA_DEBUG_CACHE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        own |= {"COMPCACHE_NUMBA": "1"} if mode == "variable" else {}
+        own |= ({"COMPCACHE_NUMBA": "1"} if mode == "variable" else {}) | variables
         done = subprocess.run(
             [sys.executable, *arguments], env=inherited | own | {"PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{place}"},
             cwd=place, capture_output=True, text=True, check=False, timeout=300,
@@ -166,7 +246,32 @@ class Programs:
         assert (done.returncode, done.stderr) == (0, "")
         lines = done.stdout.splitlines()
         stored, found = (sum(line.startswith(f"[cache] data {what}") for line in lines) for what in ("saved to", "loaded from"))
-        return Outcome(ast.literal_eval(lines[-1]), stored, found)
+        return Outcome(lines[-1], stored, found)
+
+
+@pytest.mark.timeout(300)
+def test_a_start_without_numba_finds_what_the_variable_compiled(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, _STARTS)
+    cache = tmp_path / "base"
+    compiled = programs.start("variable", cache)
+    assert compiled.answer.endswith(" True")
+    started = programs.start("run", cache)
+    assert (started.answer, started.stored) == (compiled.answer.replace(" True", " False"), 0)
+
+
+@pytest.mark.timeout(300)
+def test_what_was_compiled_with_the_options_of_a_caller_is_the_callers(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, _INHERITS)
+    said = [programs.start("run", tmp_path / "base", name).answer for name in ("caller", "callee", "callee")]
+    assert said == ["'inf'", '"\'error\'"', '"\'error\'"']
+
+
+@pytest.mark.timeout(300)
+def test_a_declared_function_is_what_it_was_when_it_was_declared(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, _DECLARED)
+    for mode in ("variable", "run"):
+        said = [programs.start(mode, tmp_path / mode, SCALE=scale).answer for scale in ("3", "5", "3")]
+        assert (mode, said) == (mode, ["'6.0'", "'10.0'", "'6.0'"])
 
 
 @pytest.mark.peer

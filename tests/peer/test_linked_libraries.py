@@ -97,6 +97,25 @@ def test_modules_of_their_own_answer_what_the_shared_object_answers(
         assert cache.check().findings == ()
 
 
+@pytest.mark.parametrize("made", ["libsodium", "blosc2", "lapack"])
+def test_modules_linked_as_a_set_answer_what_the_shared_object_answers(made: str, places: Places, directory: Path) -> None:
+    """With their state, in as few images as there are run times beside them."""
+    try:
+        library: Library = getattr(linked_libraries, made)(places)
+        expected = _answers(library, library.in_shared_object(library.ordinary(places)))
+    except UnavailableError as error:
+        unavailable(str(error))
+    with Cache(directory) as cache:
+        cache.add_modules(library.sources(places))
+        (closure,) = cache.link(library.functions, into=made).linked
+        assert set(closure.functions) == set(library.functions)
+    with Cache(directory) as cache:
+        held = [cache.get_target(name) for name in library.functions]
+        assert len(cache.loaded().modules) <= (2 if made == "lapack" else 1)
+        assert _differences(_answers(library, library.in_cache(cache)), expected) == []
+        del held
+
+
 # ------------------------------------------------------------ flags of each file, and processors
 
 

@@ -245,12 +245,12 @@ def test_processes_race_with_one_helper(server: tuple[int, str], tmp_path: Path,
         subprocess.Popen([sys.executable, "-c", script, str(tmp_path / f"c{number % 4}"), url]) for number in range(8)
     ]
     if kill:
-        from compcache.remote.address import RemoteSettings
+        from compcache.remote.address import Stores
         from compcache.remote.connection import ask
 
-        question = ask(RemoteSettings(url, "write"), "status")
+        question = ask(Stores((RemoteSettings(url, "write"),)), "status")
         assert question.wait(20)
-        os.kill(question.answer["pid"], 9)
+        os.kill(question.answer[0]["pid"], 9)
     assert [worker.wait(120) for worker in workers] == [0] * 8
 
 

@@ -72,6 +72,23 @@ def test_a_kernel_runs(python: Path, tmp_path: Path, target: str) -> None:
         assert run(python, script) == 6.0
 
 
+def test_a_kernel_of_a_layer_runs(python: Path, tmp_path: Path) -> None:
+    """Neither the segment of all layers nor an index can be made here, and neither is needed."""
+    with Cache(tmp_path / "layer") as cache:
+        cache.add_module(ModuleSource(LOOP, {"total": "f64(f64[:])"}))
+    script = f"""
+from array import array
+from compcache import Cache, NotCachedError
+cache = Cache({str(tmp_path / "own")!r}, layers=[{str(tmp_path / "layer")!r}])
+print(cache.get_target("total")(array("d", [1, 2, 3])))
+try:
+    cache.get_target("other")
+except NotCachedError:
+    print(1.0)
+"""
+    assert run(python, script) == 1.0
+
+
 def test_what_is_missing_says_what_to_install(python: Path, tmp_path: Path) -> None:
     script = f"""
 from compcache import Cache, ModuleSource

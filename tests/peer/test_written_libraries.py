@@ -128,7 +128,7 @@ def test_libraries_answer_as_they_do_when_linked(name: str, compiler: str, sdist
     used = LIBRARIES[name]
     objects = objects_of(used, sdist(used.library.sdist), compiler, tmp_path)
     platform = foreign(objects)
-    ours, _ = make.write(objects, export="check", optional=(), platform=platform, named={}, imports=())
+    ours, *_ = make.write(objects, export="check", optional=(), platform=platform, named={}, imports=())
     linker = find_linker({LINKER_VARIABLE: "ld", "PATH": "/usr/bin:/bin"})
     assert linker is not None
     theirs = link_shared(linker, objects, soname="theirs.so", export=["check"], libraries=platform_symbols.platform_paths(platform))

@@ -20,7 +20,8 @@ from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, fronten
 from compcache.digest import digest
 from compcache.formats.host import platform_name
 from compcache.formats.index import FUNCTION, HEADER, MAGIC
-from compcache.formats.table import Table, all_entries, encode_table
+from compcache.formats.table import Table, all_entries
+from compcache.formats.table_writer import encode_table
 from compcache.miss.retarget import tune
 from compcache.publish import numbering
 from compcache.publish.index_merge import publish_segment

@@ -70,7 +70,7 @@ def test_uploads_that_an_old_token_queued_go_out_under_the_new_one(web: WebStore
         assert not cache.flush_uploads(2)
         token.write_text(url_with(web, ":new"))
         assert cache.remote is not None
-        assert cache.remote.status()["waiting_uploads"] >= 1
+        assert cache.remote.status()[0]["waiting_uploads"] >= 1
         assert cache.flush_uploads(60)
     with Cache(tmp_path / "b", remote=url_with(web, ":new")) as cache:
         assert cache.get_or_compile(name, never)() == 7

@@ -18,6 +18,7 @@ from helpers import PACKAGE_ROOT, constant
 from web_store import WebStore
 
 from compcache import Cache, CacheWarning, Identity, NotCachedError
+from compcache.processes.detached import has_ended
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import SOCKET, ask
 from compcache.remote.directory import outbox_directory
@@ -67,7 +68,7 @@ def stored(web: WebStore, place: Path, *names: Identity) -> None:
 def helper_of(cache: Cache) -> int:
     question = ask(cache.remote.settings, "status")  # type: ignore[union-attr]
     assert question.wait(30)
-    return int(question.answer["pid"])
+    return int(question.answer[0]["pid"])
 
 
 def until(holds: Callable[[], Any], seconds: float = 30.0) -> bool:
@@ -143,7 +144,7 @@ def test_a_store_that_takes_no_uploads_is_read(web: WebStore, tmp_path: Path) ->
             compiled(cache, name, number)
         cache.push(others)
         assert not cache.flush_uploads(20)
-        status = cache.remote.status()  # type: ignore[union-attr]
+        status = cache.remote.status()[0]  # type: ignore[union-attr]
         assert status["failures"] == 0
         assert status["waiting_uploads"] >= 5
         assert status["uploads_rest_seconds"] > 0
@@ -176,7 +177,7 @@ def test_a_module_that_the_store_does_not_take_hinders_no_other(web: WebStore, t
         for number, name in enumerate(others, 1):
             compiled(cache, name, number)
         cache.push([big, *others])
-        assert until(lambda: cache.flush_uploads(10) or cache.remote.status()["waiting_uploads"] <= 2)  # type: ignore[union-attr]
+        assert until(lambda: cache.flush_uploads(10) or cache.remote.status()[0]["waiting_uploads"] <= 2)  # type: ignore[union-attr]
         assert cache.has_many(others) == (True,) * 3
     with Cache(tmp_path / "c", remote=web.url) as cache:
         assert cache.prefetch(others) != ()
@@ -316,7 +317,7 @@ def test_a_helper_whose_code_was_exchanged_makes_room_for_the_new_one(web: WebSt
     script = (
         "import sys; sys.path.insert(0, sys.argv[3])\nfrom compcache import Cache, Identity\n"
         "with Cache(sys.argv[1], remote=sys.argv[2], remote_mode='write') as cache:\n"
-        "    cache.prefetch([Identity('f', number=1)])\n    print(cache.remote.status()['pid'])\n"
+        "    cache.prefetch([Identity('f', number=1)])\n    print(cache.remote.status()[0]['pid'])\n"
     )
     command = [sys.executable, "-W", "error", "-c", script, str(tmp_path / "b"), web.url, str(installed)]
     pids = []
@@ -325,3 +326,28 @@ def test_a_helper_whose_code_was_exchanged_makes_room_for_the_new_one(web: WebSt
         os.utime(installed / "compcache" / "remote" / "helper" / "server.py", (1, 1 + len(pids)))
         assert until(lambda: not Path(f"/proc/{pids[-1]}").exists())
     assert pids[0] != pids[1]
+
+
+def test_a_helper_brings_no_directory_back_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever removes a temporary directory must not find it there again, with the breaker, the queue or the store in it."""
+    place = tmp_path / "x"
+    (place / "run").mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "run"))
+    name, other = Identity("f", number=1), Identity("f", number=2)
+    with Cache(tmp_path / "a", remote=(place / "store").as_uri(), remote_mode="write") as cache:
+        compiled(cache, name, 1)
+        cache.push([name])
+        assert cache.flush_uploads(60)
+        process, box = helper_of(cache), cache.remote.outboxes()[0]  # type: ignore[union-attr]
+        shutil.rmtree(place / "store")
+        compiled(cache, other, 2)
+        cache.push([other])
+        assert not cache.flush_uploads(10)
+        waiting = box.read(box.names()[0])
+        breaker = cache.remote.breakers()[0]  # type: ignore[union-attr]
+        shutil.rmtree(place)
+        breaker.failed()
+        with pytest.raises(FileNotFoundError):
+            box.put(waiting)
+        assert until(lambda: has_ended(process))
+        assert not place.exists()

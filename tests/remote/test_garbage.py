@@ -17,13 +17,13 @@ from memory_store import MemoryStore, StoreError, VirtualLoop
 from compcache import Cache, Function, ModuleSource, StorageError
 from compcache.errors import FormatError
 from compcache.remote import maintenance
-from compcache.remote.address import RemoteSettings
+from compcache.remote.address import RemoteSettings, Stores
 from compcache.remote.card import decode_cards
 from compcache.remote.helper.garbage import MARKS, Collected, GarbageCollector, UncertainError
 from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
-from compcache.remote.helper.surveys import decode_survey, encode_survey
+from compcache.remote.helper.surveys import DELIVERIES, decode_survey, encode_survey
 from compcache.remote.helper.uploads import Uploads
 from compcache.remote.helper.uses import USES, Uses, decode_uses, use_of
 from compcache.remote.outbox import Outbox, Upload
@@ -103,7 +103,7 @@ def keys(items: Any) -> list[str]:
 
 
 def content(store: MemoryStore) -> set[str]:
-    return {key for key in store.objects if not key.startswith((MARKS, f"{LAYOUT}/i/"))}
+    return {key for key in store.objects if not key.startswith((MARKS, DELIVERIES, f"{LAYOUT}/i/"))}
 
 
 def is_reachable(store: MemoryStore, upload: Upload) -> bool:
@@ -204,6 +204,43 @@ def test_a_collection_reads_what_has_changed_since_the_last_one(uploads: list[Up
         assert (await collect(store, grace=0.0)).removed == []
         assert read["f"] == len(uploads[2].cards)
         assert content(store) == before
+
+    in_store(work)
+
+
+def test_the_first_collection_reads_no_card_that_uploads_have_told_of(uploads: list[Upload], tmp_path: Path) -> None:
+    """What they told is removed when it was read; what it says of a card that has changed is not believed."""
+
+    async def work(store: MemoryStore) -> None:
+        writer = Writer(store, tmp_path / "outbox")
+        for upload in uploads:
+            writer.outbox.put(upload)
+        writer.start()
+        await asyncio.sleep(30)
+        assert writer.uploads is not None
+        await writer.uploads.deliveries.leave(now=True)
+        before, read = content(store), Counter[str]()
+        get = store.get
+
+        async def count(key: str, largest: int, _: object = None) -> bytes | None:
+            read[key.split("/")[1]] += 1
+            return await get(key, largest)
+
+        store.get = count  # type: ignore[method-assign]
+        assert [key for key in store.objects if key.startswith(DELIVERIES)]
+        assert (await collect(store, grace=0.0)).removed == []
+        assert (read["f"], [key for key in store.objects if key.startswith(DELIVERIES)]) == (0, [])
+        assert (await collect(store, grace=0.0)).removed == []
+        assert read["f"] == 0
+        assert content(store) == before
+        assert writer.task is not None
+        writer.task.cancel()  # which would repair it
+        upload = next(upload for upload in uploads if upload.module)
+        del store.objects[upload.key]  # their cards lead nowhere now
+        for _ in range(2):
+            await asyncio.sleep(10)
+            await collect(store, grace=0.0)
+        assert not {key for key, _ in upload.cards} & set(store.objects)
 
     in_store(work)
 
@@ -342,12 +379,12 @@ def test_a_store_without_a_clock_is_left_as_it_is(uploads: list[Upload]) -> None
 
 
 def test_verifying_and_collecting_say_that_the_store_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = RemoteSettings("file:///none", "write")
+    store = Stores((RemoteSettings("file:///none", "write"),))
     rows = [[f"{LAYOUT}/f/a", 1, 1.0]]
     monkeypatch.setattr(maintenance, "_asked", lambda _, operation, *__: rows if operation == "list" else "503")
     for operation in (maintenance.verify, maintenance.collect_garbage):
         with pytest.raises(StorageError, match="does not answer: 503"):
-            operation(settings)
+            operation(store)
 
 
 # ------------------------------------------------------------------------------------------------------ the model
@@ -426,9 +463,6 @@ class NoPacks:
     def remember(self, *_: object) -> None:
         """Nothing is remembered."""
 
-    async def store_packs(self, *, now: bool) -> None:
-        """Nothing is stored."""
-
 
 class Writer:
     """A helper process that uploads, and is killed now and then; what waits is on disk."""
@@ -439,6 +473,7 @@ class Writer:
         self.outbox = Outbox(str(directory))
         self.offered: dict[str, Upload] = {}
         self.task: asyncio.Task[None] | None = None
+        self.uploads: Uploads | None = None
 
     def start(self) -> None:
         if self.task is not None:
@@ -446,9 +481,8 @@ class Writer:
         healthy: Any = Healthy()
         packs: Packs = NoPacks()  # type: ignore[assignment]
         requests = Requests(self._store)
-        self.task = asyncio.ensure_future(
-            Uploads(Reads(self._store, healthy), requests, self.outbox, packs, Leases(requests, lambda: False)).go_on()
-        )
+        self.uploads = Uploads(Reads(self._store, healthy), requests, self.outbox, packs, Leases(requests, lambda: False))
+        self.task = asyncio.ensure_future(self.uploads.go_on())
 
     def offer(self, upload: Upload) -> None:
         before = set(self.outbox.names())

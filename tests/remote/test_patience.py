@@ -16,7 +16,8 @@ from helpers import constant
 from web_store import WebStore
 
 from compcache import Cache, Identity
-from compcache.remote.address import RemoteSettings
+from compcache.remote import connection
+from compcache.remote.address import RemoteSettings, Stores
 from compcache.remote.connection import SOCKET, STAKE, ask, encode
 from compcache.remote.directory import state_directory
 
@@ -40,7 +41,6 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def slow_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Helper processes that are started take so many seconds more."""
-    from compcache.remote import connection
 
     plain = connection._HELPER
 
@@ -128,7 +128,7 @@ def test_an_answer_is_waited_for_as_long_as_compiling_its_like_took(tmp_path: Pa
 
 def test_what_the_store_says_is_at_stake_is_waited_for() -> None:
     """The helper has the card of a function that took 5 s to compile, and fetches its module."""
-    settings = RemoteSettings("file:///store", "read")
+    settings = Stores((RemoteSettings("file:///store", "read"),))
     folder = state_directory(settings.url, os.environ)
 
     def serve(listener: socket.socket) -> None:
@@ -151,3 +151,34 @@ def test_what_the_store_says_is_at_stake_is_waited_for() -> None:
         assert question.wait(0.3)
         assert question.answer == ["found"]
         thread.join()
+
+
+def test_time_in_which_the_helper_waits_for_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a helper answers late without being slow; how late is bounded."""
+    queued = 0.0
+    monkeypatch.setattr(connection, "_queued", lambda _: queued)
+    stores = Stores((RemoteSettings("file:///store", "read"),))
+    here = os.getcwd()
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(state_directory(stores.url, os.environ))  # paths of sockets have 107 bytes at most
+        listener.bind(SOCKET)
+        os.chdir(here)
+        listener.listen()
+
+        def serve() -> None:
+            nonlocal queued
+            with listener.accept()[0] as accepted:
+                accepted.recv(1 << 16)
+                queued = 100.0
+                time.sleep(0.6)
+                accepted.sendall(encode(["found"]))
+                accepted.recv(1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        question = ask(stores, "find")
+        assert question.wait(0.3)
+        thread.join()
+    queue = connection._Queue(lambda: 1)
+    queued = 1000.0
+    assert queue.seconds() == connection._LONGEST_QUEUE

@@ -207,10 +207,10 @@ def test_what_is_added_by_the_group_is_uploaded(open_cache: Callable[..., Cache]
     first.get_or_compile(Identity("slow", code=1), lambda: constant("slow", 1))
     names = [Identity("f", number=number).func_name for number in range(3)]
     first.add_modules([ModuleSource(constant("f", number), {name: Function(symbol="f")}) for number, name in enumerate(names)])
-    waiting = first.remote.outbox()  # type: ignore[union-attr]
+    waiting = first.remote.outboxes()[0]  # type: ignore[union-attr]
     assert first.flush_uploads(60)
     assert waiting.names() == []
-    assert len(objects(store, "f")) + first.remote.status().get("not_worth_uploading", 0) == 4  # type: ignore[union-attr]
+    assert len(objects(store, "f")) + first.remote.status()[0].get("not_worth_uploading", 0) == 4  # type: ignore[union-attr]
 
 
 def test_workers_get_the_store_that_the_environment_names(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def test_no_message_tells_a_password(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
     with Cache(tmp_path / "a", remote="http://user:secret@127.0.0.1:1/x") as cache:
         answer = cache.explain(Identity("f", code=1)).remote
-        status = cache.remote.status()  # type: ignore[union-attr]
+        status = cache.remote.status()[0]  # type: ignore[union-attr]
     assert answer is not None
     assert answer.outcome == "unavailable"
     assert "127.0.0.1" in status["last_error"]
@@ -721,7 +721,7 @@ def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) 
 
 
 def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
-    outbox = Outbox(str(tmp_path / "outbox"), limit=3000)
+    outbox = Outbox(str(tmp_path), limit=3000)
     for number in range(5):
         outbox.put(Upload(f"ccr3/m/{number}", bytes(900), [("key", b"card")], 0.5, always=False))
     assert [outbox.read(name).key for name in outbox.names()] == ["ccr3/m/2", "ccr3/m/3", "ccr3/m/4"]
@@ -730,9 +730,9 @@ def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 20, -1])
 def test_a_damaged_upload_is_refused(tmp_path: Path, at: int) -> None:
-    outbox = Outbox(str(tmp_path / "outbox"))
+    outbox = Outbox(str(tmp_path))
     outbox.put(Upload("ccr3/m/1", bytes(900), [("key", b"card")], 0.5, always=False))
-    (path,) = (tmp_path / "outbox").iterdir()
+    (path,) = tmp_path.iterdir()
     flip_byte(path, at)
     with pytest.raises(FormatError):
         outbox.read(path.name)
@@ -795,7 +795,7 @@ def test_what_was_pushed_together_is_fetched_with_one_pack(open_cache: Callable[
     second = open_cache("b", "read")
     assert set(second.prefetch(reversed(names))) == {name.func_name for name in names}
     assert [second.get_target(name)() for name in names] == list(range(6))
-    assert first.remote.status()["found_in_packs"] == 6  # type: ignore[union-attr]
+    assert first.remote.status()[0]["found_in_packs"] == 6  # type: ignore[union-attr]
 
 
 def test_packs_are_learned_from_what_a_start_up_asks_for(open_cache: Callable[..., Cache], store: Path) -> None:

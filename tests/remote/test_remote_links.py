@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compcache.remote.address import RemoteSettings
+from compcache.remote.address import RemoteSettings, Stores
 from compcache.remote.helper.backends import Backend, Listed, TooLargeError, open_backend
 from compcache.remote.maintenance import collect_garbage
 from compcache.remote.shelves import LAYOUT
@@ -130,17 +130,15 @@ def test_an_object_of_a_terabyte_is_not_read(backend: Backend, store: Path) -> N
         asyncio.run(backend.get(KEY, LARGEST))
 
 
-def test_collecting_garbage_removes_nothing_elsewhere(
-    store: Path, outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collecting_garbage_removes_nothing_elsewhere(store: Path, outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file there would be a card that does not decode."""
     (tmp_path / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     (store / LAYOUT).mkdir(parents=True)
     (store / LAYOUT / "f").symlink_to(outside)
     before = content(outside)
-    settings = RemoteSettings(f"file://{store}", "write")
-    found = [collect_garbage(settings, grace=0.0) for _ in range(2)]
+    stores = Stores((RemoteSettings(f"file://{store}", "write"),))
+    found = [collect_garbage(stores, grace=0.0) for _ in range(2)]
     shutil.rmtree(tmp_path / "run")  # the helper process ends
     assert found == [((), ())] * 2
     assert content(outside) == before

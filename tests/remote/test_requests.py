@@ -270,6 +270,7 @@ def uploads_of(store: Any, place: Path) -> Uploads:
 
 def test_a_card_whose_module_could_not_be_asked_for_is_not_replaced(tmp_path: Path) -> None:
     store: Any = Shelves({KEY: CARDS}, module_key(MODULE_ID))
+    (tmp_path / "outbox").mkdir()
     outbox = Outbox(str(tmp_path / "outbox"))
     mine = encode_cards({"other": Card("f", bytes(16), 3, 0.5, b"abc")})
     outbox.put(Upload("m", b"", [(KEY, mine)], 1.0, always=True))
@@ -385,3 +386,18 @@ def test_the_client_tells_what_passes(web: WebStore) -> None:
     assert [passes(way) for way in ("throttle", "fail", "hang_up")] == [True] * 3
     assert passes("", "http://127.0.0.1:1/cache")
     assert not passes("forbid")
+
+
+def test_a_busy_host_does_not_make_the_store_farther() -> None:
+    """The least of the last answers tells how far it is, slowly forgotten; the first ones tell nothing."""
+    requests = Requests(Shelves({}, ""))  # type: ignore[arg-type]
+    for _ in range(7):
+        requests._learn(0.01, 10)
+        assert requests.distance == 0.0
+    for seconds in (0.02, *[0.5] * 20):
+        requests._learn(seconds, 10)
+    assert requests.latency > 0.3
+    assert 0.01 <= requests.distance < 0.03
+    for _ in range(100):
+        requests._learn(0.5, 10)
+    assert requests.distance == 0.5

@@ -15,6 +15,7 @@ from web_store import WebStore
 
 from compcache import Cache, Identity, ModuleSource, NotCachedError
 from compcache.remote.address import RemoteSettings
+from compcache.remote.answer import Said
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import Card
 from compcache.remote.helper.backends import TooLargeError, open_backend
@@ -92,7 +93,7 @@ def test_a_transfer_that_breaks_begins_anew(tmp_path: Path, cache: Cache) -> Non
         store = MemoryStore(random.Random(seed))
         store.objects[module_key(card.module_id)] = data, 0.0
         store.faults = 0.0002
-        room = Room(place=str(tmp_path / "new"))
+        room = Room(place=str(tmp_path))
         try:
             path = await reads_of(store, tmp_path).held(card, room, 1000.0)
         except (StoreError, TimeoutError):
@@ -175,7 +176,19 @@ def test_a_file_elsewhere_is_not_taken(tmp_path: Path) -> None:
         assert remote is not None
         cache.add_module(ModuleSource("define i64 @f() {\n ret i64 1\n}\n"))
         (tmp_path / "elsewhere").write_bytes(b"x")
-        assert remote.take_in(("f2",), [["found", str(tmp_path / "elsewhere"), b"", [], False]]) == ()
+        assert remote.take_in(("f2",), [Said("found", str(tmp_path / "elsewhere"), store=0)]) == ()
         assert (tmp_path / "elsewhere").exists()
         with pytest.raises(NotCachedError):
             cache.get_target("f2")
+
+
+def test_a_large_module_comes_into_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+    """The helper makes no directory of a cache; it holds the module."""
+    name = Identity("f", number=1)
+    source = '@t = constant [2000000 x i8] c"' + "x" * 2000000 + '"\ndefine ptr @f() {\n ret ptr @t\n}\n'
+    with Cache(tmp_path / "a", remote=(tmp_path / "store").as_uri(), remote_mode="write") as cache:
+        cache.get_or_compile(name, lambda: ModuleSource(source))
+        cache.push([name])
+        assert cache.flush_uploads(30)
+    with Cache(tmp_path / "b", remote=(tmp_path / "store").as_uri()) as cache:
+        assert cache.prefetch([name]) == (name.func_name,)

@@ -21,7 +21,7 @@ from compcache.formats.index import MODULE, NAME_SIZE, ModuleEntry, Stamp
 from compcache.formats.journal import HOUR
 from compcache.formats.order import GREATEST_NUMBER, Order
 from compcache.formats.statistics import encode_stats
-from compcache.hit.closures.planned import MAGIC, seal
+from compcache.hit.closures import MAGIC, seal
 from compcache.hit.recorder import encode_batch
 from compcache.layers.layered_store import LayeredStore
 from compcache.layers.unpacked_bundle import name_of_state
@@ -29,6 +29,7 @@ from compcache.publish import index_merge
 from compcache.publish.index_rebuild import module_index
 from compcache.publish.module_lists import _items_of, _publish
 from compcache.publish.module_rows import read_row
+from compcache.publish.scratch import Scratch
 from compcache.signing.keys import new_key
 from compcache.signing.signatures import add_signature
 from compcache.store import (
@@ -56,8 +57,9 @@ from compcache.store import (
     Place,
     module_id_of,
 )  # fmt: skip
+from compcache.usage.module_files import _encode as encode_module_files
 from compcache.usage.module_files import _write as write_module_files
-from compcache.usage.module_files import status_of_modules
+from compcache.usage.module_files import list_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -234,12 +236,11 @@ def _part(victim: Victim) -> None:
 
 def _files(victim: Victim) -> None:
     """Of the directories as they are now, that nothing is in them."""
-    from compcache.usage.module_files import _Directory
-
     base = victim.root / MODULES.directory
     with Cache(victim.root, trust=True) as cache:
-        assert status_of_modules(cache._store)
-        write_module_files(cache._store, {path.name: _Directory(path.stat().st_mtime_ns, {}) for path in base.iterdir()})
+        assert list_modules(cache._store)
+        forged = Scratch(encode_module_files(path.name, path.stat().st_mtime_ns, {}) for path in base.iterdir())
+        write_module_files(cache._store, forged)
     os.chown(victim.root / MODULE_FILES.form, OTHER_USER, OTHER_USER)
 
 

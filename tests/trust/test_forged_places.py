@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KEY, SECRET = new_key("team-1"), b"0123456789abcdef0123456789abcdef"
 PUBLIC = str(KEY.public())
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "security.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "security-files.md"
 FUNCTIONS = ("f", "callee")
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

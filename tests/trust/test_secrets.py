@@ -161,7 +161,7 @@ def test_a_store_that_refuses_the_password_is_complained_of_without_it(web: Guar
     assert runtime
     with Cache(tmp_path / "a", remote=web.url.replace(ENCODED, "s3cret"), remote_mode="write") as cache:
         answer = cache.explain(Identity("f", code=1)).remote
-        status = cache.remote.status()  # type: ignore[union-attr]
+        status = cache.remote.status()[0]  # type: ignore[union-attr]
     assert answer is not None
     assert answer.outcome == "unavailable"
     assert "401" in status["last_error"]

@@ -83,7 +83,9 @@ def test_a_damaged_memory_is_no_memory(directory: Path) -> None:
     data = memory.read_bytes()
     for damaged in (b"", data[:-1], data[:30] + bytes([data[30] ^ 1]) + data[31:], b"x" * len(data)):
         memory.write_bytes(damaged)
-        assert look(directory) == told
+        found, asked = look(directory)
+        assert found == told[0]
+        assert 0 < asked <= told[1]  # those of directories that are not damaged are not
         assert look(directory)[1] == 0
 
 
@@ -94,12 +96,12 @@ def test_who_may_not_write_remembers_nothing(directory: Path) -> None:
     assert not (directory / "module-lists-v5" / "files").exists()
 
 
-def test_who_has_to_ask_for_many_files_hears_how_far_it_is(modules: list[str], directory: Path) -> None:
+def test_who_asks_for_many_files_hears_how_far_it_is(modules: list[str], directory: Path) -> None:
     heard: list[tuple[int, int]] = []
     store = Store(str(directory))
     settle(directory)
     fans = len({module_id[:2] for module_id in modules})
-    for calls in (fans, 0):  # the second time nothing is asked
+    for calls in (fans, fans):
         list_modules(store, lambda done, total: heard.append((done, total)))
         assert len(heard) == calls
         assert [done for done, _ in heard] == sorted(done for done, _ in heard)

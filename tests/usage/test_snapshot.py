@@ -11,7 +11,7 @@ from helpers import adder
 
 from compcache import Cache, ModuleSource
 from compcache.store import Store
-from compcache.usage import snapshot
+from compcache.usage import ledger
 from compcache.usage.listings import functions, modules
 from compcache.usage.snapshot import look_over
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def journal(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A journal that counts as long, and nobody has written to for a while."""
-    monkeypatch.setattr(snapshot, "_LONG", 200)
+    monkeypatch.setattr(ledger, "_LONG", 200)
     cache.add_module(ModuleSource(adder("f", 1)))
     cache.add_module(ModuleSource(adder("g", 1)))
     assert cache.get_target("f")(1) == 2

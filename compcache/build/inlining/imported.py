@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, quoted, type_of
-from compcache.build.ir_text import lines_from, quote, read_module, references
+from compcache.build.ir_text import lines_from, quote, read_module, references, with_lines
+from compcache.build.slots import is_known_by_name
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
 from compcache.files import reraise_interrupt
@@ -37,7 +38,7 @@ _TYPE_LINE = re.compile(r'(%(?:"[^"]*"|[-$._A-Za-z0-9]+)) = type (.*)')
 
 
 class Provided(NamedTuple):
-    """The body of a function, the module_id of the realization that offers it, in hex, and who has made its code."""
+    """The body of a function, the module_id of the realization that offers it, in hex, and the makers of its code."""
 
     body: Body
     module_id: str
@@ -45,7 +46,7 @@ class Provided(NamedTuple):
 
 
 class Inlined(NamedTuple):
-    """What came into a module, and who has made it.
+    """What was inlined into a module, and its makers.
 
     `sources` are by symbol the name of each function that came in, and the module that it is from; `edges` are what each function of the
     module, and each of these, referred to before anything was inlined.
@@ -60,7 +61,7 @@ NOTHING_INLINED = Inlined()
 
 
 def nothing_offered(_: tuple[str, ...]) -> Mapping[str, Provided]:
-    """The bodies that are offered where there is no cache."""
+    """The bodies that are offered without a cache: none."""
     return {}
 
 
@@ -74,7 +75,7 @@ def bring_in(
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]],
     is_beside: Callable[[str], bool],
 ) -> tuple[Resolution, Inlined]:
-    """Link into a module the bodies of content that it imports and that others offer; what it imports then, and what came in.
+    """Link into a module the bodies of content that it imports and that others offer; return what it imports then, and what came in.
 
     Args:
         module: the module, whose declarations are provided for.
@@ -148,6 +149,8 @@ class _Bringing:
         for name, symbol in symbols.items():
             code = code.replace(quoted(name), "@" + quote(symbol))
         symbol = symbols[body.name]
+        if is_known_by_name(symbol):  # LLVM must not take it for the platform's, no more than its declaration
+            code = with_lines(code, "define available_externally ", lambda line: f"{line.removesuffix('{')}nobuiltin {{")
         try:
             if not self._is_declared_alike(symbol, code) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall(code)):
                 return False

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from compcache.build.exports import Export
     from compcache.build.slots import Resolution
 
-__all__ = ["IS_MODE", "MOST_INSTRUCTIONS", "offered_bodies", "quoted", "type_of"]
+__all__ = ["IS_MODE", "LOCAL", "MOST_INSTRUCTIONS", "offered_bodies", "quoted", "type_of"]
 
 #: LLVM's own limit for functions that ThinLTO imports from other modules.
 MOST_INSTRUCTIONS = 100
+#: What the names of a body's own functions and constants begin with.
+LOCAL = "compcache.local."
 _MOST_LINES = 4 * MOST_INSTRUCTIONS
 _MOST_CONSTANT = 4096
 #: Attributes that say how all code of a function computes: bodies have none of these, and go into no code that has.
@@ -369,7 +371,7 @@ class _Reader:
 
     def _add_local(self, symbol: str) -> None:
         if symbol not in self._local:
-            self._local[symbol] = "@" + quote(f"compcache.local.{symbol}")
+            self._local[symbol] = "@" + quote(LOCAL + symbol)
             self._waiting.append(symbol)
 
     @staticmethod
@@ -402,7 +404,7 @@ class _Reader:
         return " ".join([line[:end], *dict.fromkeys(kept)]) + line[end:]
 
     def _constant(self, line: str, written: str) -> str:
-        """A constant of the module's own, of which nobody may compare the address."""
+        """A constant of the module's own whose address must not be compared."""
         head = line.partition(" = ")[2]
         match = _CONSTANT.match(head)
         if match is None or match[1] is None or "local_unnamed_addr" in head[: match.end()] or len(line) > _MOST_CONSTANT:
@@ -436,7 +438,7 @@ class _Reader:
         return changed
 
     def _keep(self, token: str) -> bool:
-        """Keep a node and what it consists of; False where it is debug information."""
+        """Keep a node and what it consists of; return False where it is debug information."""
         found = {token: None}
         order = [token]
         for node in order:  # grows while it is walked

@@ -36,7 +36,7 @@ def command(session: Session, output: str | None, since: float | None, limit: in
     from compcache.cli.report.story import tell
 
     if is_terminal() and output in (None, "-") and not as_json:
-        raise click.UsageError("a page is for a browser: give -o report.html, or --json")
+        raise click.UsageError("a report is a page for a browser: give -o report.html, or --json")
     with session.read() as cache:
         story = tell(cache, since, limit, progress=show_progress)
     if as_json:
@@ -46,7 +46,7 @@ def command(session: Session, output: str | None, since: float | None, limit: in
 
     drawn = drawing_is_possible()
     if not drawn:
-        note("without charts: pip install 'compcache[report]' draws them")
+        note("the page has no charts: pip install 'compcache[report]' adds them")
     _write(page(story, drawn=drawn), output)
 
 

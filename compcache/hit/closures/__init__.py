@@ -1,1 +1,23 @@
-"""Loads of several modules: which one provides a variable, and closures that a process before this one has planned."""
+"""Loads of several modules: which one provides a variable, closures that a process before this one has planned, and linked ones.
+
+What is here is the head of the files in which this is kept for other processes.
+"""
+
+from __future__ import annotations
+
+from _struct import Struct  # what `struct` re-exports: a file less to read
+
+from compcache.digest import DIGEST_SIZE, digest, mac
+
+__all__ = ["HEAD", "MAGIC", "SEAL_SIZE", "seal"]
+
+MAGIC = b"CCCLOSE4"
+SEAL_SIZE = DIGEST_SIZE
+#: State, and the numbers of modules, of functions and of bytes of texts.
+HEAD = Struct("<16s3I")
+
+
+def seal(content: bytes, file_name: str, key: bytes | None) -> bytes:
+    """What tells a file of this name from a damaged one; with a key, from one that somebody without it has written."""
+    named = file_name.encode() + content
+    return mac(named, key)[:SEAL_SIZE] if key else digest([named], size=SEAL_SIZE, person=b"compcache-closed")

@@ -12,23 +12,20 @@ from __future__ import annotations
 from _struct import Struct  # what `struct` re-exports: a file less to read
 from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N812 - a class
 
-from compcache.digest import DIGEST_SIZE, digest, mac
+from compcache.digest import DIGEST_SIZE
 from compcache.errors import CompcacheError, FormatError, ReentrantLoadError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import MODULE
 from compcache.formats.manifest import NO_ENTRY, decode_function
+from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
 from compcache.hit.needs import read_needs, read_records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.hit.loader import Choice, Loader, Sources
 
-__all__ = ["FUNCTION", "HEAD", "MAGIC", "NO_STATE", "REQUIREMENT_PARTS", "modules_of", "read_planned", "seal"]
+__all__ = ["FUNCTION", "NO_STATE", "REQUIREMENT_PARTS", "modules_of", "read_planned"]
 
-MAGIC = b"CCCLOSE4"
-_SEAL_SIZE = DIGEST_SIZE
-#: State, and the numbers of modules, of functions and of bytes of texts.
-HEAD = Struct("<16s3I")
 #: Of a function: the number of its module, and the offset of its record there.
 FUNCTION = Struct("<II")
 NO_STATE = bytes(DIGEST_SIZE)
@@ -38,20 +35,14 @@ REQUIREMENT_PARTS = 7
 _DIGEST = 8
 
 
-def seal(content: bytes, file_name: str, key: bytes | None) -> bytes:
-    """What tells a planned closure of this name from a damaged one; with a key, from one that somebody without it has written."""
-    named = file_name.encode() + content
-    return mac(named, key)[:_SEAL_SIZE] if key else digest([named], size=_SEAL_SIZE, person=b"compcache-closed")
-
-
 def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: Sources) -> dict[str, Choice] | None:
     """The choices of the planned closure in the file of this name, by function, ready for the commit; None where it cannot be used here.
 
     Then `sources` has the module of `root` and no other.
     """
     store = loader.store
-    content = data[len(MAGIC) + _SEAL_SIZE :]
-    if data[: len(MAGIC)] != MAGIC or data[len(MAGIC) : len(MAGIC) + _SEAL_SIZE] != seal(content, name, store.stamp_key):
+    content = data[len(MAGIC) + SEAL_SIZE :]
+    if data[: len(MAGIC)] != MAGIC or data[len(MAGIC) : len(MAGIC) + SEAL_SIZE] != seal(content, name, store.stamp_key):
         return None
     try:
         chosen = _decode(loader, root, content, sources)
@@ -70,8 +61,8 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
 
 
 def modules_of(data: bytes) -> list[bytes]:
-    """The modules that the file of a planned closure names, for who removes modules: nothing is verified."""
-    content = data[len(MAGIC) + _SEAL_SIZE :]
+    """The modules that the file of a planned closure names, for their removal: nothing is verified."""
+    content = data[len(MAGIC) + SEAL_SIZE :]
     end = HEAD.size + MODULE.size * int.from_bytes(content[len(NO_STATE) : len(NO_STATE) + 4], "little")
     return [content[at : at + DIGEST_SIZE] for at in range(HEAD.size, min(end, len(content)), MODULE.size)]
 
@@ -89,7 +80,7 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> d
     first = HEAD.size + modules * MODULE.size
     last = first + functions * FUNCTION.size
     if last + text_size != len(content):
-        raise FormatError("a planned closure has not the size that it says")
+        raise FormatError("a planned closure does not have the size that it states")
     texts = content[last:].decode("utf-8", "surrogatepass").split("\0")
     for start in range(0, len(texts), REQUIREMENT_PARTS):  # records name them by their digest: one that is not here is read with them
         loader.store.processor().rank("\0".join(texts[start : start + REQUIREMENT_PARTS]))

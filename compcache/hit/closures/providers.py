@@ -62,7 +62,7 @@ def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> Non
 
 
 def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variable: str) -> LoadedModule | None:
-    """The module that provides a variable; one that was unloaded only where somebody uses it, not as garbage: it may be its own."""
+    """The module that provides a variable; an unloaded one only while it is in use, not as garbage: it may be its own."""
     weak = table.get(variable)
     if weak is None or (module := weak()) is None or module in loader.loaded_modules():
         return weak() if weak is not None else None

@@ -13,7 +13,8 @@ from compcache.files import reraise_interrupt
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import WEAK
 from compcache.formats.records import decode_module
-from compcache.hit.closures.planned import FUNCTION, HEAD, MAGIC, NO_STATE, REQUIREMENT_PARTS, modules_of, seal
+from compcache.hit.closures import HEAD, MAGIC, seal
+from compcache.hit.closures.planned import FUNCTION, NO_STATE, REQUIREMENT_PARTS, modules_of
 from compcache.interrupts import suppress
 from compcache.store import CLOSURES, ModuleFile, is_ordered
 

@@ -206,11 +206,13 @@ Library *open_library(const char *path, char **reason) {
 /* Have a debugger read the names of libraries again: it stops where the dynamic linker says that its list has changed, as
  * it did inside dlopen(), when the library had the name of a descriptor that is closed soon. Nothing happens without one. */
 static void tell_debuggers(void) {
+#ifdef __GLIBC__ /* musl keeps it to itself */
     void (*stop)(void) = NULL;
     if (_r_debug.r_brk != 0) {
         memcpy(&stop, &_r_debug.r_brk, sizeof stop);
         stop();
     }
+#endif
 }
 
 /* Map a file under a new spelling of its name. 0; 1 where another owner has mapped it; -1 on failure, with a reason. */

@@ -143,11 +143,11 @@ def shared_library(path: str) -> SharedLibrary:
 
     Raises:
         OSError: the file cannot be read.
-        FormatError: it is no shared library of the kind that is supported.
+        FormatError: it is not a shared library of a supported kind.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             return SharedLibrary(data)  # type: ignore[arg-type]  # slices of it are bytes
         except (struct.error, ValueError, IndexError) as error:
             reraise_interrupt(error)
-            raise FormatError(f"{path} is no shared library that can be read: {error}") from error
+            raise FormatError(f"{path} cannot be read as a shared library: {error}") from error

@@ -9,7 +9,7 @@ are not of the format, or end too early, raise `FormatError`, and no other excep
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,6 +57,7 @@ _FILE_TYPES = {ET_REL: "a relocatable object", 2: "an executable", ET_DYN: "a sh
 SHT_PROGBITS, SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOBITS, SHT_DYNSYM = 1, 2, 4, 6, 8, 11
 SHF_ALLOC = 2
 _SHN_UNDEF = 0
+_SMALL = 1 << 14
 _STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
 
 # One format per record of the file; "x" skips the fields that are not read here.
@@ -143,6 +144,10 @@ def read_header(data: bytes) -> Header:
 
 def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     """Every section header of a file that must be of `file_type`."""
+    return (_read_small if len(data) < _SMALL else _read_sections)(data, file_type)
+
+
+def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     header = read_header(data)
     if header.type != file_type:
         found = _FILE_TYPES.get(header.type, f"of type {header.type}")
@@ -154,6 +159,10 @@ def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     count = header.section_count or _extended_count(data, header.section_offset)
     records = read_bytes(data, header.section_offset, count * SECTION.size, "the section headers")
     return tuple(map(_as_section, SECTION.iter_unpack(records)))
+
+
+#: What was read of the last small files: several questions are asked of each object.
+_read_small = lru_cache(maxsize=8)(_read_sections)
 
 
 def _extended_count(data: bytes, offset: int) -> int:

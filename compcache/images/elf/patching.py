@@ -193,7 +193,7 @@ def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes,
 
 
 def protect_dynamic(data: bytes) -> bytes:
-    """The same shared object with a dynamic section that the dynamic linker leaves as it is.
+    """The same shared object with a dynamic section that the dynamic linker does not change.
 
     From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`): a page of private
     memory for each image, which one without relocations does without. Raises `FormatError`.

@@ -66,7 +66,7 @@ _MISLEADING_VARIABLES = frozenset(
 _IMAGE = "image.so"
 #: Bytes of an object that is probably one of an entry point.
 _SMALL = 4096
-#: The names of a process's descriptors. Nobody can make a file here, whatever a linker takes for the name of one.
+#: The names of a process's descriptors. No file can be made here, whatever a linker takes for a file name.
 _DESCRIPTORS = "/proc/self/fd"
 _MAX_OUTPUT = 8_000  # characters: enough for the first errors, little enough for a log
 #: Linkers by their commands that failed with files in memory and not with those of a directory.
@@ -151,7 +151,7 @@ def _flags(linker: Linker) -> tuple[str, ...]:
 
 
 def _link_in_memory(link: _Link) -> bytes | None:
-    """Link by files in memory; None where that does not work or the link fails, which a directory then tells apart."""
+    """Link by files in memory; return None where that does not work or the link fails, which a directory then tells apart."""
     to_standard_output = _writes_to_standard_output(link.linker)
     if to_standard_output is None or link.linker.argv in _needs_directory or not hasattr(os, "memfd_create"):
         return None
@@ -267,7 +267,7 @@ def _run(
     output: int | None = None,
     temporary: str | None = None,
 ) -> _Ended | None:
-    """Run the linker; None where it cannot be started in the directory.
+    """Run the linker; return None where it cannot be started in the directory.
 
     Args:
         link: what it is run for.

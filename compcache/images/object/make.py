@@ -24,7 +24,7 @@ def require_possible(needs_linker: Sequence[str], why: str) -> None:
     """Refuse features that need the dynamic linker (`needs_linker`, in words) in an object, which is loaded without it.
 
     Raises:
-        CompileError: there are some; the message says `why` there is no shared object.
+        CompileError: the module has some; the message says `why` it cannot be a shared object.
     """
     if needs_linker:
         raise CompileError(

@@ -19,7 +19,7 @@ from compcache.images.linkers.link import link_shared
 from compcache.images.writer.write import Provider, write_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from compcache.images.linkers.find import Linker
 
@@ -41,8 +41,8 @@ def write(
     platform: Collection[str],
     named: Mapping[str, str],
     imports: Collection[str],
-) -> tuple[bytes, dict[str, bytes]]:
-    """The shared object without a linker, and by symbol the places of its imports.
+) -> tuple[bytes, dict[str, bytes], str]:
+    """The shared object without a linker, by symbol the places of its imports, and the C library that it needs (`MakeSide.requires`).
 
     Args:
         objects: that of the module, then those of its entry points.
@@ -62,11 +62,13 @@ def write(
             providers[symbol] = _provider(symbol, path)
     found = {symbol: provider for symbol, provider in providers.items() if provider is not None}
     run_paths = unusual_directories(dict.fromkeys(named.values()))
-    image, places = write_shared(
+    image, places, asked = write_shared(
         objects, soname=_SONAME, export=export, optional=optional, imports=imports, providers=found, run_paths=run_paths
     )
     _require_loadable(len(image))
-    return image, places
+    libraries = {symbol.library for symbol in asked if not symbol.is_weak}
+    versions = [symbol.version for symbol in asked if symbol.library in libraries]
+    return image, places, _needed_libc(versions, [symbol.name for symbol in asked])
 
 
 def _require_loadable(size: int) -> None:
@@ -170,9 +172,12 @@ def _without_imports(image: bytes, imports: Collection[str], table: str) -> tupl
 
 def requires(image: bytes) -> str:
     """See `MakeSide.requires`. A shared object says which versions of symbols it was bound to."""
-    versions = [name for names in needed_versions(image).values() for name in names]
+    return _needed_libc([name for names in needed_versions(image).values() for name in names], dynamic_undefined(image))
+
+
+def _needed_libc(versions: Iterable[str], undefined: Iterable[str]) -> str:
     numbers = [tuple(map(int, m.groups())) for m in map(_GLIBC_VERSION.fullmatch, versions) if m]
-    return "glibc {}.{}".format(*max(numbers)) if numbers else platform_symbols.needed_libc(dynamic_undefined(image))
+    return "glibc {}.{}".format(*max(numbers)) if numbers else platform_symbols.needed_libc(undefined)
 
 
 def is_comparable(obj: bytes) -> bool:

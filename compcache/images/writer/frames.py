@@ -90,7 +90,7 @@ def _skip_number(content: bytes, at: int) -> int:
 
 
 def index_size(count: int) -> int:
-    """The size of the index of so many entries."""
+    """The size of an index of this number of entries."""
     return _HEADER.size + count * _ROW.size
 
 

@@ -133,7 +133,7 @@ class Relocator:
         tables: as `scan` has counted them.
         outside: by object the symbols of other images.
         values: by object the addresses of symbols; None for those that have none here.
-        imports: the names whose addresses somebody else fills in.
+        imports: the names whose addresses are filled in elsewhere.
         table: the address of the global offset table.
         stubs: that of the procedure linkage table.
         thread_start: that of the template for thread-local variables.

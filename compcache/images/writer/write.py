@@ -51,8 +51,8 @@ def write_shared(
     imports: Collection[str],
     providers: Mapping[str, Provider],
     run_paths: Sequence[str] = (),
-) -> tuple[bytes, dict[str, bytes]]:
-    """A shared object of relocatable objects, and by name the places of its imports (`elf.patching.take_places`).
+) -> tuple[bytes, dict[str, bytes], list[Asked]]:
+    """A shared object of relocatable objects, by name the places of its imports (`elf.patching.take_places`), and what it asks of others.
 
     Args:
         objects: what LLVM has emitted.
@@ -78,7 +78,7 @@ def write_shared(
 def _write(
     inputs: Sequence[Input], soname: str, export: str, optional: Collection[str], imports: Collection[str],
     providers: Mapping[str, Provider], run_paths: Sequence[str],
-) -> tuple[bytes, dict[str, bytes]]:  # fmt: skip
+) -> tuple[bytes, dict[str, bytes], list[Asked]]:  # fmt: skip
     linking = inputs[0].linking
     if any(one.machine != inputs[0].machine for one in inputs) or all(one.has_properties for one in inputs):
         raise FormatError("objects for several machines, or with properties that the image would have to have")
@@ -110,7 +110,7 @@ def _write(
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs, layout, tail, _segments(layout, template, linking.page))
     places = relocator.places.items()
-    return image, {name: b"".join([_PLACE.pack(at - start, addend) for at, addend in found]) for name, found in places}
+    return image, {name: b"".join([_PLACE.pack(at - start, addend) for at, addend in found]) for name, found in places}, asked
 
 
 def _asked(symbol: InputSymbol, optional: Collection[str], providers: Mapping[str, Provider]) -> Asked:

@@ -2,92 +2,144 @@
 
 from __future__ import annotations
 
+import heapq
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
+from compcache.formats.entry import index_name
 from compcache.formats.index import NUMBER_SIZE, Stamp
 from compcache.formats.table import all_entries
+from compcache.publish.index_merge import readable
+from compcache.publish.module_lists import sorted_items
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable, Iterator
 
+    from compcache.formats.index import Segment
     from compcache.maintain.checks.state import CheckState
     from compcache.store import Store
 
 __all__ = ["check_index"]
 
 _NUMBER = slice(KEY_SIZE + DIGEST_SIZE + 4, KEY_SIZE + DIGEST_SIZE + 4 + NUMBER_SIZE)
-_ATTEMPTS = 8  # at reading the index while other processes merge it
+#: So many entries of the index are held at a time.
+_RANGE = 1 << 13
+#: Of so many modules it is remembered whether they are there.
+_REMEMBERED = 1 << 16
 
 
 def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     """Compare the index with the modules."""
     store = state.store
-    entries, stamps = _index_content(store)
-    wanted = _wanted_entries(state)
-    # Other processes add, prune and merge meanwhile: check entries that differ once more.
-    there = {module_id: store.exists(module_id) for module_id in {*map(_module_of, wanted ^ entries)}}
-    missing = {entry for entry in wanted - entries if there[_module_of(entry)]}
-    stale = {
-        entry
-        for entry in entries - wanted
-        if (_module_of(entry) in state.rows or not there[_module_of(entry)]) and _module_of(entry) not in state.unusable
-    }
-    unverified = sum(1 for module_id, status in state.present.items() if not _is_stamped(stamps.get(module_id, ()), status))
+    segments = list(readable(store.index))
+    if store.index.problem:
+        raise StorageError(f"cannot read the index of {store.root}: {store.index.problem}", path=store.root)
+    wanted = sorted_items((entry, b"") for entry in _wanted_entries(state))
+    missing, stale, checked = _Differing(state), _Differing(state), 0
+    for entries, expected in _ranges(store, segments, (entry for entry, _ in wanted)):
+        checked += len(entries)
+        missing.add(expected - entries, lambda _, there: there)
+        stale.add(entries - expected, lambda module_id, there: _is_read(state, module_id) if there else module_id not in state.unusable)
     damaged = dict(store.index.damaged)
-    numbers = {"missing": len(missing), "stale": len(stale), "unverified": unverified, "damaged": len(damaged)}
-    if damaged or missing or stale:
-        _repair_index(state, missing, stale, damaged)
-    return len(entries), numbers
+    numbers = {"missing": missing.count, "stale": stale.count, "unverified": _unverified(state, segments), "damaged": len(damaged)}
+    if damaged or missing.count or stale.count:
+        _repair_index(state, missing, stale.count, damaged)
+    return checked, numbers
 
 
-def _module_of(entry: bytes) -> bytes:
-    return entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
+class _Differing:
+    """Entries that the index lacks, or has too many; other processes add, prune and merge meanwhile, so each is looked at once more."""
+
+    def __init__(self, state: CheckState) -> None:
+        self._there: dict[bytes, bool] = {}
+        self._store = state.store
+        self.count = 0
+        self.example = b""
+
+    def add(self, entries: set[bytes], counts: Callable[[bytes, bool], bool]) -> None:
+        """Count those of which `counts` says so, asked with the module and whether its file is there."""
+        for entry in entries:
+            module_id = entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
+            there = self._there.get(module_id)
+            if there is None:
+                there = self._store.exists(module_id)
+                if len(self._there) < _REMEMBERED:
+                    self._there[module_id] = there
+            if counts(module_id, there):
+                self.count += 1
+                self.example = self.example or module_id
 
 
-def _index_content(store: Store) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
-    """The function entries and the module entries of all segments, as of one moment."""
-    for _ in range(_ATTEMPTS):
-        try:
-            store.index.refresh()
-            return _read_index(store)
-        except FileNotFoundError as error:
-            reraise_interrupt(error)
-            continue  # the segment was merged into another one meanwhile
-        except OSError as error:
-            reraise_interrupt(error)
-            raise StorageError(f"cannot read the index of {store.root}: {error}", path=store.root) from error
-    return _read_index(store, or_fail=False)
+def _is_read(state: CheckState, module_id: bytes) -> bool:
+    """Whether a module that is there was there, and sound, when the modules were read."""
+    known = module_id in state.slices.unlisted or module_id in state.slices.lists.rows([module_id])
+    return known and state.is_there(module_id) and module_id not in state.unusable
 
 
-def _read_index(store: Store, *, or_fail: bool = True) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
-    entries: set[bytes] = set()
-    stamps: dict[bytes, list[bytes]] = {}
-    for segment in store.index.segments:
-        try:
+def _ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
+    """The function entries of all segments, and those that are wanted, by ranges of their keys."""
+    for segment in list(segments):
+        with _reading(store, segments, segment):
             texts = segment.requirements
-            unknown = [data for data in all_entries(segment.functions) if data[_NUMBER] not in texts]
-            if unknown:
+            if any(data[_NUMBER] not in texts for data in all_entries(segment.functions)):
                 raise FormatError("a function entry names a requirement that the segment does not have")
-            entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in all_entries(segment.functions)])
-            for data in all_entries(segment.modules):
-                stamps.setdefault(data[:DIGEST_SIZE], []).append(data)
-        except FileNotFoundError as error:
-            reraise_interrupt(error)
-            if or_fail:
-                raise
-        except (FormatError, OSError) as error:
-            reraise_interrupt(error)
-            store.index.damaged[segment.name] = str(error)
-    return entries, stamps
+    bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
+    waiting = next(wanted, None)
+    for number in range(1 << bits):
+        entries: set[bytes] = set()
+        for segment in list(segments):
+            with _reading(store, segments, segment):
+                entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in segment.functions.entries_of_range(number, bits)])
+        expected = set()
+        while waiting is not None and int.from_bytes(waiting[:4], "big") >> (32 - bits) == number:
+            expected.add(waiting)
+            waiting = next(wanted, None)
+        yield entries, expected
 
 
-def _wanted_entries(state: CheckState) -> set[bytes]:
-    return {
-        name_key(name) + module_id + offset.to_bytes(4, "little") for module_id, row in state.rows.items() for name, offset in row.indexed()
-    }
+@contextmanager
+def _reading(store: Store, segments: list[Segment], segment: Segment) -> Iterator[None]:
+    """Note that a segment is damaged where reading it fails, and read it no more."""
+    try:
+        yield
+    except (FormatError, OSError) as error:
+        reraise_interrupt(error)
+        store.index.damaged[segment.name] = str(error)
+        segments.remove(segment)
+
+
+def _wanted_entries(state: CheckState) -> Iterator[bytes]:
+    for _, each in state.modules():
+        for module_id, row in each.rows().items():
+            for name, offset in row.indexed():
+                yield _entry(name, module_id, offset)
+    listed = state.slices.lists.all_entries()
+    for module_id, entry in listed:
+        if entry is not None and state.is_there(module_id):
+            yield _entry(index_name(entry[0], entry[1]), module_id, entry[2])
+
+
+def _entry(name: str, module_id: bytes, offset: int) -> bytes:
+    return name_key(name) + module_id + offset.to_bytes(4, "little")
+
+
+def _unverified(state: CheckState, segments: list[Segment]) -> int:
+    """How many modules have no stamp that is right."""
+    found = 0
+    tables = [all_entries(segment.modules) for segment in segments]
+    entries = heapq.merge(*tables)
+    waiting = next(entries, None)
+    for present, each in state.modules():
+        stamps: dict[bytes, list[bytes]] = {}
+        while waiting is not None and waiting[0] <= each.first:
+            stamps.setdefault(waiting[:DIGEST_SIZE], []).append(waiting)
+            waiting = next(entries, None)
+        found += sum(1 for module_id, status in present.items() if not _is_stamped(stamps.get(module_id, ()), status))
+    return found
 
 
 def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> bool:
@@ -95,21 +147,20 @@ def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> boo
     return any(data.startswith(wanted, DIGEST_SIZE) for data in entries)
 
 
-def _repair_index(state: CheckState, missing: set[bytes], stale: set[bytes], damaged: dict[str, str]) -> None:
+def _repair_index(state: CheckState, missing: _Differing, stale: int, damaged: dict[str, str]) -> None:
     done = state.repair and _rebuild(state)
     what = "it was rebuilt" if done else "repair rebuilds it"
     root = state.store.root
     for name, reason in damaged.items():
         state.find("index", name, f"segment {name} of the index is damaged ({reason}); {what}", repaired=done)
-    if missing:
-        example = next(iter(missing))[KEY_SIZE : KEY_SIZE + DIGEST_SIZE].hex()
+    if missing.count:
         message = (
-            f"the index of {root} lacks {len(missing)} functions and entries of data, for example of module {example}: an addition was "
-            f"interrupted, and look-ups of them miss; {what}{'' if done else ', prune adds them after an hour'}"
+            f"the index of {root} lacks {missing.count} functions and entries of data, for example of module {missing.example.hex()}: an "
+            f"addition was interrupted, and look-ups of them miss; {what}{'' if done else ', prune adds them after an hour'}"
         )
         state.find("unindexed", root, message, note=True, repaired=done)
     if stale:
-        message = f"the index of {root} has {len(stale)} entries of removed modules, which only cost space; {what}"
+        message = f"the index of {root} has {stale} entries of removed modules, which only cost space; {what}"
         state.find("stale", root, message, note=True, repaired=done)
 
 

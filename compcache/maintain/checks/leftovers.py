@@ -9,6 +9,7 @@ from compcache.maintain.checks.state import DIRECTORIES
 from compcache.maintain.policy import PrunePolicy
 from compcache.maintain.prune import clear_leftovers, find_leftovers
 from compcache.store import MODULES, PLACES, QUARANTINE, module_id_of
+from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ __all__ = ["check_leftovers"]
 def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
     """Look for temporary files, damaged files and files that compcache did not write."""
     store = state.store
-    found = find_leftovers(store, PrunePolicy(), time.time())
+    found = find_leftovers(store, PrunePolicy(), time.time(), Uses(store, verify=True).torn)
     removed = {file.path for file in clear_leftovers(store, found)} if state.repair else set()
     for file in found:
         done = file.path in removed

@@ -13,11 +13,10 @@ from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
 from compcache.publish.module_reader import ModuleSections
-from compcache.usage.module_files import status_of_modules
-from compcache.usage.snapshot import load_rows
 
 if TYPE_CHECKING:
     from compcache.maintain.checks.state import CheckState
+    from compcache.publish.module_rows import Row
     from compcache.store import Store
 
 __all__ = ["check_code", "check_content", "check_records"]
@@ -27,26 +26,27 @@ _ELF = b"\x7fELF"
 
 def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that every module's records decode."""
-    store = state.store
-    state.present = status_of_modules(store)
-    state.rows = load_rows(store, state.present, state.progress)
-    for module_id, status in list(state.present.items()):
-        if writer(status) < 0:
-            state.open_to_others(module_id)
-        elif module_id not in state.rows:
-            state.unusable_for(module_id, _why_unreadable(store, module_id))
-    _note_faults(state)
-    functions = sum(len(row.names) for row in state.rows.values())
-    return len(state.present), {"functions": functions}
+    checked = functions = 0
+    for present, each in state.modules():
+        rows = each.rows()
+        checked += len(present)
+        for module_id, status in present.items():
+            if writer(status) < 0:
+                state.open_to_others(module_id)
+            elif module_id not in rows:
+                state.unusable_for(module_id, _why_unreadable(state.store, module_id))
+        for module_id in [module_id for module_id in rows if state.is_sound(module_id)]:
+            functions += len(rows[module_id].names)
+            _note_fault(state, rows[module_id])
+    return checked - len(state.unusable), {"functions": functions}
 
 
-def _note_faults(state: CheckState) -> None:
-    """Report modules that are intact and not used, since one of their makers is known to be wrong."""
-    for module_id, row in state.rows.items() if known_faults.FAULTS else ():
-        fault = known_faults.fault_of(row.platform.made_by())
-        if fault:
-            path = state.store.module_path(module_id)
-            state.find("maker", module_id.hex(), f"{path} is not used: {fault}; prune removes it", note=True)
+def _note_fault(state: CheckState, row: Row) -> None:
+    """Report a module that is intact and not used, since one of its makers is known to be wrong."""
+    fault = known_faults.fault_of(row.platform.made_by()) if known_faults.FAULTS else ""
+    if fault:
+        path = state.store.module_path(row.module_id)
+        state.find("maker", row.module_id.hex(), f"{path} is not used: {fault}; prune removes it", note=True)
 
 
 def _why_unreadable(store: Store, module_id: bytes) -> Exception:
@@ -61,24 +61,23 @@ def _why_unreadable(store: Store, module_id: bytes) -> Exception:
 
 def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check every byte against the digests, and the symbols of the image against the records."""
-    size = 0
-    total = len(state.present)
-    for number, module_id in enumerate(list(state.present)):
-        if state.progress is not None and number % 64 == 0:
-            state.progress(number, total)
-        try:
-            with ModuleSections(state.store, module_id) as reader:
-                size += reader.size
-                _verify(reader)
-                signed = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
-            if not signed:
-                _foreign(state, module_id)
-        except FileNotFoundError as error:
-            reraise_interrupt(error)
-            continue
-        except (OSError, FormatError) as error:
-            reraise_interrupt(error)
-            state.unusable_for(module_id, error)
+    size = total = 0
+    for present, _ in state.modules():
+        total += len(present)
+        for module_id in present:
+            try:
+                with ModuleSections(state.store, module_id) as reader:
+                    size += reader.size
+                    _verify(reader)
+                    signed = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
+                if not signed:
+                    _foreign(state, module_id)
+            except FileNotFoundError as error:
+                reraise_interrupt(error)
+                continue
+            except (OSError, FormatError) as error:
+                reraise_interrupt(error)
+                state.unusable_for(module_id, error)
     return total, {"size": size}
 
 
@@ -125,19 +124,18 @@ def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that the stored bitcode compiles, and gives the code of the module."""
     from compcache.maintain.recompile import recompile
 
-    kept = compared = 0
-    total = len(state.present)
-    for number, module_id in enumerate(list(state.present)):
-        if state.progress is not None and number % 8 == 0:
-            state.progress(number, total)
-        try:
-            done = recompile(state.store, module_id.hex())
-            kept += done.translated
-            compared += done.compared
-        except FileNotFoundError as error:
-            reraise_interrupt(error)
-            continue
-        except (OSError, CompcacheError) as error:
-            reraise_interrupt(error)
-            state.unusable_for(module_id, error)
+    kept = compared = total = 0
+    for present, _ in state.modules():
+        total += len(present)
+        for module_id in present:
+            try:
+                done = recompile(state.store, module_id.hex())
+                kept += done.translated
+                compared += done.compared
+            except FileNotFoundError as error:
+                reraise_interrupt(error)
+                continue
+            except (OSError, CompcacheError) as error:
+                reraise_interrupt(error)
+                state.unusable_for(module_id, error)
     return total, {"recompiled": kept, "compared": compared}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
@@ -11,10 +12,10 @@ from compcache.formats.manifest_writer import iterate_frames
 from compcache.hit.link_types import fits, read_type
 from compcache.maintain.pins import pinned
 from compcache.publish.module_reader import ModuleSections
-from compcache.usage.ledger import read_ledger
+from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable, Mapping
 
     from compcache.maintain.checks.state import CheckState
     from compcache.publish.module_rows import Row
@@ -22,27 +23,44 @@ if TYPE_CHECKING:
 __all__ = ["check_imports", "check_statistics"]
 
 
+#: So many functions that are imported are looked at at a time.
+_AT_ONCE = 1 << 12
+
+
 def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that another module provides every import of a module, and one of its link type."""
-    provided = {name for row in state.rows.values() for name in row.names}
-    missing: dict[str, list[bytes]] = {}
-    edges = 0
-    for module_id, row in state.rows.items():
-        edges += len(row.imports)
-        for name in row.imports:
-            if name not in provided:
-                missing.setdefault(name, []).append(module_id)
-    dangling = 0
-    for name, importers in sorted(missing.items()):
-        modules = [module_id for module_id in importers if state.store.exists(module_id)]
-        if not modules or state.is_provided(name):
-            continue  # the directory changed meanwhile
-        dangling += 1
-        more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
-        message = f"no module holds {name!r}, which module {modules[0].hex()}{more} imports: its importers miss until it is added"
-        state.find("dangling", name, message, note=True)
-    unfit, unchecked = _check_types(state)
-    return edges, {"dangling": dangling + unfit, "unchecked": unchecked}
+    edges = dangling = unchecked = 0
+    more = {name for row in _unlisted(state).values() for name in row.imports}
+    names = chain(state.slices.lists.imported_names(), sorted(more))
+    while batch := dict.fromkeys(islice(names, _AT_ONCE)):
+        uses = {name: _modules_of(state, name, state.slices.lists.importers(name), imports=True) for name in batch}
+        holders = {name: _modules_of(state, name, state.slices.lists.holders(name), imports=False) for name in batch}
+        edges += sum(map(len, uses.values()))
+        dangling += sum(_is_dangling(state, name, uses[name]) for name in batch if uses[name] and not holders[name])
+        unfit, unknown = _check_types(state, uses, holders)
+        dangling, unchecked = dangling + unfit, unchecked + unknown
+    return edges, {"dangling": dangling, "unchecked": unchecked}
+
+
+def _unlisted(state: CheckState) -> dict[bytes, Row]:
+    return {module_id: row for module_id, row in state.slices.unlisted.items() if state.is_sound(module_id)}
+
+
+def _modules_of(state: CheckState, name: str, listed: Iterable[bytes], *, imports: bool) -> list[bytes]:
+    """The modules that import or realize a function, of those that lists have and of the others."""
+    more = [module_id for module_id, row in _unlisted(state).items() if name in (row.imports if imports else row.names)]
+    return sorted({*filter(state.is_there, listed), *more})
+
+
+def _is_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
+    """Report a function that no module holds, unless the directory has changed meanwhile."""
+    modules = [module_id for module_id in importers if state.store.exists(module_id)]
+    if not modules or state.is_provided(name):
+        return False
+    more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
+    message = f"no module holds {name!r}, which module {modules[0].hex()}{more} imports: its importers miss until it is added"
+    state.find("dangling", name, message, note=True)
+    return True
 
 
 class _Types:
@@ -52,7 +70,7 @@ class _Types:
         self.defined: dict[str, list[tuple[bytes, str]]] = {}
         self.used: dict[tuple[str, bytes], str] = {}
 
-    def read(self, state: CheckState, module_id: bytes, row: Row, wanted: set[str]) -> None:
+    def read(self, state: CheckState, module_id: bytes, row: Row, wanted: Container[str]) -> None:
         """Read those of one module. One that cannot be read counts as one that says nothing: another step tells of it."""
         payloads: dict[int, bytes] = {}
         try:
@@ -70,16 +88,18 @@ class _Types:
             reraise_interrupt(error)
 
 
-def _check_types(state: CheckState) -> tuple[int, int]:
-    """Find the imports of which no realization fits; how many there are, and of how many nothing is known."""
-    wanted = {name for row in state.rows.values() for name in row.imports}
+def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Mapping[str, list[bytes]]) -> tuple[int, int]:
+    """Find the imports that no realization fits; return the number of imports, and of those of unknown type."""
     types = _Types()
-    for module_id, row in state.rows.items():
-        if row.imports or not wanted.isdisjoint(row.names):
-            types.read(state, module_id, row, wanted)
+    wanted = sorted({module_id for found in (uses, holders) for several in found.values() for module_id in several})
+    rows = state.slices.lists.rows(wanted)
+    rows.update({module_id: row for module_id, row in _unlisted(state).items() if module_id in wanted})
+    for module_id in wanted:
+        if module_id in rows:
+            types.read(state, module_id, rows[module_id], uses.keys())
     unfit = unchecked = 0
     for (name, module_id), used in types.used.items():
-        if name in state.rows[module_id].names:
+        if name not in uses or name in rows[module_id].names:
             continue
         known = types.defined.get(name, [])
         if not used or not all(text for _, text in known):
@@ -102,11 +122,10 @@ def _is_all(state: CheckState, name: str, importer: bytes, known: Iterable[tuple
 
 def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that the statistics decode and that the pinned functions are in the cache."""
-    ledger = read_ledger(state.store)
-    provided = {name for row in state.rows.values() for name in row.names}
+    uses = Uses(state.store, verify=True)
     pins = pinned(state.store)
     for name in pins:
-        if name not in provided and not state.is_provided(name):
+        if not _modules_of(state, name, state.slices.lists.holders(name), imports=False) and not state.is_provided(name):
             message = f"{name!r} is pinned, but no module holds it; unpin it, or add it"
             state.find("pin", name, message, note=True)
-    return len(ledger.files), {"files": len(ledger.files), "incomplete": len(ledger.torn), "pins": len(pins)}
+    return len(uses.files), {"files": len(uses.files), "incomplete": len(uses.torn), "pins": len(pins)}

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.maintain.report_types import Finding
 from compcache.publish.quarantine import set_aside
 from compcache.store import PLACES
+from compcache.usage.module_files import statuses_by_directory
+from compcache.usage.snapshot import Slice, Slices
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
-    from compcache.publish.module_rows import Row
     from compcache.store import Store
-    from compcache.usage.module_files import Progress
+    from compcache.usage.module_files import FileStatus, Progress
 
 __all__ = ["DIRECTORIES", "CheckState"]
 
@@ -24,7 +26,7 @@ DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.
 
 
 class CheckState:
-    """State shared by the steps: the directory, its modules, and the findings so far."""
+    """State shared by the steps: the directory, what it has beside its lists, and the findings so far."""
 
     def __init__(self, store: Store, *, repair: bool, progress: Progress | None) -> None:
         self.store = store
@@ -32,9 +34,30 @@ class CheckState:
         self.progress = progress
         self.step = ""
         self.findings: list[Finding] = []
-        self.present: dict[bytes, os.stat_result] = {}
-        self.rows: dict[bytes, Row] = {}
+        self.slices = Slices(store)
         self.unusable: set[bytes] = set()
+        self._forgotten: set[bytes] = set()
+        self._total = 0
+
+    def modules(self, step: int = 1 << 8) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
+        """The modules that are there and of which nothing is wrong so far, a directory at a time, with their statuses."""
+        done = 0
+        for found in statuses_by_directory(self.store):
+            present = {module_id: status for module_id, status in found.items() if self.is_sound(module_id)}
+            for module_id in list(present)[:1]:
+                yield present, Slice(self.slices, module_id[0], cast("dict[bytes, FileStatus]", present))
+            done += len(present)
+            self._total = max(self._total, done)
+            if self.progress is not None:
+                self.progress(done, self._total if done < self._total else done * step // (max(found, default=b"\0")[0] + 1))
+
+    def is_sound(self, module_id: bytes) -> bool:
+        """Whether nothing was found to be wrong with a module so far."""
+        return module_id not in self._forgotten
+
+    def is_there(self, module_id: bytes) -> bool:
+        """Whether a module that a list has was there when the records were checked, and nothing is wrong with it."""
+        return module_id not in self.slices.gone and module_id not in self._forgotten
 
     def find(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:
         """Add a finding."""
@@ -73,8 +96,7 @@ class CheckState:
 
     def forget(self, module_id: bytes) -> None:
         """Exclude a module from the later steps."""
-        self.present.pop(module_id, None)
-        self.rows.pop(module_id, None)
+        self._forgotten.add(module_id)
 
     def is_provided(self, name: str) -> bool:
         """Whether a module holds a function now, one added since the check began included."""

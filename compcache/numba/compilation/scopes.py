@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core.extending import _Intrinsic
 
 from compcache.numba.compilation.history import note_code
+from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
 from compcache.numba.fingerprints.implementations import digest_name
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.fingerprints.walk import fingerprint
@@ -55,7 +56,7 @@ __all__ = [
 
 
 class Miss(NamedTuple):
-    """An overload that its cache did not have; `keep` takes the compile result before anybody else sees it."""
+    """An overload that its cache did not have; `keep` takes the compile result first."""
 
     function: Any
     args: tuple[Any, ...]
@@ -126,7 +127,7 @@ def _lap() -> float:
 
 
 def take_seconds() -> float:
-    """The processor time that compiling has taken in this thread and nobody has taken yet."""
+    """The processor time of compilations in this thread that was not collected yet."""
     if _stack.scopes:
         _stack.spent += _lap()
     spent, _stack.spent = _stack.spent, 0.0
@@ -205,8 +206,13 @@ def is_kept(token: object) -> bool:
     return scope is not None and scope.miss is not None and scope.token == token
 
 
+def is_compiling() -> bool:
+    """Whether a function is being compiled in this thread."""
+    return bool(_stack.scopes)
+
+
 def defer(action: Callable[[], None]) -> bool:
-    """Run `action` when the outermost function has been compiled; False (not run) if none is being compiled."""
+    """Run `action` when the outermost function has been compiled; return False (not run) if none is being compiled."""
     if not _stack.scopes:
         return False
     _stack.deferred.append(action)
@@ -226,13 +232,17 @@ def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -
             extra,
         ]
     except Unidentifiable:
-        return uuid.uuid4().hex
-    token = _digest(*parts)
+        number = uuid.uuid4().hex
+        note_symbol(number, None)
+        return number
+    token = content = _digest(*parts)
     if token in _used and _stack.scopes:
         token = _digest(token, _stack.scopes[-1].token)  # Numba compiles some of its functions once per caller
     if token in _used:
-        return uuid.uuid4().hex
-    _used.add(token)
+        token = uuid.uuid4().hex
+    else:
+        _used.add(token)
+    note_symbol(token, Compiled(content, found.lines))
     return token
 
 

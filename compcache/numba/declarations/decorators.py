@@ -111,7 +111,7 @@ def _packaged(error: ImportError) -> Any:
 
 def _texts_of(signature: Any) -> tuple[str, ...] | None:
     """Signatures as text, of text or types; None for others, which are Numba's to read."""
-    from compcache.numba.lazy.type_texts import signature_text
+    from compcache.numba.registered.type_texts import signature_text
 
     given = signature if isinstance(signature, list) else [signature]
     texts = [signature_text(one) for one in given]

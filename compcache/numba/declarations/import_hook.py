@@ -26,7 +26,7 @@ _Module: Any = type(sys)
 
 
 class StandIn(_Module):  # type: ignore[misc]
-    """The module `numba` as long as nobody needs it."""
+    """The stand-in for the module `numba` until it is needed."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
@@ -72,7 +72,7 @@ class Hook:
         self._decorators: dict[str, Any] = {}
 
     def install(self) -> bool:
-        """Put the stand-in into the place of Numba; False where Numba is imported already, or not installed."""
+        """Put the stand-in into the place of Numba; return False where Numba is imported already, or not installed."""
         from importlib.machinery import PathFinder
 
         spec = PathFinder.find_spec("numba")

@@ -41,6 +41,11 @@ class Reference:
             raise NotLazy(f"{object.__getattribute__(self, '_name')} of Numba is used")
         walk.token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
+    def _compcache_context(self) -> str | None:
+        """The name of a context of Numba."""
+        name: str = object.__getattribute__(self, "_name")
+        return name if object.__getattribute__(self, "_kind") == "context" else None
+
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Call Numba's own object, which must not be given what stands for others: it asks whether classes derive from its own."""
         real = self._compcache_original()

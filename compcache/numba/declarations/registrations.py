@@ -10,8 +10,8 @@ from __future__ import annotations
 from abc import ABC, ABCMeta, abstractmethod
 from importlib import import_module
 
+from compcache.numba.fingerprints.stand_ins import jitted
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
-from compcache.numba.lazy.content import jitted
 from compcache.numba.lazy.stand_ins import LazyObject, made, note_made, original, real_numba, when_imported
 from compcache.numba.registered.library import is_library_function
 from compcache.numba.registered.table import note_jitable, note_overload
@@ -24,6 +24,8 @@ __all__ = ["OF_EXTENDING", "WrapperAddressProtocol"]
 
 _Function = type(lambda: 0)
 _EXTENDING = "numba.core.extending"
+#: What `overload` takes by position.
+_OF_OVERLOAD = ("jit_options", "strict", "inline", "prefer_literal")
 
 
 def _of_numba(name: str) -> Any:
@@ -43,7 +45,7 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
         return real(original(func), *args, **options)
 
     def decorate(implementation: Any) -> Any:
-        note_overload(func, implementation, {**options, "": args})
+        note_overload(func, implementation, {**options, **dict(zip(_OF_OVERLOAD, args, strict=False))})
         if has_numba():
             return _of_numba("overload")(func, *args, **options)(implementation)
         when_imported(lambda: _of_numba("overload")(func, *args, **options)(implementation))
@@ -84,7 +86,7 @@ class LazyIntrinsic(LazyObject):
 
     def _compcache_content(self, walk: Any) -> None:
         get = object.__getattribute__
-        walk.add_implementation("intrinsic", get(self, "_function"), get(self, "_options"))
+        walk.depends_on("intrinsic", get(self, "_function"), get(self, "_options"))
 
     def _compcache_original(self) -> Any:
         """Numba's own object."""

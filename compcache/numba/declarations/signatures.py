@@ -6,6 +6,7 @@ is looked for and mapped, when they are declared; where it is not found, Numba c
 
 from __future__ import annotations
 
+from compcache.numba.fingerprints.fixed_code import Compiled
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, make_lazy_function, note_read, reads_else
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from compcache.numba.lazy.entries import Loaded
+    from compcache.numba.lazy.entries import Key, Loaded
     from compcache.numba.lazy.state import State
 
 __all__ = ["Declared", "declare_function", "find_declared"]
@@ -89,4 +90,23 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
         keep(code)
         count_hit()
     note_read(state.key.content)
-    return Declared(rows, present, details)
+    found = Declared(rows, present, details)
+    state.compiled = _compiled_of(state, state.key, found)
+    return found
+
+
+def _compiled_of(state: State, key: Key, found: Declared) -> list[Compiled] | None:
+    """What the code was compiled from; None where Numba inlines what the function is by then."""
+    if str(state.options.get("inline", "never")) != "never":
+        return None
+    if state.decorator in ("jit", "njit"):
+        bases = [(code.record.entry, code.record.lines) for code in found.loaded]
+    else:  # a loop is made of a function
+        bases = found.details[-1] if state.decorator != "cfunc" else []
+    registered = tuple(key.content.registered)
+    return [Compiled(name.rpartition("-")[2], lines, registered) for name, lines in sorted(bases, key=_by_key)]
+
+
+def _by_key(base: tuple[str, str]) -> tuple[str, str]:
+    name, lines = base
+    return name.rpartition("-")[2], lines

@@ -38,9 +38,7 @@ class LazyStencil(LazyObject):
     def _compcache_content(self, walk: Any) -> None:
         """Feed all that compiled code can see of it: the function as it was declared, and the options."""
         options = object.__getattribute__(self, "_options")
-        walk.token("stencil", object.__getattribute__(self, "_mode"))
-        walk.value(tuple(sorted(options.items())), "an option of a stencil")
-        walk.add(object.__getattribute__(self, "_function"))
+        walk.feed_stencil(object.__getattribute__(self, "_function"), object.__getattribute__(self, "_mode"), options)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

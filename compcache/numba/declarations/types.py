@@ -10,7 +10,7 @@ import sys
 from _thread import RLock
 
 from compcache.numba.lazy.stand_ins import is_probe, original, real_numba, when_imported
-from compcache.numba.lazy.type_texts import array_text, signature_text, text_of, tuple_text
+from compcache.numba.registered.type_texts import array_text, signature_text, text_of, tuple_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

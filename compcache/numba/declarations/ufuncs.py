@@ -79,9 +79,10 @@ class LazyUfunc(LazyObject):
     def _compcache_content(self, walk: Any) -> None:
         """Feed what compiled code can see of it; the loops of one without signatures depend on the calls before."""
         state = object.__getattribute__(self, "_state")
-        if state.signatures is None or state.key is None:
+        if state.signatures is None:
             raise NotLazy(f"{state.function.__qualname__} is a ufunc whose loops are compiled when it is called")
-        walk.token("declared", state.key.name)
+        walk.token("ufunc of Numba", state.options.get("signature", ""), repr(state.options.get("identity")))
+        walk.feed_declared(state.compiled, state.function)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

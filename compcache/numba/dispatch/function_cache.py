@@ -14,13 +14,15 @@ from compcache import frontend
 from compcache.files import reraise_interrupt
 from compcache.numba.compilation import history, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
-from compcache.numba.entries import load
+from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import func_name_of, label_of
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
+from compcache.numba.lazy.entries import Key
 from compcache.numba.lazy.garbage import few_collections
-from compcache.numba.registered.refusals import Unidentifiable
+from compcache.numba.registered.options import of_compiler
+from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
@@ -31,9 +33,14 @@ __all__ = ["FunctionCache"]
 class FunctionCache(CacheObject):
     """The cache of one function: compile results by signature."""
 
-    def __init__(self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None) -> None:
+    def __init__(
+        self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None, tells_starts: bool = False
+    ) -> None:
+        """`tells_starts`: the program starts without Numba where it can, so that what keeps it from that is noted."""
         super().__init__(backend, owner, function, is_asked_for=is_asked_for, other=other)
         self._kept: dict[Any, bool] = {}
+        self._tells_starts = tells_starts
+        self._keys: dict[Any, Key | NotLazy | None] = {}
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored compile result for a signature, or None."""
@@ -58,7 +65,10 @@ class FunctionCache(CacheObject):
             for part in identity.parts:  # the loaded code contains that of its callees
                 history.note_code(part)
             self._note_compiled(sig, identity)
+            if self._tells_starts:
+                self._record(sig, self._start_key(sig), is_new=False)
         else:
+            self._keys[_sig_key(sig)] = self._start_key(sig)
             self._backend.miss(func_name_of(identity, sig))
             _import_what_stores()
             scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
@@ -92,7 +102,7 @@ class FunctionCache(CacheObject):
             self._other.save_overload(sig, data)
 
     def _save(self, sig: Any, data: Any) -> bool:
-        """Store a compile result; False where that is left to the other cache."""
+        """Store a compile result; return False where that is left to the other cache."""
         from compcache.numba.entries import save
 
         seconds = scopes.take_seconds()
@@ -105,7 +115,10 @@ class FunctionCache(CacheObject):
         if isinstance(found, Unidentifiable):
             self._give_up(sig, str(found), seconds)
             return not self._may_leave(found)
-        return self._store(sig, data, found, seconds)
+        is_stored = self._store(sig, data, found, seconds)
+        if not scopes.is_compiling():  # one file for all that was compiled at once
+            frontend.write_entries(self._cache)
+        return is_stored
 
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
         """The same for an overload with an identity."""
@@ -122,6 +135,7 @@ class FunctionCache(CacheObject):
         try:
             save.save_result(self._cache, identity, name, data, self._backend.targets, seconds)
             self._accept(identity, sig, name)
+            self._record(sig, self._keys.pop(_sig_key(sig), None))
         except save.NotYetCacheable as error:
             if not scopes.defer(partial(self._store_later, sig, data, identity, seconds)):
                 self._give_up(sig, str(error), seconds)
@@ -134,6 +148,34 @@ class FunctionCache(CacheObject):
             reraise_interrupt(error)
             self._backend.note_failure(self._name(), error)
         return True
+
+    def _start_key(self, sig: Any) -> Key | NotLazy | None:
+        """The key of processes without Numba for an overload now, or why it has none; None for what no process looks for by it."""
+        if getattr(self._owner, "_compiler", None) is None or hasattr(sig, "return_type") or not getattr(self._owner, "_can_compile", True):
+            return None
+        try:
+            return starts.start_key(self._function, of_compiler(self._owner.targetoptions, self._owner.locals), _args_of(sig))
+        except NotLazy as error:
+            return NotLazy(*error.args)
+
+    def _record(self, sig: Any, key: Key | NotLazy | None, *, is_new: bool = True) -> None:
+        """Let starts without Numba find an overload; `key` is that from before it was compiled, which must have changed nothing."""
+        if isinstance(key, NotLazy):
+            self._tell_start(sig, key)
+        if not isinstance(key, Key) or (not is_new and starts.is_recorded(self._cache, key)):
+            return
+        now = self._start_key(sig) if is_new else key
+        if not isinstance(now, Key) or now.name != key.name:
+            return
+        try:
+            starts.record_start(self, self._cache, sig, key)
+        except NotLazy as error:
+            self._tell_start(sig, error)
+
+    def _tell_start(self, sig: Any, reason: NotLazy) -> None:
+        label = label_of(self._name(), sig)
+        if self._tells_starts and label not in self._backend.refused:
+            frontend.note_uncached(self._cache, label, f"was compiled, and starts import Numba for it: {reason}")
 
     def _store_later(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
         if not self._store(sig, data, identity, seconds):
@@ -167,6 +209,18 @@ class FunctionCache(CacheObject):
             found = error.again()
         self._identities[_sig_key(sig)] = found
         return found
+
+    def inherits_options(self, identity: Identity) -> bool:
+        """Whether code was compiled with other flags than those of its own declaration: callees take some from their callers."""
+        if getattr(self._owner, "_compiler", None) is None:
+            return False
+        stack = ConfigStack()._stk
+        callers = [stack.pop() for _ in range(len(stack))]
+        try:
+            return identity.components["flags"] != flags_text(self._flags())
+        finally:
+            for flags in reversed(callers):
+                stack.push(flags)
 
     def _flags(self) -> Any:
         compiler_ = getattr(self._owner, "_compiler", None)

@@ -60,7 +60,7 @@ class GufuncCache(CacheObject):
             self._other.save_overload(sig, data)
 
     def _is_stored(self, sig: Any, data: Any) -> bool:
-        """Store the wrapper; False where that is left to the other cache."""
+        """Store the wrapper; return False where that is left to the other cache."""
         identity = self._identify()
         if identity is None:
             self._note(sig, str(self._refusal))

@@ -56,7 +56,7 @@ class Stored(NamedTuple):
 class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
     """A finished library. Its bitcode is parsed only if another function is linked with it.
 
-    `stored` is the entry of one that is no function of its own, a wrapper.
+    `stored` is the entry of a wrapper, which is not a function of the user's.
     """
 
     stored: Stored | None = None

@@ -57,7 +57,7 @@ def address_in(name: str) -> int:
 
 
 def functions_of_threads(names: Iterable[str]) -> dict[int, str]:
-    """Those of these functions that Numba calls by ctypes to ask for threads and to set them, by their addresses."""
+    """The functions by which Numba reads and sets its threads through ctypes, by address."""
     import ctypes
 
     layer = sys.modules.get("numba.np.ufunc.parallel")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import types as python_types
-import weakref
-from hashlib import blake2b
-from inspect import CO_OPTIMIZED
-from typing import TYPE_CHECKING, Any
+from _weakref import ref
+from marshal import dumps
 
+from compcache.digest import blake2b
 from compcache.numba.registered.code_reads import Reads, reads_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
-__all__ = ["digest_and_reads", "file_of", "plain_name"]
+__all__ = ["bits_of", "digest_and_reads", "file_of", "plain_name"]
 
 _SIZE = 16
-
-
-_ARRAY_EXPRESSION = re.compile("(__numba_array_expr)_*0x[0-9a-f]+")
+#: A flag that all functions have, until Numba calls them under a profiler: then it takes it from the code object.
+_OPTIMIZED = 1
 
 
 #: The digest and the reads of live code objects, by id because code objects compare by content.
@@ -41,14 +40,13 @@ def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
         if entry is not None and entry[0] is dead:
             del _codes[key]
 
-    _codes[key] = weakref.ref(code, forget), state.digest(), reads
+    _codes[key] = ref(code, forget), state.digest(), reads
     return state.digest(), reads
 
 
 def _feed_code(state: Any, code: python_types.CodeType) -> None:
     name = plain_name(code.co_name)
-    # Numba takes this flag, which all functions have, from the code objects of those that it calls under a profiler.
-    numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags | CO_OPTIMIZED)
+    numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags | _OPTIMIZED)
     names = (name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     head = repr((numbers, names)).encode("utf-8", "surrogatepass")
     parts = (head, code.co_code, getattr(code, "co_exceptiontable", b""))
@@ -72,15 +70,26 @@ def _feed_constant(state: Any, constant: Any) -> None:
             items = sorted(constant, key=lambda item: (type(item).__name__, repr(item)))
         for item in items:
             _feed_constant(state, item)
+    elif isinstance(constant, (float, complex)):
+        state.update(type(constant).__name__.encode() + bits_of(constant))
     else:
         text = f"{type(constant).__name__}:{constant!r}".encode("utf-8", "surrogatepass")
         state.update(len(text).to_bytes(8, "little"))
         state.update(text)
 
 
+def bits_of(value: complex) -> bytes:
+    """All bits of a number: text would lose the sign of a NaN."""
+    return dumps(value, 2)
+
+
 def plain_name(name: str) -> str:
     """The name of a function without the address that Numba puts into those for array expressions."""
-    return _ARRAY_EXPRESSION.sub(r"\1", name) if "0x" in name else name
+    if "0x" not in name:
+        return name
+    import re
+
+    return re.sub("(__numba_array_expr)_*0x[0-9a-f]+", r"\1", name)
 
 
 def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:

@@ -7,16 +7,28 @@ its code does not. galois makes hundreds of dispatchers from a few functions in 
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
 
-__all__ = ["Compiled", "fixed_code", "note_compiled"]
+from compcache.numba.registered.refusals import Unidentifiable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Compiled", "fixed_code", "note_compiled", "note_running", "note_symbol"]
 
 
-class Compiled(NamedTuple):
-    """One overload: the key that it was compiled or found under, and the digest of its source lines then."""
+class Compiled:
+    """One overload: the key that it was compiled or found under, and the digest of its source lines then.
 
-    key: str
-    lines: str
+    `registered` are the functions in its code that the compiler knows because they were registered, where that is known.
+    """
+
+    __slots__ = ("key", "lines", "registered")
+
+    def __init__(self, key: str, lines: str, registered: tuple[Any, ...] = ()) -> None:
+        self.key = key
+        self.lines = lines
+        self.registered = registered
 
 
 _compiled: weakref.WeakKeyDictionary[Any, dict[Any, Compiled]] = weakref.WeakKeyDictionary()
@@ -28,17 +40,54 @@ def note_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: Compiled) ->
         _compiled.setdefault(dispatcher, {})[args] = compiled
 
 
+#: What each function that this process has compiled was made of, by the number in its symbols; None for what has no identity.
+_by_symbol: dict[str, Compiled | None] = {}
+#: The same of those dispatchers that had just begun to compile when recording began.
+_running: weakref.WeakKeyDictionary[Any, Compiled | None] = weakref.WeakKeyDictionary()
+
+
+def note_symbol(number: str, compiled: Compiled | None) -> None:
+    """Record what a function was compiled from that has this number in its symbols; None: that has no identity."""
+    _by_symbol[number] = compiled
+
+
+def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
+    """Record what a dispatcher is compiled from now, but for the types, and is not recorded otherwise; None: that has no identity."""
+    _running[dispatcher] = compiled
+
+
 def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
     """What all code of a dispatcher was made of; None if it may compile more, may be inlined, or not all of it is known.
 
     `is_frozen`: it belongs to a ufunc that makes no more loops.
+
+    Raises:
+        Unidentifiable: it was made of values without identity, whatever these are now.
     """
     if not is_frozen and getattr(dispatcher, "_can_compile", True):
         return None
     if str(dispatcher.targetoptions.get("inline", "never")) != "never":
         return None  # Numba would inline what the function is now
     known = _compiled.get(dispatcher, {})
-    overloads = {tuple(getattr(signature, "args", signature)) for signature in dispatcher.overloads}
-    if not overloads or overloads - known.keys():
+    found = []
+    for signature, result in dispatcher.overloads.items():
+        one = known.get(tuple(getattr(signature, "args", signature))) or _compiled_now(dispatcher, result)
+        if one is None:
+            return None
+        found.append(one)
+    return sorted(found, key=lambda one: (one.key, one.lines)) or None
+
+
+def _compiled_now(dispatcher: Any, result: Any) -> Compiled | None:
+    """What this process has compiled without any cache; None where that is not known."""
+    number = getattr(getattr(result, "fndesc", None), "uid", None)
+    if number in _by_symbol:
+        found = _by_symbol[number]
+    elif dispatcher in _running:
+        running = _running[dispatcher]
+        found = running and Compiled(f"{running.key} {result.signature}", running.lines)
+    else:
         return None
-    return sorted(known[args] for args in overloads)
+    if found is None:
+        raise Unidentifiable(f"{dispatcher.py_func.__qualname__} was compiled when it was declared, with values that have no identity")
+    return found

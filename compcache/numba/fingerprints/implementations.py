@@ -7,14 +7,16 @@ are covered by its version.
 from __future__ import annotations
 
 import functools
+import sys
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
 __all__ = [
     "GENERATOR",
@@ -29,6 +31,7 @@ __all__ = [
     "name_of",
     "package_of_implementation",
     "plain_function",
+    "registered_here",
     "registry",
     "source_function",
     "users_generator",
@@ -40,11 +43,14 @@ GENERATOR = "code generator "
 _MOST_WRAPPERS = 20
 
 
-class Implementation(NamedTuple):
+class Implementation:
     """A user's function that runs while code is generated, and the options that it was registered with."""
 
-    function: Any
-    options: tuple[tuple[str, Any], ...]
+    __slots__ = ("function", "options")
+
+    def __init__(self, function: Any, options: tuple[tuple[str, Any], ...]) -> None:
+        self.function = function
+        self.options = options
 
 
 #: The attributes of typing templates that hold options of `@overload` and `@intrinsic`.
@@ -277,3 +283,33 @@ def find_overloads(value: object) -> Iterable[Implementation]:
     """The user's overloads of a callable, in the order of registration."""
     registry.refresh()
     return registry.by_key.get(id(value), ())
+
+
+def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], list[dict[str, Any]]]:
+    """What is registered for a plain function of the program: overloads with their options, and the options with which compiled code may
+    call it (`register_jitable`). By the package's own table where there is one, else by Numba's registry.
+    """
+    from compcache.numba.registered.options import of_jitable, of_overload
+    from compcache.numba.registered.table import registered_for
+
+    known = registered_for(function)
+    if known is not None:
+        return [(one, of_overload(options)) for one, options in known.overloads], [of_jitable(one) for one in known.options_of_jitable]
+    overloads: list[tuple[Any, dict[str, Any]]] = []
+    jitables: list[dict[str, Any]] = []
+    if type(function) is FunctionType and _is_numba_imported() and not is_made_by_library(function):
+        for implementation in find_overloads(function):
+            options = dict(implementation.options)
+            given = {name.lstrip("_"): value for name, value in options.items() if name != "metadata" or value}
+            if function in wrapped_by(implementation.function):
+                jitables.append(of_overload({**given, "strict": True}))
+            else:
+                overloads.append((implementation.function, of_overload(given)))
+    return overloads, jitables
+
+
+def _is_numba_imported() -> bool:
+    """Whether Numba has its registries, and nothing stands for it."""
+    return hasattr(sys.modules.get("numba.core.typing.templates"), "builtin_registry") and hasattr(
+        sys.modules.get("numba.core.imputils"), "builtin_registry"
+    )

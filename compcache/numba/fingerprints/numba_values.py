@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.lazy import _dispatch
+from compcache.numba.fingerprints.numba_plain import frozen_kernel
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -23,7 +23,6 @@ __all__ = ["declared_locals", "handlers", "is_plain_type", "name_of_class"]
 
 def handlers() -> list[tuple[Any, Handler]]:
     """The handlers by type; the first match is used."""
-    import numpy as np
     from llvmlite import ir
     from numba.core import types
     from numba.core.ccallback import CFunc
@@ -41,7 +40,6 @@ def handlers() -> list[tuple[Any, Handler]]:
         (types.ExternalFunction, _external),
         (types.Type, _type),
         (DUFunc, _dufunc),
-        (np.ufunc, _ufunc),
         (GUFunc, _gufunc),
         (CFunc, _cfunc),
         (_Intrinsic, _intrinsic),
@@ -81,10 +79,11 @@ def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> N
 
 def _real(value: Any) -> Any:
     """Numba's own dispatcher for a lazy function; None while it is being made."""
-    if not hasattr(type(value), "_compcache_is_declaration"):
+    find = getattr(type(value), "_compcache_real", None)
+    if find is None:
         return None
     _ = value.targetoptions  # makes it
-    return _dispatch.get_real(value)
+    return find(value)
 
 
 def _lifted(walk: Walk, value: Any, where: str) -> None:
@@ -115,13 +114,6 @@ def _dufunc(walk: Walk, value: Any, where: str) -> None:
     _jitted(walk, value._dispatcher, where, is_frozen=value._frozen)
 
 
-def _ufunc(walk: Walk, value: Any, _where: str) -> None:
-    walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
-    if is_library_module(getattr(value, "__module__", "numpy")):
-        return
-    walk.overloads(value)
-
-
 def _gufunc(walk: Walk, value: Any, where: str) -> None:
     builder = value.gufunc_builder
     walk.token("gufunc", value.signature, value.identity)
@@ -129,6 +121,9 @@ def _gufunc(walk: Walk, value: Any, where: str) -> None:
 
 
 def _cfunc(walk: Walk, value: Any, where: str) -> None:
+    if walk.mode == "run":
+        walk.unknown(value, where)  # such code has its address
+        return
     walk.token("cfunc")
     walk.value(value._sig, where)
     _options(walk, dict(value._compiler.targetoptions), where)
@@ -138,7 +133,7 @@ def _cfunc(walk: Walk, value: Any, where: str) -> None:
 def _stencil(walk: Walk, value: Any, where: str) -> None:
     walk.token("stencil", value.mode)
     _options(walk, dict(value.options), where)
-    walk.add_function(value.kernel_ir.func_id.func, where, "named" if walk.mode == "named" else "compiled")
+    walk.add_function(frozen_kernel(value.kernel_ir), where, "named" if walk.mode == "named" else "compiled")
 
 
 def _llvm(walk: Walk, value: Any, _where: str) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
-import dataclasses
-import dis
 import functools
-import inspect
-import operator
-import re
 import sys
-import typing
-from typing import TYPE_CHECKING
 
 from compcache.numba.registered.refusals import Unidentifiable
-from compcache.numba.registered.reviewed import LEADS_ANYWHERE
+from compcache.numba.registered.reviewed import LEADS_ANYWHERE, NOT_IN_KEYS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import dis
     from types import CodeType
 
     from compcache.numba.registered.code_reads import Reads
@@ -25,50 +19,63 @@ __all__ = ["is_reader", "may_read_anything", "names_by_text", "reads_by_name"]
 
 #: Functions that read attributes by names given as text, with the position of the first such argument.
 _READERS = {"attrgetter": 0, "getattr": 1, "getattr_static": 1, "hasattr": 1, "methodcaller": 0}
-_READER_IDS = frozenset(map(id, (
-    getattr, hasattr, inspect.getattr_static, operator.attrgetter, operator.methodcaller,
-)))  # fmt: skip
-#: What reads attributes that nobody names: of all values, or all of these modules.
-_READ_ALL = frozenset(map(id, (
-    dir, dataclasses.asdict, dataclasses.astuple, dataclasses.fields, dataclasses.replace, typing.get_type_hints,
-)))  # fmt: skip
+_ALL_READERS = (
+    ("builtins", "getattr"), ("builtins", "hasattr"), ("inspect", "getattr_static"), ("operator", "attrgetter"),
+    ("operator", "methodcaller"),
+)  # fmt: skip
+#: What reads attributes without naming them: of all values, or all of these modules.
+_READ_ALL = (
+    ("builtins", "dir"), ("dataclasses", "asdict"), ("dataclasses", "astuple"), ("dataclasses", "fields"), ("dataclasses", "replace"),
+    ("typing", "get_type_hints"),
+)  # fmt: skip
 _MODULES_THAT_READ_ALL = frozenset(("_pickle", "annotationlib", "inspect", "pickle", "pydoc"))
 _ATTRIBUTES_THAT_READ_ALL = frozenset((
     "__dir__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__", "format_map", "vformat",
 ))  # fmt: skip
+_OF_LOGGERS = frozenset(("disabled", "getEffectiveLevel", "handlers", "hasHandlers", "isEnabledFor", "level", "propagate"))
 _LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
-_FIELD = re.compile(r"\.(\w+)")  # of an object that `str.format` is given
+_FIELD = r"\.(\w+)"  # of an object that `str.format` is given
 
 
 #: What reads globals of the module by names that only text has. Frames are those of code that calls: for a package's code generators,
 #: the package's.
-_BY_TEXT = frozenset(map(id, (builtins.eval, builtins.exec, builtins.globals, sys._getframe)))
+_BY_TEXT = (("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals"), ("sys", "_getframe"))
+
+
+def _is_among(value: object, functions: tuple[tuple[str, str], ...]) -> bool:
+    """Whether this is one of these functions: nobody has one of a module that is not imported."""
+    return any(getattr(sys.modules.get(module), name, functions) is value for module, name in functions)
 
 
 def names_by_text(value: object) -> bool:
     """Whether this is `eval`, `exec`, `globals` or `sys._getframe`."""
-    return id(value) in _BY_TEXT
+    return _is_among(value, _BY_TEXT)
 
 
 def is_reader(value: object, name: str) -> bool:
     """Whether this is `getattr` or its like under its own name, so that `reads_by_name` sees what it is called with."""
-    return id(value) in _READER_IDS and name in _READERS
+    return name in _READERS and _is_among(value, _ALL_READERS)
 
 
 def may_read_anything(value: object) -> bool:
     """Whether this is a function that reads attributes of objects whose names no code needs to have."""
-    return id(value) in _READER_IDS or id(value) in _READ_ALL or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
+    return _is_among(value, (*_ALL_READERS, *_READ_ALL)) or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
 
 
 def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = False) -> tuple[tuple[str, ...], bool]:
     """The attributes that code reads from any object, with those that it names by text; whether it may read others, by computed names.
 
     Raises:
-        Unidentifiable: one of them leads to values that no code names, unless this is allowed.
+        Unidentifiable: one of them leads to values that no code names, unless this is allowed, or is in no key.
     """
     anywhere = LEADS_ANYWHERE.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
     if anywhere and not may_lead_anywhere:
         raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that no code names")
+    untold = NOT_IN_KEYS.intersection(reads.attributes)
+    if any("getLogger" in chain for chain in reads.chains):
+        untold |= _OF_LOGGERS.intersection(reads.attributes)  # of one that no value leads to
+    if untold:
+        raise Unidentifiable(f"{code.co_qualname} reads {min(untold)}, which is in no key")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:
@@ -80,6 +87,9 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
 @functools.lru_cache(maxsize=1000)
 def _names_given(code: CodeType) -> tuple[str, ...] | None:
     """The names that calls of `getattr` and its like, and of `str.format`, give as text; None if one is computed."""
+    import dis
+    import re
+
     found: list[str] = []
     instructions = list(dis.get_instructions(code))
     for at, instruction in enumerate(instructions):
@@ -93,7 +103,7 @@ def _names_given(code: CodeType) -> tuple[str, ...] | None:
         elif instruction.argval == "format":
             if instructions[at - 1].opname != "LOAD_CONST":
                 return None
-            found += _FIELD.findall(str(instructions[at - 1].argval))
+            found += re.findall(_FIELD, str(instructions[at - 1].argval))
     return tuple(found)
 
 
@@ -102,6 +112,8 @@ def _texts_of_call(instructions: list[dis.Instruction], start: int, position: in
 
     Follows the depth of the stack: an argument begins where the depth is its position, and is a constant if nothing else takes part.
     """
+    import dis
+
     start += instructions[start].opname == "PUSH_NULL"
     depth, begin = 0, start
     for at in range(start, len(instructions)):
@@ -124,6 +136,8 @@ def _constants(given: list[dis.Instruction], count: int) -> list[str] | None:
     found = [instruction.argval for instruction in given[:count] if instruction.opname == "LOAD_CONST"]
     if len(found) != count or not all(isinstance(text, str) for text in found):
         return None
+    import dis
+
     depth = 0
     for instruction in given[count:]:
         depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)

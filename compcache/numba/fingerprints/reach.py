@@ -11,20 +11,22 @@ import sys
 import types as python_types
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.files import reraise_interrupt
+from compcache.numba.fingerprints.state import state_of
+from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.purity import is_held
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from compcache.numba.fingerprints.walk import Walk
 
-__all__ = ["Reach", "annotates", "state_of"]
+__all__ = ["Reach"]
 
-_MISSING = object()
 _MOST_SHOWN = 300
 #: Attributes of every class that do not affect what its methods do; `copyreg` adds `__slotnames__` when it pickles an instance.
 _IRRELEVANT = frozenset((
@@ -34,12 +36,15 @@ _IRRELEVANT = frozenset((
 ))  # fmt: skip
 
 
-class _Owner(NamedTuple):
+class _Owner:
     """An object that code can access; its number stands for it in digests."""
 
-    number: int
-    value: Any
-    where: str
+    __slots__ = ("number", "value", "where")
+
+    def __init__(self, number: int, value: Any, where: str) -> None:
+        self.number = number
+        self.value = value
+        self.where = where
 
 
 class Reach:
@@ -194,11 +199,6 @@ def _all_names(owner: Any) -> list[str]:
 _OF_FUNCTIONS = ("__annotations__", "__doc__")
 
 
-def annotates(function: python_types.FunctionType) -> bool:
-    """Whether a function has annotations, without evaluating them."""
-    return getattr(function, "__annotate__", None) is not None if sys.version_info >= (3, 14) else bool(function.__annotations__)
-
-
 def _users_classes(cls: type) -> list[type]:
     return [base for base in cls.__mro__ if not is_library_module(base.__module__)]
 
@@ -212,31 +212,20 @@ def _members(owner: Any, name: str) -> list[Any]:
         return [table[name] for table in tables if name in table]
     if isinstance(owner, python_types.FunctionType) and name in _OF_FUNCTIONS:
         return [getattr(owner, name)]
-    found = getattr(owner, name, _MISSING) if isinstance(owner, python_types.ModuleType) else state_of(owner).get(name, _MISSING)
-    return [] if found is _MISSING else [found]
-
-
-def state_of(value: Any) -> dict[str, Any]:
-    """The instance attributes of an object, including those in slots."""
-    state = {}
-    for cls in reversed(type(value).__mro__):
-        for name, descriptor in vars(cls).items():
-            if isinstance(descriptor, python_types.MemberDescriptorType) and not is_library_module(cls.__module__):
-                found = getattr(value, name, _MISSING)
-                if found is not _MISSING:
-                    state[name] = found
-    return {**state, **getattr(value, "__dict__", {})}
+    found = getattr(owner, name, MISSING) if isinstance(owner, python_types.ModuleType) else state_of(owner).get(name, MISSING)
+    return [] if found is MISSING else [found]
 
 
 def _feed_member(walk: Walk, value: Any, where: str) -> None:
-    if isinstance(value, (staticmethod, classmethod)):
+    kind = type(value)
+    if issubclass(kind, (staticmethod, classmethod)):
         _feed_member(walk, value.__func__, where)
-    elif isinstance(value, property):
+    elif issubclass(kind, property):
         for function in (value.fget, value.fset, value.fdel):
             walk.value(function, where)
-    elif isinstance(value, cached_property):
+    elif issubclass(kind, cached_property):
         walk.value(value.func, where)
-    elif isinstance(value, python_types.ModuleType):
+    elif issubclass(kind, python_types.ModuleType):
         walk.module(value, (), where)
-    elif not isinstance(value, (python_types.MemberDescriptorType, python_types.GetSetDescriptorType)):
+    elif not issubclass(kind, (python_types.MemberDescriptorType, python_types.GetSetDescriptorType)):
         walk.value(value, where)

@@ -6,18 +6,15 @@ import builtins
 import copyreg
 import sys
 import types as python_types
-from typing import TYPE_CHECKING, Any
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints import numba_values
-from compcache.numba.fingerprints.implementations import find_overloads
-from compcache.numba.fingerprints.reach import state_of
-from compcache.numba.registered.cython_functions import of_ctypes, told_by
+from compcache.numba.fingerprints.state import state_of
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
-from compcache.numba.registered.program_arrays import is_copied, name_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from compcache.numba.fingerprints.walk import Walk
 
@@ -26,17 +23,20 @@ if TYPE_CHECKING:
 __all__ = ["handler_of", "is_defined_by_text"]
 
 
-def handler_of(value: Any) -> Handler:
-    """The handler that digests a value."""
-    late = _late_handlers()
+def handler_of(value: Any, *, with_numba: bool) -> Handler:
+    """The handler that digests a value; `with_numba`: those of Numba's own objects among them, and what is registered with it."""
     known = _HANDLERS.get(type(value))
     if known is not None:
         return known
-    for test, handler in late:
+    late = _late_handlers()
+    for test, handler in [*_handlers_of_numba(), *late] if with_numba else late:
         if isinstance(value, test):
             return handler
-    if find_overloads(value):
-        return _overloaded
+    if with_numba:
+        from compcache.numba.fingerprints.implementations import find_overloads
+
+        if find_overloads(value):
+            return _overloaded
     if is_library_module(type(value).__module__):
         return _library_object if _is_found_by_name(value) else _reduced
     return _object
@@ -47,12 +47,12 @@ def handler_of(value: Any) -> Handler:
 
 def _plain_function(walk: Walk, value: Any, where: str) -> None:
     """Feed a plain function: compiled code uses its overloads only, but its own code may still matter."""
-    walk.overloads(value)
+    is_compiled = walk.overloads(value)
     if is_library_function(value):
         walk.library(value, where)
         walk.token("library function", value.__module__, value.__qualname__)
     else:
-        walk.add_function(value, where, None if walk.mode == "run" else "named")
+        walk.add_function(value, where, "compiled" if is_compiled else None if walk.mode == "run" else "named")
 
 
 def _wrapper(walk: Walk, value: Any, where: str) -> None:
@@ -75,6 +75,8 @@ def _method(walk: Walk, value: Any, where: str) -> None:
     if is_library_module(type(value.__self__).__module__) and is_library_module(getattr(function, "__module__", None)):
         walk.library(value, where)
         walk.token("library method", function.__module__, function.__qualname__)  # such as np.random.normal
+        if walk.mode == "run":
+            walk.value(value.__self__, f"the object of {where}")
         return
     walk.token("method")
     walk.value(function, where)
@@ -85,6 +87,9 @@ def _library_object(walk: Walk, value: Any, where: str) -> None:
     walk.library(value, where)
     walk.by_name(value, where)
     walk.overloads(value)
+    owner = getattr(value, "__self__", None)
+    if walk.mode == "run" and owner is not None and not isinstance(owner, (type, python_types.ModuleType)):
+        walk.value(owner, f"the object of {where}")  # the method is that of one list, one dictionary
 
 
 def _overloaded(walk: Walk, value: Any, _where: str) -> None:
@@ -95,8 +100,6 @@ def _overloaded(walk: Walk, value: Any, _where: str) -> None:
 
 
 def _class(walk: Walk, value: Any, where: str) -> None:
-    import enum
-
     walk.token("class", value.__module__, value.__qualname__)
     walk.overloads(value)
     if is_library_module(value.__module__):
@@ -106,14 +109,30 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         return
     if hasattr(value, "class_type"):
         walk.value(value.class_type, f"{where} (a jitclass)")
-    elif issubclass(value, enum.Enum):
+    elif _is_enumeration(value):
         walk.sequence([(name, member.value) for name, member in value.__members__.items()], where)
     elif issubclass(value, tuple) and hasattr(value, "_fields"):
         walk.sequence(value._fields, where)
         walk.value(getattr(value, "_field_defaults", {}), where)
     if walk.mode == "run":
         walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
+        walk.token("registered", *_registered_with(value))
         walk.reach().add(walk, value, where)
+
+
+def _registered_with(cls: type) -> list[str]:
+    """The classes that were registered with an abstract one, which are its subclasses."""
+    if not hasattr(cls, "_abc_impl"):
+        return []
+    from _abc import _get_dump  # type: ignore[import-not-found]
+
+    found = [reference() for reference in _get_dump(cls)[0]]
+    return sorted([f"{one.__module__}.{one.__qualname__}" for one in found if one is not None])
+
+
+def _is_enumeration(cls: type) -> bool:
+    enum = sys.modules.get("enum")
+    return enum is not None and issubclass(cls, enum.Enum)
 
 
 # ---------------------------------------------------------------------- containers and objects
@@ -152,7 +171,7 @@ def _dict(walk: Walk, value: Any, where: str) -> None:
 
 def is_defined_by_text(value: Any, namespace: Any) -> bool:
     """Whether a function was defined by text that was run as code in this namespace."""
-    return isinstance(value, python_types.FunctionType) and value.__globals__ is namespace and value.__code__.co_filename.startswith("<")
+    return type(value) is python_types.FunctionType and value.__globals__ is namespace and value.__code__.co_filename.startswith("<")
 
 
 def _range(walk: Walk, value: Any, _where: str) -> None:
@@ -162,6 +181,8 @@ def _range(walk: Walk, value: Any, _where: str) -> None:
 def _enum_member(walk: Walk, value: Any, where: str) -> None:
     walk.value(type(value), where)
     walk.token("member", value.name)
+    if walk.mode == "run":
+        walk.reach().add(walk, value, where)
 
 
 def _module(walk: Walk, value: Any, where: str) -> None:
@@ -171,8 +192,8 @@ def _module(walk: Walk, value: Any, where: str) -> None:
 def _object(walk: Walk, value: Any, where: str) -> None:
     """Feed an object of a user's class: its class and its attributes, as far as they can be read."""
     kind = type(value)
-    if walk.mode == "named" or walk.lenient:
-        walk.unknown(value, where)
+    if walk.is_only_named() or (walk.without_numba and walk.mode == "compiled"):
+        walk.unknown(value, where)  # the compiler knows such an object by what is registered with it alone
         return
     if not isinstance(vars(kind).get("__dict__"), python_types.GetSetDescriptorType) and not _has_slots(kind):
         _reduced(walk, value, where)
@@ -237,7 +258,7 @@ def _has_methods_of_python(kind: type) -> bool:
 
 def _reduced(walk: Walk, value: Any, where: str) -> None:
     """Feed a library's object as the library would pickle it."""
-    if walk.mode == "named" or walk.lenient:
+    if walk.is_only_named():
         walk.unknown(value, where)
         return
     if is_library_module(type(value).__module__):
@@ -251,6 +272,8 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         return
     kind = type(value)
     walk.token("reduced", kind.__module__, kind.__qualname__)
+    if walk.mode == "run" and isinstance(value, getattr(sys.modules.get("logging"), "Filterer", ())):
+        walk.reach().add(walk, value, where)  # it is pickled by its name, and has a level
     if isinstance(parts, str):
         walk.token("named", getattr(value, "__module__", ""), parts)
     elif not walk.is_again(value):
@@ -259,7 +282,7 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
 
 
 def _lock(walk: Walk, value: Any, _where: str) -> None:
-    """Feed a lock: whether somebody holds it is nothing that code is made of."""
+    """Feed a lock: code does not depend on whether it is held."""
     walk.token("lock", type(value).__name__)
 
 
@@ -288,15 +311,24 @@ def _reference(walk: Walk, value: Any, where: str) -> None:
 
 def _address(walk: Walk, value: Any, where: str) -> None:
     """Feed an object that tells compiled code the address of a function, and of what type that is: the function by its name."""
+    from compcache.numba.registered.cython_functions import told_by
+    from compcache.numba.registered.type_texts import signature_text
+
     known, signature = told_by(value) if walk.mode == "compiled" else (None, None)
     if known is None:
         _object(walk, value, where)
         return
     walk.token("function of Cython", *known)
-    walk.value(signature, f"the signature of {where}")
+    text = signature_text(signature)
+    if text is None:
+        walk.value(signature, f"the signature of {where}")
+    else:
+        walk.token("signature", text)
 
 
 def _ctypes_function(walk: Walk, value: Any, where: str) -> None:
+    from compcache.numba.registered.cython_functions import of_ctypes
+
     known = of_ctypes(value) if walk.mode == "compiled" else None
     if known is None:
         _reduced(walk, value, where)
@@ -305,6 +337,8 @@ def _ctypes_function(walk: Walk, value: Any, where: str) -> None:
 
 
 def _array(walk: Walk, value: Any, where: str) -> None:
+    from compcache.numba.registered.program_arrays import is_copied, name_of
+
     if value.dtype.hasobject:
         walk.unknown(value, f"{where} (an array of objects)")
         return
@@ -312,6 +346,18 @@ def _array(walk: Walk, value: Any, where: str) -> None:
     walk.token("array", repr(value.dtype) if value.dtype.names else value.dtype.str, value.shape,
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
     walk.token("data", value.tobytes() if is_copied(value) else name_of(value))
+    if walk.mode == "run":
+        _more_of_array(walk, value, where)
+
+
+def _more_of_array(walk: Walk, value: Any, where: str) -> None:
+    """Feed what code that runs can read of an array besides its items: what belongs to its class and its dtype."""
+    walk.value(value.dtype, f"the dtype of {where}")
+    if type(value) is not sys.modules["numpy"].ndarray:
+        walk.value(type(value), f"the class of {where}")
+        for name, item in state_of(value).items():
+            walk.token("attribute", name)
+            walk.value(item, f"{where}, {name!r}")
 
 
 def _scalar(walk: Walk, value: Any, where: str) -> None:
@@ -326,6 +372,17 @@ def _dtype(walk: Walk, value: Any, where: str) -> None:
         walk.unknown(value, where)
     else:
         walk.token("dtype", repr(value) if value.names else value.str, value.itemsize, value.isalignedstruct)
+        if value.metadata is not None and walk.mode == "run":
+            walk.value(value.metadata, f"the metadata of {where}")
+
+
+def _ufunc(walk: Walk, value: Any, where: str) -> None:
+    if walk.mode == "run" and getattr(sys.modules["numpy"], value.__name__, None) is not value:
+        walk.unknown(value, where)  # it may call a function of Python
+        return
+    walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
+    if not is_library_module(getattr(value, "__module__", "numpy")):
+        walk.overloads(value)
 
 
 # ---------------------------------------------------------------------- which handler
@@ -357,41 +414,49 @@ def _is_found_by_name(value: Any) -> bool:
     return type(value).__name__ == "cython_function_or_method" or find_by_name(value)
 
 
+#: Classes of modules that are there if one of their objects is, with the handlers of these; the first that fits is used.
+_LATE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
+    ("numpy", ("ufunc",), _ufunc),
+    ("numpy", ("ndarray",), _array),
+    ("numpy", ("generic",), _scalar),
+    ("numpy", ("dtype",), _dtype),
+    ("compcache.numba.declarations.registrations", ("WrapperAddressProtocol",), _address),
+    ("numba.core.types.function_type", ("WrapperAddressProtocol",), _address),
+    ("_ctypes", ("CFuncPtr",), _ctypes_function),
+    ("builtins", ("type",), _class),
+    ("functools", ("partial",), _partial),
+    ("functools", ("_lru_cache_wrapper",), _wrapper),
+    ("enum", ("Enum",), _enum_member),
+    ("builtins", ("tuple", "list"), _sequence),
+    ("_thread", ("LockType", "RLock"), _lock),
+    ("_thread", ("_local",), _of_thread),
+    ("_contextvars", ("ContextVar",), _of_context),
+    ("_weakref", ("ref",), _reference),
+)
+#: The modules that were there when `_late` was made.
+_seen: list[str] = []
 _late: list[tuple[Any, Handler]] = []
+_of_numba: list[tuple[Any, Handler]] = []
+_MODULES = tuple(dict.fromkeys(("numpy.random", *(module for module, _, _ in _LATE))))
 
 
 def _late_handlers() -> list[tuple[Any, Handler]]:
-    if not _late:
-        import contextvars
-        import ctypes
-        import enum
-        import functools
-        import threading
-        import weakref
-
-        import numpy as np
-        from numba.core import types
-
-        _late.extend(
-            [
-                *numba_values.handlers(),
-                (np.ndarray, _array),
-                (np.generic, _scalar),
-                (np.dtype, _dtype),
-                (types.WrapperAddressProtocol, _address),
-                (ctypes.CFUNCTYPE(None).__base__, _ctypes_function),
-                (type, _class),
-                (python_types.FunctionType, _plain_function),
-                (functools.partial, _partial),
-                (functools._lru_cache_wrapper, _wrapper),
-                (enum.Enum, _enum_member),
-                ((tuple, list), _sequence),
-                ((type(threading.Lock()), type(threading.RLock())), _lock),
-                (threading.local, _of_thread),
-                (contextvars.ContextVar, _of_context),
-                (weakref.ref, _reference),
-            ]
-        )
-        cython = type(np.random.seed)  # a class of its own in each version of Cython
-        _HANDLERS.setdefault(cython, _library_object)
+    seen = [name for name in _MODULES if name in sys.modules]
+    if seen != _seen:
+        found: list[tuple[Any, Handler]] = []
+        for module, names, handler in _LATE:
+            classes = tuple([getattr(sys.modules[module], name) for name in names if hasattr(sys.modules.get(module), name)])
+            if classes:
+                found.append((classes, handler))
+        if "numpy.random" in seen and hasattr(sys.modules["numpy.random"], "seed"):
+            _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _library_object)  # a class of its own in each version of Cython
+        _late[:], _seen[:] = found, seen
     return _late
+
+
+def _handlers_of_numba() -> list[tuple[Any, Handler]]:
+    if not _of_numba:
+        from compcache.numba.fingerprints import numba_values
+
+        _of_numba.extend(numba_values.handlers())
+    return _of_numba

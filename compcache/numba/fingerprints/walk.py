@@ -10,31 +10,37 @@ and their callees), so that everything that it can reach counts (`reach`); or it
 it runs at the program's run time.
 
 A value without content to digest raises `Unidentifiable`, with the path to it.
+
+The same walk is made where Numba is not imported (`content`). What stands for Numba's objects feeds itself then, what is registered is
+known by the package's own table, and nothing is imported; what only Numba knows is refused.
 """
 
 from __future__ import annotations
 
+import sys
 import types as python_types
-from hashlib import blake2b
 from importlib import import_module
 from opcode import opmap
-from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
-from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
-from compcache.numba.fingerprints.outside import is_reader, may_read_anything, names_by_text, reads_by_name
-from compcache.numba.fingerprints.reach import Reach, annotates
+from compcache.digest import blake2b
+from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, file_of, plain_name
+from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
+from compcache.numba.fingerprints.state import annotates
 from compcache.numba.fingerprints.values import handler_of, is_defined_by_text
-from compcache.numba.registered.code_reads import imported_reads
+from compcache.numba.registered.code_reads import MISSING, resolve
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
-from compcache.numba.registered.package_files import digest_of_package
-from compcache.numba.registered.purity import MISSING, is_held, outside, resolve
-from compcache.numba.registered.refusals import TooLarge, Unidentifiable, looks_at_programs
+from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, looks_at_programs
+from compcache.numba.registered.reviewed import CODE_GENERATORS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from compcache.numba.fingerprints.fixed_code import Compiled
+    from compcache.numba.fingerprints.implementations import Implementation
+    from compcache.numba.fingerprints.reach import Reach
+    from compcache.numba.registered.code_reads import Reads
 
 __all__ = [
     "COMPILED",
@@ -57,14 +63,17 @@ _MAX_DEPTH = 200
 _MAX_VALUES = 50_000
 
 
-class Part(NamedTuple):
+class Part:
     """A compiled function of a walk, and the digest of its own reads."""
 
-    function: Any
-    digest: bytes
+    __slots__ = ("digest", "function")
+
+    def __init__(self, function: Any, digest: bytes) -> None:
+        self.function = function
+        self.digest = digest
 
 
-class Fingerprint(NamedTuple):
+class Fingerprint:
     """`content` is the digest of all that the compiler sees, `lines` those of its source lines and, after `SIZE_OF_LINES` characters, of
     the paths of its files; `reads` tells what compiled functions read, and
     their code, for display: values, or digests of them.
@@ -72,10 +81,13 @@ class Fingerprint(NamedTuple):
     `parts` are the functions that are compiled, the fingerprinted one first.
     """
 
-    content: str
-    lines: str
-    reads: dict[str, str]
-    parts: tuple[Part, ...]
+    __slots__ = ("content", "lines", "parts", "reads")
+
+    def __init__(self, content: str, lines: str, reads: dict[str, str], parts: tuple[Part, ...]) -> None:
+        self.content = content
+        self.lines = lines
+        self.reads = reads
+        self.parts = parts
 
 
 @looks_at_programs(Unidentifiable)
@@ -110,7 +122,7 @@ def fingerprint_of_implementations(
     walk = Walk()
     walk.mode = RUN
     if limits is not None:
-        walk.max_values, walk.max_unnamed = limits
+        walk.max_values, walk.max_unnamed = limits.values, limits.unnamed
     walk.overlooks_members = overlooks_members
     if reads_all:
         walk.reach().read((), everything=True)
@@ -119,18 +131,14 @@ def fingerprint_of_implementations(
     return walk.finish().content
 
 
-class Limits(NamedTuple):
+class Limits:
     """The most values of a walk, and of its part that no code names."""
 
-    values: int
-    unnamed: int
+    __slots__ = ("unnamed", "values")
 
-
-class _Pending(NamedTuple):
-    number: int
-    function: Any
-    where: str
-    mode: str
+    def __init__(self, values: int, unnamed: int) -> None:
+        self.values = values
+        self.unnamed = unnamed
 
 
 class Walk:
@@ -138,9 +146,16 @@ class Walk:
 
     Each function has its own digest, which does not depend on where the walk began; the total is computed from these and
     from the numbers of the functions that each one refers to.
+
+    `without_numba`: another process computes the same without importing it. `implementations` are then what is registered with the compiler
+    for the functions that it reached, and `registered` all functions that are known to the compiler because they were registered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, without_numba: bool = False) -> None:
+        self.without_numba = without_numba
+        self.implementations: dict[int, Implementation] = {}
+        self.registered: list[Any] = []
+        self.has_object_mode = False  # some function has blocks in object mode
         self.mode = COMPILED
         self.lenient = False  # the current function has blocks in object mode
         self.defines_by_text = False  # the current function's package is told by its files, because it runs text as code
@@ -152,7 +167,7 @@ class Walk:
         self._reads: dict[str, str] = {}
         self._numbers: dict[tuple[int, str], int] = {}
         self._alive: list[object] = []  # so that no id is reused
-        self._waiting: list[_Pending] = []
+        self._waiting: list[tuple[Any, str, str]] = []
         self._parts: list[Part] = []
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
@@ -175,9 +190,13 @@ class Walk:
     def unknown(self, value: object, where: str) -> None:
         """Handle a value without an identity: raise if it matters, feed its type if it is only named."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if self.mode != NAMED and not self.lenient and not self._overlooks:
+        if not self.is_only_named() and not self._overlooks:
             raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
         self.token("opaque", kind)
+
+    def is_only_named(self) -> bool:
+        """Whether values count by their type where they have no content: the compiler does not read them."""
+        return self.mode == NAMED or self.lenient
 
     def library(self, value: object, where: str) -> None:
         """Look at what a library has: refuse what is not known to be pure; some functions read attributes that nobody names.
@@ -187,6 +206,9 @@ class Walk:
         """
         if self.mode != RUN:
             return
+        from compcache.numba.fingerprints.outside import may_read_anything
+        from compcache.numba.registered.purity import is_held, outside
+
         if not self._overlooks:
             found = "what is outside of the program" if is_held(value) else outside(value)
             if found:
@@ -227,14 +249,13 @@ class Walk:
         done = 0
         while True:
             while done < len(self._waiting):
-                pending = self._waiting[done]
-                done += 1
-                self.mode = pending.mode
+                function, where, self.mode = self._waiting[done]
+                mode, done = self.mode, done + 1
                 self.lenient = self.defines_by_text = False
-                self._function(pending.function, pending.where)
+                self._function(function, where)
                 digest = self.end_part()
-                if pending.mode == COMPILED:
-                    self._parts.append(Part(pending.function, digest))
+                if mode == COMPILED:
+                    self._parts.append(Part(function, digest))
             self._overlooks = self._overlooks or self.overlooks_members
             if self._reach is None:
                 break
@@ -257,18 +278,44 @@ class Walk:
         if number is None:
             number = self._numbers[key] = len(self._numbers)
             self._alive.append(function)
-            self._waiting.append(_Pending(number, function, where, mode))
+            self._waiting.append((function, where, mode))
         self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
+
+    def feed_stencil(self, function: Any, mode: str, options: dict[str, Any]) -> None:
+        """Feed a stencil: the function with the globals that it had when it was declared, and the options."""
+        self.token("stencil", mode)
+        self.value(tuple(sorted(options.items())), "an option of a stencil")
+        self.add(function)
+
+    def add(self, function: Any) -> None:
+        """Refer to a function that is compiled, or only named as what leads to it is."""
+        self.add_function(function, "", NAMED if self.mode == NAMED else COMPILED)
 
     def feed_compiled(self, overloads: Iterable[Compiled]) -> None:
         """Feed what the code of a dispatcher was made of that compiles nothing more."""
-        for key, lines in overloads:
-            self.token("compiled", key)
-            self._lines.update(f"{lines[:SIZE_OF_LINES]}:".encode())
-            self._files.update(f"{lines[SIZE_OF_LINES:]}:".encode())
+        for one in overloads:
+            self.token("compiled", one.key)
+            self._lines.update(f"{one.lines[:SIZE_OF_LINES]}:".encode())
+            self._files.update(f"{one.lines[SIZE_OF_LINES:]}:".encode())
+            self.registered += one.registered
+
+    def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
+        """Feed a function that is declared with signatures. Raises `NotLazy`: it is not known what its code was made of."""
+        if overloads is None:
+            raise NotLazy(f"{function.__qualname__} was declared with values that have no content")
+        self.token("declared")
+        self.feed_compiled(overloads)
+
+    def feed_jitted(self, function: Any, options: dict[str, Any]) -> None:
+        """Feed a function that is compiled with these options (`registered.options`) for the types that it is called with."""
+        self.token("jitted")
+        self.value(tuple(sorted(options.items())), "an option")
+        self.add(function)
 
     def implementation(self, implementation: Implementation, where: str) -> None:
         """Refer to a function that runs while code is generated, and to the options that it was registered with."""
+        from compcache.numba.fingerprints.implementations import name_of
+
         self.token("implementation")
         mode, self.mode = self.mode, RUN
         for name, option in implementation.options:
@@ -282,19 +329,48 @@ class Walk:
         if isinstance(function, python_types.FunctionType):
             self.add_function(function, where)
         else:
+            from compcache.numba.fingerprints.implementations import name_of
+
             self.value(function, where or name_of(function))
 
-    def overloads(self, value: Any) -> None:
-        """Feed the names of the user's implementations of a callable for the compiler, in the order in which it asks them.
+    def overloads(self, value: Any) -> bool:
+        """Feed the names of the user's implementations of a callable for the compiler, in the order in which it asks them; return whether
+        it is compiled itself (`register_jitable`), where that is known without Numba.
 
-        What they do is not fed: the compiler may ask only some of them, and these are recorded (`identity.dependencies`).
+        What they do is not fed: the compiler may ask only some of them. These are recorded (`identity.dependencies`), or walked besides.
         """
-        for implementation in find_overloads(value):
-            self.token("overload", name_of(implementation.function))
+        from compcache.numba.fingerprints.implementations import find_overloads, name_of
+
+        if not self.without_numba:
+            for implementation in find_overloads(value):
+                self.token("overload", name_of(implementation.function))
+            return False
+        from compcache.numba.fingerprints.implementations import registered_here
+
+        overloads, jitables = registered_here(value)
+        for function, options in overloads:
+            self.depends_on("overload", function, options)
+        for options in jitables:
+            self.token("jitable")
+            self.registered.append(value)
+            self.value(tuple(sorted(options.items())), "an option")
+        return bool(jitables)
+
+    def depends_on(self, kind: str, function: Any, options: dict[str, Any]) -> None:
+        """Feed the name of a function that the compiler calls; what it does is a walk of its own (`implementations`)."""
+        from compcache.numba.fingerprints.implementations import Implementation, name_of
+
+        if type(function) is not python_types.FunctionType:
+            raise NotLazy(f"an {kind} is of type {type(function).__qualname__}")
+        self.token(kind, name_of(function))
+        self.registered.append(function)
+        self.implementations.setdefault(id(function), Implementation(function, tuple(sorted(options.items()))))
 
     def reach(self) -> Reach:
         """The reach of code that is run, created when first needed."""
         if self._reach is None:
+            from compcache.numba.fingerprints.reach import Reach
+
             self._reach = Reach()
         return self._reach
 
@@ -311,7 +387,7 @@ class Walk:
             self.token("kw", key)
             self._read(value, f"the default of {key!r} of {name}")
         self._cells(function, name)
-        if self.mode == RUN and (function.__dict__ or annotates(function)):
+        if self.mode == RUN and (function.__dict__ or annotates(function) or function.__doc__ not in (None, *code.co_consts)):
             self.reach().add(self, function, name)
         if where:
             self._reads.setdefault(where, name)
@@ -341,29 +417,39 @@ class Walk:
         self._lines.update(f"{code.co_firstlineno}:".encode())
         self._lines.update(code.co_linetable)
         chains = [(chain, *self._resolved(chain, namespace)) for chain in reads.chains]
-        self.lenient = self.lenient or any(type(value).__name__ == _OBJECT_MODE for _, value, _ in chains)
-        self.defines_by_text = self.defines_by_text or (
-            self.mode == RUN
-            and any(names_by_text(value) for _, value, _ in chains)
-            and digest_of_package(package_of(self.compiled)) is not None
-        )
+        if any(is_object_mode(value) or (_OBJECT_MODE in chain[at:] and is_generators_module(value)) for chain, value, at in chains):
+            self.lenient = self.has_object_mode = True
+        if self.mode == RUN:
+            self._run(code, reads, [value for _, value, _ in chains])
         for chain, value, at in chains:
             self._chain(chain, value, at, reads.attributes, name)
-        if self.mode == RUN:
-            names, reads_all = reads_by_name(code, reads, may_lead_anywhere=self._overlooks)
-            self.reach().read(names, everything=reads_all)
-            if _MATCH_CLASS in code.co_code[::2]:
-                self.reach().matches_classes = True
-            if reads.imports:
-                self._imports(code, namespace, name)
+        if self.mode == RUN and reads.imports:
+            self._imports(code, namespace, name)
         for constant in code.co_consts:
             if isinstance(constant, python_types.CodeType):
                 self._code(constant, namespace, name)
 
+    def _run(self, code: python_types.CodeType, reads: Reads, values: list[Any]) -> None:
+        """Note what code that runs reads by names, and whether it makes names of text."""
+        from compcache.numba.fingerprints.outside import names_by_text, reads_by_name
+        from compcache.numba.registered.package_files import digest_of_package
+
+        self.defines_by_text = self.defines_by_text or (
+            any(map(names_by_text, values)) and digest_of_package(package_of(self.compiled)) is not None
+        )
+        names, reads_all = reads_by_name(code, reads, may_lead_anywhere=self._overlooks)
+        self.reach().read(names, everything=reads_all)
+        if _MATCH_CLASS in code.co_code[::2]:
+            self.reach().matches_classes = True
+
     def _imports(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
         """Feed what code reads of the modules that it imports; any attribute, where it does more than to read those that it names."""
+        from compcache.numba.registered.code_reads import imported_reads
+
         for module, chains in imported_reads(code):
             self.token("import", module)
+            if self.without_numba and self._import_is_known(module, name):
+                continue
             if chains is None or not is_library_module(module):
                 self.reach().add_import(self, module, namespace, name)
                 continue
@@ -374,8 +460,23 @@ class Walk:
                 value, at = resolve(chain, vars(found))
                 self._chain(chain, value, at, (), name)
 
+    def _import_is_known(self, module: str, name: str) -> bool:
+        """Whether an import is one of Numba, whose parts follow from its version; nothing is imported that the program has not imported."""
+        from compcache.numba.registered.purity import is_reviewed
+
+        if module.partition(".")[0] in CODE_GENERATORS:
+            if not is_reviewed(module, ""):
+                raise NotLazy(f"{name} runs at compile time, and imports {module}")
+            return True
+        if module not in sys.modules:
+            raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}")
+        return False
+
     def _resolved(self, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
         """The value of a chain; a function that is compiled while it is decorated finds itself under its name, which is not set yet."""
+        if self.without_numba:
+            value, at = resolve(chain, namespace, is_generators_module)
+            return (MISSING, 1) if at == 1 and is_declared_as(value, self.compiled) else (value, at)
         value, at = resolve(chain, namespace)
         if value is MISSING and at == 1 and self.mode == COMPILED:
             from numba.core import typeinfer
@@ -395,15 +496,29 @@ class Walk:
         shown = ".".join(chain[:at])
         self.token("global", shown)
         where = f"the global {shown!r} of {name}"
-        if self.mode == RUN and self._named_by_text(value):
+        if at < len(chain) and self.without_numba and is_generators_module(value):
+            self._of_generators(value, chain[at:], where)
+        elif self.mode == RUN:
+            self._chain_of_run(value, chain[at - 1], where, attributes)
+        else:
+            self._read(value, where, attributes)
+
+    def _of_generators(self, module: python_types.ModuleType, names: tuple[str, ...], where: str) -> None:
+        """Feed something of Numba by its name: it follows from the version, but for settings."""
+        self.token("of a generator of code", module.__name__, *names)
+        if not _SETTINGS.isdisjoint((*names, *module.__name__.split("."))):
+            raise NotLazy(f"{where} reads settings of Numba")
+
+    def _chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
+        from compcache.numba.fingerprints.outside import is_reader
+        from compcache.numba.registered.purity import is_held
+
+        if self._named_by_text(value) or is_reader(value, name):
             self.by_name(value, where)
             return
         if is_held(value):
             self.library(value, where)
-        if self.mode == RUN and is_reader(value, chain[at - 1]):
-            self.by_name(value, where)
-        else:
-            self._read(value, where, attributes)
+        self._read(value, where, attributes)
 
     def _read(self, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
         """Feed what a function reads: of a compiled one as a digest of its own, which tells later what has changed."""
@@ -414,10 +529,10 @@ class Walk:
         self._module_or_value(value, where, attributes)
         read, self._state = self._state.digest(), outer
         self.token("read", read)
-        self._reads[where] = _shown(value) if value is None or type(value) in _PLAIN else read.hex()
+        self._reads[where] = _shown(value) if value is None or type(value) in _SHOWN else read.hex()
 
     def _module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
-        if isinstance(value, python_types.ModuleType):
+        if _is_module(value):
             self.module(value, attributes, where)
         else:
             self.value(value, where)
@@ -427,29 +542,34 @@ class Walk:
 
         False if this is not `eval` or its like, or the function belongs to no package with files.
         """
+        from compcache.numba.fingerprints.outside import names_by_text
+        from compcache.numba.registered.package_files import digest_of_package
+
         files = digest_of_package(package_of(self.compiled)) if names_by_text(value) else None
         if files is None:
             return False
         self.token("by text", files)
         for name, item in sorted(self.compiled.__globals__.items()):
-            if type(item) in _PLAIN and not name.startswith("__"):
+            if type(item) in _SHOWN and not name.startswith("__"):
                 self.token(name, type(item).__name__, repr(item))
         return True
 
     def module(self, module: python_types.ModuleType, attributes: Iterable[str], where: str) -> None:
         """Feed a module used as a value: those of its attributes whose names the code reads from any object."""
         self.token("module", module.__name__)
+        if self.without_numba and is_generators_module(module):
+            return
         if self.mode == RUN:
             self.reach().add(self, module, where)
             return
         if is_library_module(module.__name__) or self.is_again(module):
             return
         for name in attributes:
-            found = getattr(module, name, MISSING)
+            found: Any = getattr(module, name, MISSING)
             if found is MISSING:
                 continue
             self.token("attribute", name)
-            if isinstance(found, python_types.ModuleType):
+            if _is_module(found):
                 self.module(found, attributes, f"{where}, {name!r}")
             else:
                 self.value(found, f"{where}, {name!r}")
@@ -469,12 +589,16 @@ class Walk:
         if value is None or kind in _PLAIN:
             self.token(kind.__name__, repr(value))
             return
+        if kind is float or kind is complex:
+            self.token(kind.__name__, bits_of(value))
+            return
         self._count += 1
         if self._depth > _MAX_DEPTH or self._count > self.max_values:
             raise TooLarge(f"{where} is nested too deeply or holds too many values")
         self._depth += 1
         try:
-            handler_of(value)(self, value, where)
+            handler = handler_without_numba(value) if self.without_numba else None
+            (handler or handler_of(value, with_numba=not self.without_numba))(self, value, where)
         finally:
             self._depth -= 1
 
@@ -491,7 +615,15 @@ class Walk:
         self.token("named", module, name)
 
 
-_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(Ellipsis)))
+_PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
+
+
+def _is_module(value: Any) -> bool:
+    """Whether a value is a module; to ask it for its `__class__` would make what stands for one of Numba's import that."""
+    return issubclass(type(value), python_types.ModuleType)
+
+
+_SHOWN = _PLAIN | {float, complex}
 _MOST_SHOWN = 100
 
 
@@ -502,8 +634,9 @@ def _shown(value: object) -> str:
 
 
 _MATCH_CLASS = opmap["MATCH_CLASS"]
-#: The type of `objmode` in `with objmode:`.
-_OBJECT_MODE = "_ObjModeContextType"
+_OBJECT_MODE = "objmode"
+#: Names of settings of Numba, or of what has them.
+_SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
 
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:

@@ -17,9 +17,12 @@ from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
+from compcache.numba.fingerprints.fixed_code import Compiled, note_running
+from compcache.numba.fingerprints.walk import fingerprint, fingerprint_of_value
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,6 +84,8 @@ class Hooks:
         frame = sys._getframe()
         while frame.f_back is not None:
             cache, frame = frame.f_locals.get("self"), frame.f_back
+            if isinstance(cache, dispatcher.Dispatcher):
+                note_running(cache, _compiled_from(cache))
             if isinstance(cache, caching.FunctionCache):
                 owner = frame.f_locals.get("self")
                 for cls, (attribute, function, _) in _OWNERS.items():
@@ -131,6 +136,16 @@ class Hooks:
                 self.cache = GufuncCache(backend, self, py_func)
 
         return __init__
+
+
+def _compiled_from(running: dispatcher.Dispatcher) -> Compiled | None:
+    """What a dispatcher is compiled from now; None for what has no identity."""
+    try:
+        options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
+        found = fingerprint(running.py_func)
+    except Unidentifiable:
+        return None
+    return Compiled(f"{found.content} {options}", found.lines)
 
 
 def _load_once(cache: Any, replacement: Any, registering: few_collections, sig: Any, target_context: Any) -> Any:

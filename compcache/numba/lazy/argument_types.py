@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import sys
 
+from compcache.numba.fingerprints.stand_ins import jitted
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.content import jitted
 from compcache.numba.lazy.installation import has_extensions
 from compcache.numba.registered.library import find_by_name
 from compcache.numba.registered.refusals import NotLazy

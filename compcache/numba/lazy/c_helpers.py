@@ -241,7 +241,7 @@ def set_number_of_threads(count: object) -> Any:
 
 
 def _start() -> Any:
-    """Start the threads of the layer that Numba would choose, as many as Numba would; False where Numba has to say."""
+    """Start the threads of the layer that Numba would choose, as many as Numba would; return False where Numba has to say."""
     global _started  # noqa: PLW0603 - there are one process's threads
     count = configured_threads()
     layer = _choose() if count > 0 else None

@@ -11,8 +11,8 @@ from compcache import frontend
 from compcache.digest import blake2b
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.files import reraise_interrupt
+from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.content import content_of
 from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
 from compcache.numba.lazy.installed import installed_backend, opens_cache
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.cache import Cache
-    from compcache.numba.lazy.content import Content
+    from compcache.numba.fingerprints.content import Content
 
 __all__ = ["RECORD", "START", "Key", "Loaded", "Record", "count_hit", "find_fields", "find_record", "key_of", "load_entry", "open_cache"]
 
@@ -172,7 +172,7 @@ def _fields_of(cache: Cache, name: str, shape: str) -> Any:
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
-    """Map the code of a record, and provide what it needs; None if the entry is gone or cannot be used here.
+    """Map the code of a record, and provide what it needs; return None if the entry is gone or cannot be used here.
 
     Raises:
         NotLazy: it needs a symbol that only Numba provides.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from compcache.numba.lazy.content import Content
+    from compcache.numba.fingerprints.content import Content
     from compcache.numba.lazy.entries import Loaded
 
 __all__ = ["LazyFunction", "is_lazy_function", "keep", "make_lazy_function", "note_read", "reads_else"]
@@ -110,6 +110,10 @@ class LazyFunction:
     def _compcache_content(self, walk: Any) -> None:
         """Feed all that compiled code can see of this."""
         state_of(self)._compcache_content(walk)
+
+    def _compcache_real(self) -> Any:
+        """Numba's own dispatcher; None while there is none."""
+        return _dispatch.get_real(self)
 
 
 _Method = type(LazyFunction.__repr__.__get__(object()))

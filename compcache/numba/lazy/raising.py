@@ -66,7 +66,7 @@ def unpickle(data: bytes) -> Any:
 
 
 def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
-    """The description of an exception with the arguments that were computed when it was raised filled in."""
+    """The description of an exception, with the arguments that were computed when it was raised."""
     cls, given, location = unpickle(description)
     computed = iter(arguments)
     return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in given]), location

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from compcache.files import reraise_interrupt
-from compcache.numba.lazy.content import note_real, stand_for_prange
+from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

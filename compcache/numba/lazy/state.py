@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compcache.numba.lazy.stand_ins import are_decorators_taken, stand_in_of
+from compcache.numba.registered.options import of_compiler
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from compcache.numba.fingerprints.fixed_code import Compiled
     from compcache.numba.lazy.entries import Key, Loaded
 
 __all__ = ["STATE", "State", "state_of"]
@@ -35,11 +37,12 @@ class State:
     loaded when the dispatcher was made.
 
     A function that is declared with `signatures` is compiled at that moment: `key` is its key then (None where it has none), and
-    `declared` the code that was found. `make_real` makes Numba's dispatcher of a lazy function.
+    `declared` the code that was found; `compiled` is what this, or the code that Numba has made, was compiled from. `make_real` makes
+    Numba's dispatcher of a lazy function.
     """
 
     __slots__ = (
-        "declared", "decorator", "function", "key", "loaded", "loaded_signatures", "make_real", "options", "reason",
+        "compiled", "declared", "decorator", "function", "key", "loaded", "loaded_signatures", "make_real", "options", "reason",
         "signatures",
     )  # fmt: skip
 
@@ -57,6 +60,7 @@ class State:
         self.reason = _why_numba(function, decorator, signatures, options)
         self.key: Key | None = None
         self.declared: Any = None
+        self.compiled: list[Compiled] | None = None
 
     @property
     def asks_for_caching(self) -> bool:
@@ -71,24 +75,16 @@ class State:
     @property
     def key_options(self) -> dict[str, Any]:
         """The options that are part of the key: all that affect the compiler."""
-        options = {k: v for k, v in self.options.items() if k not in ("cache", "nopython")}
-        if "locals" in options:
-            options["locals"] = tuple(sorted(_texts(options["locals"]).items()))
-        return {k: tuple(sorted(v)) if isinstance(v, (set, frozenset)) else v for k, v in options.items()}
+        return of_compiler(self.options)
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed all that compiled code can see of the function: it and its options."""
-        walk.token("jitted", self.decorator)
         if self.reason and self.reason != CALLED_BY_CODE and not self.reason.startswith("it is declared with cache"):
             raise NotLazy(f"{self.function.__qualname__}: {self.reason}")
         if self.signatures is not None:  # it is what it was when it was declared
-            if self.key is None:
-                raise NotLazy(f"{self.function.__qualname__} was declared with values that have no content")
-            walk.token("declared", self.key.name)
-            walk.registered(self.key.content.registered)
+            walk.feed_declared(self.compiled, self.function)
             return
-        walk.value(tuple(sorted(self.key_options.items())), "an option")
-        walk.add(self.function)
+        walk.feed_jitted(self.function, self.key_options)
 
 
 def _why_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> str:
@@ -121,7 +117,7 @@ def _why_parameters(function: Any, *, is_plain: bool) -> str:
 
 
 def _texts(types: dict[str, Any]) -> dict[str, str | None]:
-    from compcache.numba.lazy.type_texts import text_of
+    from compcache.numba.registered.type_texts import text_of
 
     return {name: text_of(type_) for name, type_ in types.items()}
 

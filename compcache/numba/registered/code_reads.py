@@ -5,83 +5,101 @@ Parses the bytecode of CPython 3.11 to 3.14 directly; `dis` would take fifty tim
 
 from __future__ import annotations
 
-import re
 import sys
 from opcode import opmap
-from typing import TYPE_CHECKING, NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import dis
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import CodeType
+    from typing import Any
 
-__all__ = ["Reads", "imported_reads", "reads_of"]
+__all__ = ["MISSING", "Reads", "imported_reads", "reads_of", "resolve"]
+
+_Module = type(sys)
+MISSING = object()
 
 _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
-#: One letter for each relevant instruction, so that a regular expression finds them: a loop over all would take
-#: ten times as long.
-_LETTERS = {
-    "CACHE": "c", "EXTENDED_ARG": "e", "LOAD_GLOBAL": "g", "LOAD_NAME": "n", "LOAD_FROM_DICT_OR_GLOBALS": "n",
-    "LOAD_ATTR": "a", "LOAD_METHOD": "m", "IMPORT_FROM": "m", "IMPORT_NAME": "i", "LOAD_SUPER_ATTR": "s",
+#: A number for each relevant instruction, so that the others are passed over at once.
+_CACHE, _EXTENDED, _GLOBAL, _NAME, _ATTRIBUTE, _METHOD, _IMPORT, _SUPER = range(1, 9)
+_KINDS = {
+    "CACHE": _CACHE, "EXTENDED_ARG": _EXTENDED, "LOAD_GLOBAL": _GLOBAL, "LOAD_NAME": _NAME, "LOAD_FROM_DICT_OR_GLOBALS": _NAME,
+    "LOAD_ATTR": _ATTRIBUTE, "LOAD_METHOD": _METHOD, "IMPORT_FROM": _METHOD, "IMPORT_NAME": _IMPORT, "LOAD_SUPER_ATTR": _SUPER,
 }  # fmt: skip
-_MARKS = bytearray(b"." * 256)
-for _name, _letter in _LETTERS.items():
+_MARKS = bytearray(256)
+for _name, _kind in _KINDS.items():
     if opmap.get(_name, 256) < 256:  # noqa: PLR2004 - pseudo instructions never occur in code objects
-        _MARKS[opmap[_name]] = ord(_letter)
-_READ = re.compile(rb"e*[gn](?:c*e*[am])*|e*[amis]")
+        _MARKS[opmap[_name]] = _kind
+_BETWEEN_READS = bytes((_CACHE, _EXTENDED))
 
 
-class Reads(NamedTuple):
+class Reads:
     """The reads of a code object.
 
     `chains`: each global with the attributes read directly from it; `attributes`: all attributes read from any object;
     `imports`: the modules that it imports, as written, without the dots of relative imports.
     """
 
-    chains: tuple[tuple[str, ...], ...]
-    attributes: tuple[str, ...]
-    imports: tuple[str, ...]
+    __slots__ = ("attributes", "chains", "imports")
+
+    def __init__(self, chains: tuple[tuple[str, ...], ...], attributes: tuple[str, ...], imports: tuple[str, ...]) -> None:
+        self.chains = chains
+        self.attributes = attributes
+        self.imports = imports
 
 
 def reads_of(code: CodeType) -> Reads:
     """The reads of one code object, without nested ones."""
-    data = code.co_code
+    data, names = code.co_code, code.co_names
     marks = data[::2].translate(_MARKS)
-    arguments = data[1::2]
     chains: dict[tuple[str, ...], None] = {}
     attributes: dict[str, None] = {}
     imports: dict[str, None] = {}
-    reads = {(match[0], arguments[match.start() : match.end()]): None for match in _READ.finditer(marks)}
-    for letters, numbers in reads:  # each once: loops and formulas repeat reads
-        start, tail = _decode(letters, numbers, code.co_names)
-        if letters.endswith(b"i"):
-            imports[tail.pop()] = None
+    chain: list[str] = []
+    high, extended, last = 0, -1, 0
+    for at in [at for at, mark in enumerate(marks) if mark >= _EXTENDED]:
+        mark, argument = marks[at], data[2 * at + 1]
+        if extended == at - 1:
+            argument |= high << 8
+        if mark == _EXTENDED:
+            high, extended = argument, at
             continue
-        attributes.update(dict.fromkeys(tail))
-        if start is not None:
-            chains[(start, *tail)] = None
+        if chain and (mark not in _OF_CHAINS or marks[last + 1 : at].strip(_BETWEEN_READS)):
+            chains[tuple(chain)] = None
+            chain = []
+        last = at
+        if mark in (_GLOBAL, _NAME):
+            chain = [names[argument >> 1 if mark == _GLOBAL else argument]]
+        elif mark == _IMPORT:
+            imports[names[argument]] = None
+        else:
+            name = names[argument >> _SHIFTS.get(mark, 0)]
+            attributes[name] = None
+            if chain:
+                chain.append(name)
+    if chain:
+        chains[tuple(chain)] = None
     return Reads(tuple(chains), tuple(attributes), tuple(imports))
 
 
-def _decode(marks: bytes, arguments: bytes, names: tuple[str, ...]) -> tuple[str | None, list[str]]:
-    """The global that a chain starts with, if any, and the attributes that follow."""
-    start: str | None = None
-    tail: list[str] = []
-    high = 0
-    for mark, low in zip(marks.decode(), arguments, strict=True):
-        argument = high | low
-        high = argument << 8 if mark == "e" else 0
-        if mark == "g":
-            start = names[argument >> 1]
-        elif mark == "n":
-            start = names[argument]
-        elif mark == "a":
-            tail.append(names[argument >> _ATTRIBUTE_SHIFT])
-        elif mark in "mi":
-            tail.append(names[argument])
-        elif mark == "s":
-            tail.append(names[argument >> 2])
-    return start, tail
+_OF_CHAINS = frozenset((_ATTRIBUTE, _METHOD))
+_SHIFTS = {_ATTRIBUTE: _ATTRIBUTE_SHIFT, _SUPER: 2}
+
+
+def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callable[[Any], bool] | None = None) -> tuple[Any, int]:
+    """The value that a chain of attributes leads to while it passes through modules, but for those of which `stops_at` is true, and the
+    number of names used; `MISSING` where there is none.
+    """
+    value = namespace.get(chain[0], MISSING)
+    if value is MISSING:
+        builtins = namespace.get("__builtins__", {})
+        value = (builtins if isinstance(builtins, dict) else vars(builtins)).get(chain[0], MISSING)
+    at = 1
+    while at < len(chain) and issubclass(type(value), _Module) and not (stops_at is not None and stops_at(value)):
+        value = getattr(value, chain[at], MISSING)
+        at += 1
+    return value, at
 
 
 def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:

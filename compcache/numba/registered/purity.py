@@ -15,7 +15,7 @@ import types
 from contextvars import ContextVar
 from opcode import opmap
 
-from compcache.numba.registered.code_reads import reads_of
+from compcache.numba.registered.code_reads import MISSING, reads_of, resolve
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, LEADS_ANYWHERE, NAMES
 
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["MISSING", "is_held", "is_reviewed", "outside", "resolve"]
+__all__ = ["is_held", "is_reviewed", "outside"]
 
 _MOST = 2000
-MISSING = object()
 _STORES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL"))
 _DESCRIPTORS = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
@@ -217,19 +216,6 @@ def is_held(value: Any) -> bool:
     """Whether this is a value of a library that stands for what is outside."""
     held = [getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)]
     return value is not None and any(value is one for one in held)
-
-
-def resolve(chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
-    """The value that a chain of attributes leads to while it passes through modules, and the number of names used."""
-    value = namespace.get(chain[0], MISSING)
-    if value is MISSING:
-        builtins = namespace.get("__builtins__", {})
-        value = (builtins if isinstance(builtins, dict) else vars(builtins)).get(chain[0], MISSING)
-    at = 1
-    while at < len(chain) and isinstance(value, types.ModuleType):
-        value = getattr(value, chain[at], MISSING)
-        at += 1
-    return value, at
 
 
 def _state_of(module: str) -> frozenset[str]:

@@ -7,18 +7,21 @@ or of NumPy adds is, until somebody has read what it does.
 
 from __future__ import annotations
 
-__all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "LEADS_ANYWHERE", "NAMES"]
+__all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "LEADS_ANYWHERE", "NAMES", "NOT_IN_KEYS"]
 
-#: All of these modules, but for the names that follow: these read files, settings, frames, or the names of a namespace.
+#: All of these modules, but for the names that follow: these read files, settings, frames, or the names of a namespace, or tell an address
+#: or the seed of hashes of the process.
 EVERYTHING: dict[str, frozenset[str]] = {
     module: frozenset(exceptions.split())
     for module, exceptions in {
         "_abc": "", "_ast": "", "_bisect": "", "_collections": "", "_collections_abc": "", "_functools": "", "_heapq": "",
         "_operator": "", "_sre": "",
-        "_ctypes": "FreeLibrary LoadLibrary PyObj_FromPtr call_cdeclfunction call_function dlclose dlopen dlsym get_errno get_last_error"
-        " set_errno set_last_error", "_statistics": "", "_string": "", "_struct": "", "_typing": "", "_weakref": "", "_weakrefset": "",
+        "_ctypes": "FreeLibrary LoadLibrary PyObj_FromPtr addressof call_cdeclfunction call_function dlclose dlopen dlsym get_errno"
+        " get_last_error set_errno set_last_error",
+        "_statistics": "", "_string": "", "_struct": "", "_typing": "", "_weakref": "", "_weakrefset": "",
         "abc": "", "array": "", "ast": "main", "binascii": "", "bisect": "",
-        "builtins": "__build_class__ __import__ breakpoint copyright credits eval exec exit globals help input license open quit vars",
+        "builtins": "__build_class__ __import__ breakpoint copyright credits eval exec exit globals hash help id input license open quit"
+        " vars",
         "cmath": "", "collections": "", "collections.abc": "", "contextlib": "chdir", "copy": "", "copyreg": "", "dataclasses": "",
         "enum": "", "functools": "", "heapq": "", "itertools": "", "keyword": "", "math": "", "numbers": "", "operator": "", "re": "",
         "re._compiler": "", "re._parser": "", "re._constants": "", "reprlib": "", "string": "", "struct": "", "textwrap": "",
@@ -34,7 +37,7 @@ NAMES: dict[str, frozenset[str]] = {
         "_io": "BytesIO StringIO _BufferedIOBase _IOBase _TextIOBase",
         "_json": "encode_basestring encode_basestring_ascii make_encoder make_scanner scanstring",
         "_md5": "md5", "_pickle": "PickleBuffer dumps", "_sha1": "sha1", "_sha2": "sha224 sha256 sha384 sha512", "_sha256": "sha256",
-        "_sha512": "sha512", "_thread": "RLock _local allocate_lock get_ident lock", "_warnings": "warn warn_explicit",
+        "_sha512": "sha512", "_thread": "RLock _local allocate_lock lock", "_warnings": "warn warn_explicit",
         "ctypes": "CFUNCTYPE POINTER PYFUNCTYPE cast", "fractions": "Fraction", "hashlib": "blake2b blake2s md5 new sha1 sha256 sha512",
         "inspect": "BoundArguments FullArgSpec Parameter Signature _ParameterKind _empty cleandoc"
         " get_annotations getattr_static getdoc getfullargspec getmembers"
@@ -79,6 +82,11 @@ CODE_GENERATORS: dict[str, tuple[str, ...]] = {
         "numba.testing", "numba.tests",
     ),
 }  # fmt: skip
+#: Attributes that tell what no key has: addresses of the process, and where code is written.
+NOT_IN_KEYS = frozenset((
+    "__array_interface__", "__array_struct__", "co_filename", "co_firstlineno", "co_lines", "co_linetable", "co_lnotab", "co_positions",
+    "ctypes",
+))  # fmt: skip
 #: Attributes by which Python's objects lead to namespaces that no code names.
 LEADS_ANYWHERE = frozenset((
     "__builtins__", "__globals__", "__loader__", "__spec__", "f_back", "f_builtins", "f_globals", "f_locals",

@@ -1,4 +1,4 @@
-"""Which settings of Numba are no part of keys, by their names in `numba.config`; variables of the environment begin with ``NUMBA_``."""
+"""The settings of Numba that are not part of keys, by their names in `numba.config`; variables of the environment begin with ``NUMBA_``."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from compcache.numba.entries.starts import find_stored
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
 from compcache.numba.takeover import made
-from compcache.numba.takeover.recording import find_stored
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
@@ -39,7 +39,7 @@ def make_callback(state: State) -> Any:
 
 
 def _fields_of(real: Any, backend: Backend) -> tuple[Any, ...] | None:
-    entry = find_stored(real._cache, backend, real._sig)
+    entry = find_stored(real._cache, backend.cache, real._sig)
     if entry is None:
         return None
     record = entry.record(entry.fndesc.llvm_cfunc_wrapper_name)

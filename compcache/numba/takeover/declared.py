@@ -15,12 +15,12 @@ from compcache.numba.compilation import scopes
 from compcache.numba.compilation.history import note_code
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.load import load_result
-from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
+from compcache.numba.entries.starts import find_stored, settings_are_the_environments, store_fields, text_of
+from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code, note_compiled
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.lazy.stand_ins import numba_decorator
-from compcache.numba.registered.refusals import NotLazy
+from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 from compcache.numba.takeover import made
-from compcache.numba.takeover.recording import find_stored, record_new, settings_are_the_environments, store_fields, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["PinnedCache", "ascertain_key", "make_declared", "recording"]
+__all__ = ["PinnedCache", "ascertain_key", "make_declared", "note_compiled_of", "recording"]
 
 
 class PinnedCache(FunctionCache):
@@ -89,8 +89,19 @@ def make_declared(state: State, backend: Backend) -> Any:
             real.disable_compile()
 
     recording(state, backend, compile_all, lambda: _fields_of(real, backend, state.key))
+    note_compiled_of(state, real)
     made.all_made.append(made.Made(state, real, backend))
     return real
+
+
+def note_compiled_of(state: State, dispatcher: Any, *, is_frozen: bool = False) -> None:
+    """Let keys of callers have what the code of a declared function was compiled from."""
+    registered = tuple(state.key.content.registered) if state.key is not None else ()
+    try:
+        found = fixed_code(dispatcher, is_frozen=is_frozen)
+    except Unidentifiable:
+        found = None
+    state.compiled = None if found is None else [Compiled(one.key, one.lines, registered) for one in found]
 
 
 def recording(state: State, backend: Backend, compile_all: Callable[[], None], fields: Callable[[], Any]) -> None:
@@ -103,16 +114,14 @@ def recording(state: State, backend: Backend, compile_all: Callable[[], None], f
         for part in made.parts_of(state, state.key) if state.key is not None else ():
             note_code(part)
         return
-    before = {id(other.state): set(other.real.overloads) for other in made.all_made}
     compile_all()
     if state.key is None or not ascertain_key(state) or not settings_are_the_environments():
         return
-    record_new(made.all_made, before)
     name = state.function.__qualname__
     try:
         found = fields()
         if found is not None:
-            store_fields(backend, state.key, found)
+            store_fields(backend.cache, state.key, found)
     except NotLazy:
         return
     except CompcacheError as error:
@@ -136,7 +145,7 @@ def _fields_of(real: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] 
     signatures = list(real.overloads)
     for args in signatures:
         cres = real.overloads[args]
-        entry = find_stored(real._cache, backend, cres.signature, key)
+        entry = find_stored(real._cache, backend.cache, cres.signature, key)
         record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
         if record is None:
             return None

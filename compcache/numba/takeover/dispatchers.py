@@ -1,19 +1,16 @@
 """Numba's own dispatcher for a lazy function, once one is needed: it takes over with all overloads that ran before.
 
 Overloads that ran without Numba are loaded into the dispatcher first, from the same entries, so that callers are linked with
-the code that ran, whatever the program's globals are by then. Overloads compiled afterwards are recorded for later starts.
+the code that ran, whatever the program's globals are by then.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
-from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover.made import Made, all_made, backend_for_lazy, note_unfinished, parts_of, real_options, unfinished
-from compcache.numba.takeover.recording import key_before, note_unrecorded, record_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,11 +64,9 @@ def _make(state: State) -> Any:
     if hasattr(real, "_compile_for_args"):
         from compcache.numba.dispatch.function_cache import FunctionCache
 
-        real._cache = FunctionCache(backend, real, state.function, is_asked_for=state.asks_for_caching)
+        real._cache = FunctionCache(backend, real, state.function, is_asked_for=state.asks_for_caching, tells_starts=True)
         _load_what_ran(state, real, backend)
-        made = Made(state, real, backend)
-        all_made.append(made)
-        real._compile_for_args = partial(_compile_and_record, made, real._compile_for_args)
+        all_made.append(Made(state, real, backend))
     return real
 
 
@@ -125,18 +120,3 @@ def _with_function(type_: Any, given: Iterator[Any]) -> Any:
         items = _with_functions(type_.types, given)
         return types.BaseTuple.from_types(items, getattr(type_, "instance_class", None))
     return type_
-
-
-# ------------------------------------------------------------------------------------------- what is compiled now
-
-
-def _compile_and_record(made: Made, compile_for_args: Any, *args: Any, **kwargs: Any) -> Any:
-    """Let Numba compile for these arguments, and record the overloads for starts without Numba if possible."""
-    before = {id(other.state): set(other.real.overloads) for other in all_made}
-    key = key_before(made.state, args)
-    result = compile_for_args(*args, **kwargs)
-    if isinstance(key, NotLazy):
-        note_unrecorded(made, before.get(id(made.state), ()), str(key))
-    elif key.name == getattr(key_before(made.state, args), "name", None):
-        record_new(all_made, before)
-    return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.lazy.content import content_of
+from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.installed import installed_backend
 from compcache.numba.lazy.stand_ins import original

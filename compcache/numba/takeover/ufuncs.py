@@ -10,21 +10,21 @@ from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.numba.compilation.history import note_code
 from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
+from compcache.numba.entries.starts import environments_of, find_stored, settings_are_the_environments, store_fields
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover import made
-from compcache.numba.takeover.recording import environments_of, find_stored, record_new, settings_are_the_environments, store_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from compcache.numba.declarations.ufuncs import Loop
     from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.entries.starts import Entry
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
-    from compcache.numba.takeover.recording import Entry
 
 __all__ = ["make_ufunc"]
 
@@ -80,7 +80,7 @@ def _add_known(state: State, real: Any, signatures: Any, loops: Sequence[Loop]) 
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     from numba.np.ufunc.dufunc import DUFunc
 
-    from compcache.numba.takeover.declared import recording
+    from compcache.numba.takeover.declared import note_compiled_of, recording
 
     real = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_options_of(state))
     signatures: Any = state.signatures if state.signatures is not None else [_types_of(loop) for loop in loops]
@@ -96,6 +96,7 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         real.disable_compile()
 
     recording(state, backend, compile_all, lambda: _fields_of_dufunc(real, backend))
+    note_compiled_of(state, real._dispatcher, is_frozen=True)
     return real
 
 
@@ -118,17 +119,15 @@ def _recording_loop(
     fields_of: Callable[[Any], tuple[Any, ...] | None],
 ) -> Any:  # fmt: skip
     """Let Numba compile a loop for these types (None: no process looks for it by its types), and record it if possible."""
-    before = {id(other.state): set(other.real.overloads) for other in made.all_made}
     key = _key_for(state, types) if types is not None else None
     is_known = key is not None and frontend.get_entry(backend.cache, key.name, START) is not None
     result = compile_()
     if is_known or key is None or key.name != getattr(_key_for(state, types), "name", None) or not settings_are_the_environments():
         return result
-    record_new(made.all_made, before)
     try:
         fields = fields_of(result)
         if fields is not None:
-            store_fields(backend, key, fields)
+            store_fields(backend.cache, key, fields)
     except (NotLazy, CompcacheError):
         pass  # it works, and is made by Numba again
     return result
@@ -165,7 +164,7 @@ def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[i
 def _loop_of_function(cache: Any, backend: Backend, cres: Any, build: Callable[[], Any]) -> tuple[Any, list[int], tuple[str, str]] | None:
     from numba.np.numpy_support import as_dtype
 
-    entry = find_stored(cache, backend, cres.signature)
+    entry = find_stored(cache, backend.cache, cres.signature)
     if entry is None or cres.objectmode:
         return None
     signature = cres.signature
@@ -181,7 +180,7 @@ def _loop_of_function(cache: Any, backend: Backend, cres: Any, build: Callable[[
 def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     from numba.np.ufunc.gufunc import GUFunc
 
-    from compcache.numba.takeover.declared import recording
+    from compcache.numba.takeover.declared import note_compiled_of, recording
 
     options = state.options
     real = GUFunc(
@@ -207,6 +206,7 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         real.build_ufunc()
 
     recording(state, backend, compile_all, lambda: _fields_of_gufunc(builder, backend))
+    note_compiled_of(state, builder.nb_func, is_frozen=True)
     return real
 
 
@@ -241,7 +241,7 @@ def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: An
     from numba.np.ufunc import wrappers as plain_wrappers
 
     cres = builder._cres[signature]
-    entry = find_stored(builder.nb_func.cache, backend, cres.signature)
+    entry = find_stored(builder.nb_func.cache, backend.cache, cres.signature)
     if entry is None or cres.objectmode:
         return None
     operands = builder.py_func, cres, builder.sin, builder.sout
@@ -263,7 +263,7 @@ def _make_parallel(state: State, backend: Backend) -> Any:
     """A ufunc of NumPy's whose loops run on Numba's threads; it is declared with signatures."""
     from numba.np.ufunc import parallel
 
-    from compcache.numba.takeover.declared import recording
+    from compcache.numba.takeover.declared import note_compiled_of, recording
 
     common = {"identity": state.options.get("identity"), "cache": False, "targetoptions": _options_of(state)}
     is_general = state.decorator == "guvectorize"
@@ -290,6 +290,7 @@ def _make_parallel(state: State, backend: Backend) -> Any:
         return _fields_of_loops([_loop_of_parallel(builder, backend, signature) for signature in builder._sigs])
 
     recording(state, backend, compile_all, fields)
+    note_compiled_of(state, builder.nb_func, is_frozen=True)
     return made_here[0]
 
 
@@ -308,7 +309,7 @@ def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[A
 
 
 def _stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
-    """The fields of the record of a loop that is in a stored library; None where that is no image."""
+    """The record's fields for a loop in a stored library; None where the library is not an image."""
     stored = getattr(library, "stored", None)
     if stored is None or symbol not in stored.symbols:
         return None
@@ -320,7 +321,7 @@ def _stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | N
 
 
 def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind: str) -> tuple[Any, ...] | None:
-    """Store the code of a loop that NumPy calls; the fields of its record, or None if it cannot be linked as an image."""
+    """Store the code of a loop that NumPy calls; return the fields of its record, or None if it cannot be linked as an image."""
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.environment import lookup_environment
 

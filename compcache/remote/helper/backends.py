@@ -15,8 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from compcache.files import Files, Tree, read_file
+from compcache.files import DIRECTORY_MODE, Tree, read_file
 from compcache.hit.target import path_opener
+from compcache.processes.detached import LateFiles
 from compcache.publish.atomic_file import make_directories
 from compcache.remote.shelves import LAYOUT
 
@@ -72,15 +73,15 @@ class Backend(Protocol):
         """The same in parts of some MiB at most. Raises `FileNotFoundError` where there is none."""
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store an object unless the key is taken; whether it was stored."""
+        """Store an object unless the key is taken; return whether it was stored."""
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store an object in place of the one that is there."""
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """Store an object in place of one whose bytes are `expected`; whether it was stored.
+        """Store an object in place of one whose bytes are `expected`; return whether it was stored.
 
-        Where the store cannot compare (`compares` is False), one that is stored by somebody else at the same moment is lost.
+        Where the store cannot compare (`compares` is False), what another host stores at the same moment is lost.
         """
 
     async def look(self, key: str) -> Listed | None:
@@ -126,7 +127,8 @@ class _Directory:
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
-        self._files = Tree(Files(), self._root, path_opener())
+        self._files = Tree(LateFiles(), self._root, path_opener())
+        self._stood = os.path.isdir(self._root)
 
     async def get(self, key: str, largest: int, _: Callable[[], None] | None = None) -> bytes | None:
         return await asyncio.to_thread(self._read, key, largest)
@@ -173,6 +175,7 @@ class _Directory:
     def _write(self, key: str, data: bytes, publish: Callable[[str, str], None]) -> bool:
         path = self._path(key)
         parent, _, name = path.rpartition("/")
+        self._require_root()
         make_directories(self._files, parent)
         new = f"{parent}/.{name}.{os.getpid():x}-{os.urandom(6).hex()}"
         try:
@@ -188,6 +191,17 @@ class _Directory:
             with suppress(OSError):  # it was renamed
                 self._files.unlink(new)
         return True
+
+    def _require_root(self) -> None:
+        """Make the directory with the first upload, in one that is there. One that was there, and is not any more, somebody has removed.
+
+        Raises:
+            FileNotFoundError: it was removed, or the one that it is to be in does not exist: a disk that is not mounted, for example.
+        """
+        if not self._stood:
+            with suppress(FileExistsError):
+                os.mkdir(self._root, DIRECTORY_MODE)
+            self._stood = True
 
     async def look(self, key: str) -> Listed | None:
         return await asyncio.to_thread(self._look, key)

@@ -31,7 +31,7 @@ from compcache.remote.card import MAX_CARDS, decode_cards, decode_pack
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
-from compcache.remote.helper.surveys import Survey, read_surveys, write_surveys
+from compcache.remote.helper.surveys import DELIVERIES, Survey, for_each, read_deliveries, read_surveys, write_surveys
 from compcache.remote.helper.uses import USES, decode_uses, use_of
 from compcache.remote.maintenance import LONGEST_UNUSED
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
@@ -79,6 +79,7 @@ class GarbageCollector:
         self._backend = backend
         self._known: dict[str, Survey] = {}  # of earlier collections
         self._surveyed: dict[str, Survey] = {}
+        self._told: dict[str, Survey] = {}  # by uploads since then
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
         """Remove what two generations found to be of no use, and cards and packs that are older, or have not been used for longer.
@@ -89,7 +90,9 @@ class GarbageCollector:
             unused_for: also remove those that were written longer ago and that no reader has noted to have used since (`uses.py`).
             dry_run: remove nothing, and leave no mark.
         """
+        deliveries = await self._list(DELIVERIES)
         cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in "fpm"]
+        self._told = await read_deliveries(self._backend, deliveries)
         useless = await self._useless(cards, packs, modules)
         marks = [mark for item in (await self._list(MARKS)).values() if (mark := await self._read_mark(item)) is not None]
         if dry_run:
@@ -99,6 +102,7 @@ class GarbageCollector:
         else:
             now = await self._write_mark(useless)
             await write_surveys(self._backend, self._known, self._surveyed)
+            await for_each(self._backend.delete, deliveries)
         old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
         doomed = [item for item in useless if old is not None and old.rows.get(item.key) == _state(item)]
         known = (*cards.values(), *packs.values())
@@ -132,11 +136,11 @@ class GarbageCollector:
     async def _useless(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
         """What looks useless, as far as the listings tell."""
         named: set[str] = set()
-        known = self._known = await read_surveys(self._backend, [*cards, *packs])
+        self._known = await read_surveys(self._backend, [*cards, *packs])
 
         async def leads_nowhere(item: Listed) -> bool:
-            row = known.get(item.key)
-            if row is not None and row.state == _state(item) and (not row.modules or any(key in modules for key in row.modules)):
+            row = self._row(item)
+            if row is not None and (not row.modules or any(key in modules for key in row.modules)):
                 named.update(row.modules)
                 self._surveyed[item.key] = row
                 return False
@@ -153,8 +157,7 @@ class GarbageCollector:
             return len(keys) == len(cards) and all([key not in modules and await self._backend.look(key) is None for key in keys])
 
         async def is_damaged(item: Listed) -> bool:
-            row = known.get(item.key)
-            if (row is None or row.state != _state(item)) and await self._is_useless(item.key):
+            if self._row(item) is None and await self._is_useless(item.key):
                 return True
             self._surveyed[item.key] = Survey(_state(item), ())
             return False
@@ -163,6 +166,14 @@ class GarbageCollector:
         useless += await _chosen(packs.values(), is_damaged)
         leases = await self._list(f"{LAYOUT}/l/")  # whoever holds one changes it each second
         return [*useless, *[item for key, item in modules.items() if key not in named], *leases.values()]
+
+    def _row(self, item: Listed) -> Survey | None:
+        """What is known of an object as it is listed."""
+        for rows in (self._known, self._told):
+            row = rows.get(item.key)
+            if row is not None and row.holds(_state(item)):
+                return row._replace(state=_state(item))
+        return None
 
     async def _used(self, notes: list[Listed]) -> set[bytes]:
         """What readers say that they have used."""
@@ -182,7 +193,7 @@ class GarbageCollector:
     # ----------------------------------------------------------------- deciding
 
     async def _remove(self, item: Listed, may_go: Callable[[str], Awaitable[bool]]) -> bool:
-        """Remove an object that is still the one that was marked, and still of no use; whether it was removed."""
+        """Remove an object that is still the one that was marked, and still of no use; return whether it was removed."""
         async with asyncio.timeout(DECISION_SECONDS):
             present = await self._backend.look(item.key)
             if present is None or _state(present) != _state(item) or not await may_go(item.key):

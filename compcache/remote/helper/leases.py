@@ -28,7 +28,7 @@ __all__ = ["LONGEST_WAIT", "Leases"]
 _MAGIC = b"CCLEASE1"
 _LARGEST = 64
 _RENEWED, _EXPIRES = 1.0, 3.0
-#: For how long somebody else's compilation is waited for, where it is not known how long that takes.
+#: The wait for another host's compilation whose duration is not known, in seconds.
 LONGEST_WAIT = 5.0
 _FIRST_LOOK, _LAST_LOOK = 0.05, 0.5
 #: How long a lease is kept for uploads that are under way when the compilation is over.

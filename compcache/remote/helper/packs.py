@@ -24,7 +24,7 @@ from compcache.remote.helper.reads import STREAMED
 from compcache.remote.shelves import pack_key
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from compcache.remote.card import Card
 
@@ -46,9 +46,9 @@ _GROWTH = 1.25
 
 
 class StartUp:
-    """What one process has asked for so far, and the pack that it began with."""
+    """What one process has asked for so far, and the pack that it began with. `writes`: the stores that it may write to."""
 
-    def __init__(self, first: str, platform: str, shelves: list[str], *, writes: bool) -> None:
+    def __init__(self, first: str, platform: str, shelves: list[str], writes: Sequence[int]) -> None:
         self.first = first
         self.platform = platform
         self.shelves = shelves
@@ -56,7 +56,7 @@ class StartUp:
         self.names: dict[str, None] = {}
         self.began = self.asked = time.monotonic()
         self.loading: asyncio.Task[None] | None = None
-        self.shelf = ""  # where the pack was
+        self.shelf, self.store = "", -1  # where the pack was
         self.pack: dict[str, Packed] = {}
         self.stored = 0  # functions of the pack in the store, as far as this start-up knows
 
@@ -74,18 +74,20 @@ class StartUp:
 
 
 class Packs:
-    """Fetches and learns the packs of one store.
+    """Fetches and learns the packs of the stores that one helper process serves. What they are given last is the stores to write to.
 
     Args:
-        fetch: gets an object; None where it is not to be had.
+        fetch: gets an object, and tells which store had it; None where it is not to be had.
         store: stores an object in place of the one that is there.
         locate: tells on which of some shelves the best card of a function is, "" where there is none; also where the pack of it is.
         note: adds a card to those of its function, unless it is there.
     """
 
     def __init__(
-        self, fetch: Callable[[str], Awaitable[bytes | None]], store: Callable[[str, bytes], Awaitable[None]],
-        locate: Callable[[str, str, list[str]], Awaitable[str]], note: Callable[[str, str, Card], Awaitable[None]],
+        self, fetch: Callable[[str, Sequence[int]], Awaitable[tuple[bytes, int] | None]],
+        store: Callable[[str, bytes, Sequence[int]], Awaitable[None]],
+        locate: Callable[[str, str, list[str], Sequence[int]], Awaitable[str]],
+        note: Callable[[str, str, Card, Sequence[int]], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._fetch = fetch
         self._locate = locate
@@ -99,30 +101,30 @@ class Packs:
         """The process does not take what its pack holds: look-ups go by cards, and the pack may be replaced."""
         start_up = self._start_ups.get(token)
         if start_up is not None:
-            start_up.pack, start_up.stored, start_up.shelf = {}, 0, ""
+            start_up.pack, start_up.stored, start_up.shelf, start_up.store = {}, 0, "", -1
 
     def knows(self, token: bytes) -> bool:
         """Whether the start-up has asked something before."""
         return token in self._start_ups
 
-    def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], *, writes: bool) -> StartUp | None:
+    def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
         """The start-up that a question belongs to; None for one that belongs to none. The first question has the pack fetched."""
         named = [name for name in names if label_of(name) is not None]
         start_up = self._start_ups.get(token)
         if not token or not (start_up or named):
             return start_up
         if start_up is None:
-            start_up = self._start_ups[token] = StartUp(min(named), platform, shelves, writes=writes)
+            start_up = self._start_ups[token] = StartUp(min(named), platform, shelves, writes)
             start_up.loading = asyncio.ensure_future(self._load(start_up))
         start_up.asked = time.monotonic()
         start_up.names.update(dict.fromkeys(named))
         return start_up
 
-    def announce(self, names: list[str], platform: str, shelves: list[str]) -> None:
+    def announce(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
         """These functions belong together: a pack is to be made of them."""
         named = [name for name in names if label_of(name) is not None]
         if named:
-            start_up = StartUp(min(named), platform, shelves, writes=True)
+            start_up = StartUp(min(named), platform, shelves, writes)
             start_up.names.update(dict.fromkeys(named))
             self._start_ups[repr(sorted(named)).encode()] = start_up
 
@@ -163,10 +165,12 @@ class Packs:
             return
         first = self._known(start_up, start_up.first)
         if first is not None:  # also one that was not worth a card is found by it
-            await self._note(start_up.platform, first[0], first[1].card._replace(module=first[1].module))
-        shelf = first[0] if first is not None else await self._locate(start_up.first, start_up.platform, start_up.shelves)
+            await self._note(start_up.platform, first[0], first[1].card._replace(module=first[1].module), start_up.writes)
+            shelf = first[0]
+        else:
+            shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
         if shelf:
-            await self._store(pack_key(start_up.platform, shelf, start_up.first), encode_pack(items.values()))
+            await self._store(pack_key(start_up.platform, shelf, start_up.first), encode_pack(items.values()), start_up.writes)
             start_up.stored = len(items)
 
     def _known(self, start_up: StartUp, name: str) -> tuple[str, Packed] | None:
@@ -180,9 +184,9 @@ class Packs:
         return None
 
     async def _load(self, start_up: StartUp) -> None:
-        shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves)
-        data = await self._fetch(pack_key(start_up.platform, shelf, start_up.first)) if shelf else None
-        if data is not None:
+        shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
+        found = await self._fetch(pack_key(start_up.platform, shelf, start_up.first), start_up.writes) if shelf else None
+        if found is not None:
             with suppress(FormatError):
-                start_up.pack = decode_pack(data)
+                start_up.pack, start_up.store = decode_pack(found[0]), found[1]
                 start_up.shelf, start_up.stored = shelf, len(start_up.pack)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compcache.errors import FormatError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from compcache.remote.helper.backends import Backend
 
 _T = TypeVar("_T", int | None, bytes | None)
+_V = TypeVar("_V")
 
 __all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "STREAMED", "Reads", "Room", "is_intact", "words"]
 
@@ -36,6 +38,10 @@ _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
 LARGEST_MODULE = 1 << 29
 #: Modules of more bytes than these are written to a file while they are fetched.
 STREAMED = 1 << 20
+#: For so many seconds look-ups that must not take long believe that an object is missing, and of how many this is remembered.
+_MISSED_SECONDS, _MOST_MISSED = 20.0, 1 << 16
+#: The most modules that are remembered as damaged in the store.
+_MOST_DAMAGED = 1 << 12
 #: What stands before the host in a URL: messages are logged, and shown to others.
 _PASSWORD = re.compile(r"//[^\s\"]*@")
 #: What stands behind a question mark: tokens of shared access, signatures.
@@ -62,8 +68,8 @@ class Room:
         self.files: list[str] = []
 
     def file(self, card: Card) -> str:
-        """The path of a new file for the module of this card; "" where it is to be held."""
-        if not self._place or card.size <= STREAMED:
+        """The path of a new file for the module of this card; "" where it is to be held: it is small, or the directory is not there."""
+        if card.size <= STREAMED or not os.path.isdir(self._place):
             return ""
         self.files.append(f"{self._place}/fetched-{os.urandom(12).hex()}")
         return self.files[-1]
@@ -89,20 +95,23 @@ class Reads:
         self._unanswered = f"{LAYOUT}/f/probe", PROBE_SECONDS  # what a probe asks for, and its time
         self._probing: asyncio.Task[None] | None = None
         self._asking: dict[str, asyncio.Future[bytes | None]] = {}  # by key
+        self._missed: OrderedDict[str, float] = OrderedDict()  # by key, when that was
+        self._damaged: OrderedDict[str, None] = OrderedDict()  # keys of modules
 
     # ---------------------------------------------------------------- look-ups
 
     async def find(
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
-        patience: float = 0.0,
+        patience: float = 0.0, fresh: bool = True,
     ) -> list[Any]:  # fmt: skip
         """FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and why, also where there is no `room` for the module.
 
-        A request has `seconds` for each try, and `patience` for all of them where that is more.
+        A request has `seconds` for each try, and `patience` for all of them where that is more. `fresh`: that it was missing lately is
+        no answer.
         """
         error: Exception | None = None
         try:
-            cards = await self.cards(name, platform, shelves, seconds, patience)
+            cards = await self.cards(name, platform, shelves, seconds, patience, fresh=fresh)
         except Exception as failure:  # noqa: BLE001 - whatever the client raises
             return [UNAVAILABLE, words(failure)]
         for shelf, card in cards.items():
@@ -123,7 +132,7 @@ class Reads:
             return None
 
     async def cards(
-        self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0
+        self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0, *, fresh: bool = True
     ) -> dict[str, Card]:
         """The cards of a function on these shelves, by shelf, the best first. One request, for all who ask at the same time.
 
@@ -131,6 +140,8 @@ class Reads:
             Exception: what the client raises: whether there are any is not known.
         """
         key = card_key(platform, name)
+        if not fresh and self.was_missed(key):
+            return {}
         asking = self._asking.get(key)
         if asking is None:
             asking = self._asking[key] = asyncio.ensure_future(self._ask(key, seconds, patience))
@@ -178,8 +189,14 @@ class Reads:
             _require_module(card, module)
         except FormatError:
             self.count("rejected")
+            if not card.module:
+                _remember(self._damaged, module_key(card.module_id), None, _MOST_DAMAGED)
             return None
         return module
+
+    def takes_damaged(self, key: str) -> bool:
+        """Whether the store had a damaged module at this key, which has not been told before: what is stored there now takes its place."""
+        return self._damaged.pop(key, self) is None
 
     async def _module(self, card: Card, patience: float, path: str) -> bytes | str | None:
         """The module of a card that does not hold it, at this path if it is one."""
@@ -201,7 +218,22 @@ class Reads:
     async def get(self, key: str, largest: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
         """An object, None where there is none, or one that is too large. Raises what the client raises."""
         most = max(seconds, patience)
-        return await self._counted(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
+        data = await self._counted(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
+        if data is None:
+            _remember(self._missed, key, asyncio.get_running_loop().time(), _MOST_MISSED)
+        else:
+            self.forget_miss(key)
+        return data
+
+    def was_missed(self, key: str) -> bool:
+        """Whether the store lately had no object at this key."""
+        is_known = asyncio.get_running_loop().time() - self._missed.get(key, float("-inf")) < _MISSED_SECONDS
+        self.count("remembered_misses", is_known)
+        return is_known
+
+    def forget_miss(self, key: str) -> None:
+        """Something was stored at this key."""
+        self._missed.pop(key, None)
 
     async def _counted(self, request: Awaitable[_T]) -> _T | None:
         """The answer to a request, bytes or their number, counted."""
@@ -257,13 +289,20 @@ class Reads:
             await asyncio.sleep(_PROBE_PAUSE)
 
     def note_error(self, error: Exception) -> None:
-        """Remember what went wrong, for who asks."""
+        """Remember what went wrong, for later questions."""
         self.count("errors")
         self.error = words(error)
 
     def count(self, counter: str, amount: float = 1) -> None:
         """Count something that happened."""
         self.counts[counter] = self.counts.get(counter, 0) + amount
+
+
+def _remember(known: OrderedDict[str, _V], key: str, value: _V, most: int) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > most:
+        known.popitem(last=False)
 
 
 def is_intact(card: Card, module: bytes | str) -> bool:

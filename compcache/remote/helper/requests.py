@@ -41,12 +41,16 @@ _COPIES = 4
 #: How many tries are paid for at most, what an answer earns, and how many bytes cost as much as a try.
 _CREDIT, _EARNED, _COSTLY = 64.0, 0.2, 8 << 20
 _SMALL = 1 << 16
+#: How much farther a store is believed to be with each answer that took longer.
+_RISE = 1.05
+_FIRST = 8
 
 
 class Requests:
     """The requests of one store, and a `Backend` itself.
 
-    `latency` is a moving average of the seconds of a small request, `rate` of the seconds per byte of large ones, `repeated` the number of
+    `latency` is a moving average of the seconds of a small request, `distance` the least that one of the last took, which a busy host does
+    not make longer (0.0 until some were made), `rate` of the seconds per byte of large ones, `repeated` the number of
     tries and copies beside the first ones.
 
     Args:
@@ -59,6 +63,8 @@ class Requests:
         self._slots = asyncio.Semaphore(concurrent)
         self._credit = _CREDIT
         self.latency = 0.0
+        self.distance = 0.0
+        self._first: list[float] = []  # seconds of the first small requests
         self.rate = 0.0
         self.repeated = 0
 
@@ -89,7 +95,7 @@ class Requests:
         return self._backend.parts(key, largest)
 
     async def save(self, key: str, largest: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object into a new file, part by part; its size, None where there is none."""
+        """Write an object into a new file, part by part; return its size, None where there is none."""
 
         async def save(_: Callable[[], None]) -> int | None:
             require()
@@ -188,6 +194,11 @@ class Requests:
     def _learn(self, seconds: float, size: int) -> None:
         if size < _SMALL:
             self.latency = seconds if not self.latency else 0.9 * self.latency + 0.1 * seconds
+            if len(self._first) < _FIRST:
+                self._first.append(seconds)
+                self.distance = min(self._first) if len(self._first) == _FIRST else 0.0
+            else:
+                self.distance = min(seconds, _RISE * self.distance)
         else:
             rate = max(0.0, seconds - self.latency) / size
             self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
@@ -200,9 +211,7 @@ def _limits(data: bytes) -> tuple[float, float]:
 
 
 def _written(path: str) -> BinaryIO:
-    """A file of this user's to write into, in place of what an earlier try has left; its directory is made where it is missing."""
-    with suppress(FileExistsError):
-        os.mkdir(os.path.dirname(path), 0o700)
+    """A file of this user's to write into, in place of what an earlier try has left."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 

@@ -1,7 +1,7 @@
-"""The helper process: holds the client of one remote store, answers look-ups on a Unix socket, uploads what waits.
+"""The helper process: holds the clients of remote stores, answers look-ups on a Unix socket, uploads what waits.
 
-It is started by the first process that asks the store something, serves every process of the user that uses the same store
-with the same credentials, and ends when it has been idle. One is enough: the lock beside the socket decides which.
+It is started by the first process that asks the stores something, serves every process of the user that uses the same stores in the same
+order with the same credentials, and ends when it has been idle. One is enough: the lock beside the socket decides which.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compcache.remote.address import RemoteSettings
-from compcache.remote.answer import FOUND, MISSING, UNAVAILABLE
+from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, UNAVAILABLE, Said
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
+from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
-from compcache.remote.helper.leases import LONGEST_WAIT, Leases
+from compcache.remote.helper.leases import LONGEST_WAIT
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
-from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Reads, Room, is_intact, words
-from compcache.remote.helper.requests import Requests
-from compcache.remote.helper.uploads import CONCURRENT, Uploads
-from compcache.remote.helper.uses import Uses
+from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Room, is_intact, words
+from compcache.remote.helper.tiers import Chain, Tier
 from compcache.remote.outbox import Outbox
 from compcache.remote.shelves import card_key, lease_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
@@ -41,7 +41,8 @@ __all__ = ["main"]
 
 #: What a look-up is given at least, where starting this process has used up the time.
 _SHORTEST_SECONDS = 0.5
-_PACK_SECONDS = 10.0
+#: So often it is looked whether a start-up is over.
+_PACKS_SECONDS = 5.0
 _MANY = 4  # names in one question
 #: How long the pack of a start-up is waited for, with many names and with few: a store that does not answer must be noticed by look-ups.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
@@ -56,44 +57,59 @@ _LEASE_REQUESTS, _LEASE_SECONDS = 6, 0.5
 
 
 class Helper:
-    """What one helper process serves."""
+    """What one helper process serves.
 
-    def __init__(self, backend: Backend, directory: str, outbox: Outbox) -> None:
-        self._requests = Requests(backend, CONCURRENT)  # of uploads and of what tools ask; look-ups do not wait for these
+    Args:
+        directory: that of the socket.
+    """
+
+    def __init__(self, directory: str) -> None:
         self._directory = directory
         self._code = _code_on_disk()
-        self._breaker = Breaker(os.path.join(directory, "breaker"))
-        self._reads = Reads(backend, self._breaker)
-        self._outbox = outbox
-        self._packs = Packs(self._get_pack, self._put_pack, self._locate, self._note_card)
-        self._leases = Leases(self._requests, lambda: bool(self._outbox.names()))
-        self._uploads = Uploads(self._reads, self._requests, self._outbox, self._packs, self._leases)
-        self._uses = Uses(self._requests, directory)
+        self._chain = Chain()
+        self._packs = Packs(self._chain.pack, self._put_pack, self._locate, self._note_card)
         self._left = time.monotonic()  # when notes of uses were left
         self._last_use = time.monotonic()
         self._connections = 0
 
+    def add(self, backend: Backend, breaker: Breaker, outbox: Outbox, directory: str) -> None:
+        """One more store, which is asked after the others; the directory is its own on this host."""
+        self._chain.add(Tier(backend, breaker, outbox, directory, self._packs))
+
     # ---------------------------------------------------------------- serving
 
     async def serve(self, listener: socket.socket) -> None:
-        """Answer until nobody has asked for a while and nothing waits that could be uploaded."""
+        """Answer until there was no question for a while and nothing waits that could be uploaded."""
         server = await asyncio.start_unix_server(self._connected, sock=listener)
-        self._outbox.sweep()
-        uploader = asyncio.create_task(self._uploads.go_on())
-        if self._breaker.is_half_open():
-            self._reads.probe()
+        for tier in self._chain.tiers:
+            tier.outbox.sweep()
+        going = [asyncio.create_task(tier.uploads.go_on()) for tier in self._chain.tiers]
+        going.append(asyncio.create_task(self._keep_packs()))
+        for tier in self._chain.tiers:
+            tier.is_asked()  # or probed
         while self._is_wanted():
             await asyncio.sleep(1.0)
             if time.monotonic() - self._left > _NOTES_SECONDS:
                 await self._leave_uses()
         server.close()
         await self._leave_uses()
-        uploader.cancel()
+        for task in going:
+            task.cancel()
+
+    async def _keep_packs(self) -> None:
+        """Store the packs of start-ups when they are over, for ever."""
+        while True:
+            await asyncio.sleep(_PACKS_SECONDS)
+            if not all(tier.uploads.rests() for tier in self._chain.tiers):
+                with suppress(Exception):  # it was noted
+                    await self._packs.store_packs(now=False)
 
     async def _leave_uses(self) -> None:
         self._left = time.monotonic()
-        with suppress(Exception):  # who may only read leaves none
-            await asyncio.wait_for(self._uses.leave(), PATIENCE)
+        for tier in self._chain.tiers:
+            for leaving in (tier.uses.leave(), tier.uploads.deliveries.leave(now=True)):
+                with suppress(Exception):  # who may only read leaves none
+                    await asyncio.wait_for(leaving, PATIENCE)
 
     def _is_wanted(self) -> bool:
         if not os.path.exists(os.path.join(self._directory, SOCKET)):
@@ -102,7 +118,7 @@ class Helper:
             return True
         if self._code != _code_on_disk():
             return False  # upgraded, or uninstalled: the next question starts the new one
-        return time.monotonic() - self._last_use < _IDLE_SECONDS or self._uploads.are_wanted()
+        return time.monotonic() - self._last_use < _IDLE_SECONDS or any(tier.uploads.are_wanted() for tier in self._chain.tiers)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
@@ -131,122 +147,152 @@ class Helper:
     # ---------------------------------------------------------------- requests
 
     async def _do_find(
-        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool, asked: float, patience: float,
-        stake: float | None, place: str, tell: Callable[[float], None], gone: Callable[[], bool],
+        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: list[int], asked: float, patience: float,
+        stake: float | None, place: str, first: int, tell: Callable[[float], None], gone: Callable[[], bool],
     ) -> list[list[Any]]:  # fmt: skip
-        """For each function: FOUND, the module, its signatures, what of its imports came with it (name, module, signatures), and whether a
-        pack had it; MISSING; or UNAVAILABLE and why.
+        """What is said of each function, as the fields of `Said`; then, for each store, how many seconds it took.
 
-        `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind, `asked` is the
+        `token` names the process whose questions make a start-up, `writes` are the stores that it may write to, `asked` is the
         monotonic time since when somebody waits. `patience` says for how many seconds: what has not come by then is unavailable, requests
-        are made again for longer, and a store in doubt is waited for; 0: the question is one look-up that must not take long. `tell` is
-        told how many seconds compiling took what is there and takes longer to fetch than a card. `stake`: the asker compiles what is
-        missing, in about so many seconds (0.0: not known), and keeps its connection until then; one of many hosts does so (`leases.py`).
-        `place` is the directory for modules that are not held, "" if there is none; the answer has their paths.
+        are made again for longer, stores in doubt are waited for, and what was missing is asked for anew; 0: the question is one look-up
+        that must not take long. `tell` is told how many seconds compiling took what is there and takes longer to fetch than a card.
+        `stake`: the asker compiles what is missing, in about so many seconds (0.0: not known), and keeps its connection until then; one of
+        many hosts does so (`leases.py`). `place` is the directory for modules that are not held, "" if there is none; the answer has their
+        paths. `first` is the first store to ask: what those before it have was not taken.
         """
-        if patience and self._breaker.is_doubtful():
-            await asyncio.shield(self._reads.probe())
-        if not self._breaker.allows():
-            return [[UNAVAILABLE, "it is left alone after failures"] for _ in names]
+        chain = self._chain
+        if patience and not chain.is_in_service():
+            await chain.probe()
+        if not chain.is_in_service():
+            by_store = SAID_NOTHING * len(chain.tiers)
+            return [[list(Said(UNAVAILABLE, "it is left alone after failures", by_store=by_store)) for _ in names], []]
         waited = max(0.0, time.monotonic() - asked)
         seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
         is_known = self._packs.knows(token)
-        start_up = self._packs.join(token, names, platform, shelves, writes=writes)
+        start_up = self._packs.join(token, names, platform, shelves, writes) if not first else None
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for all the others
         room = Room(tell, place)
-        settles = stake is not None and writes and not patience and self._is_worth_a_lease(stake)
-        if settles:
-            tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, _LEASE_REQUESTS * self._reads.requests.latency)))
+        tier = self._leasing(writes, stake, tell) if not patience else None
+        before = list(chain.seconds)
 
-        async def find(name: str) -> list[Any]:
+        async def find(name: str) -> Said:
             packed = await start_up.find(name, wait) if start_up is not None else None
-            if packed is not None and is_intact(packed.card, packed.module):
-                self._reads.count("found_in_packs")
-                self._uses.note(name)
-                return [FOUND, packed.module, packed.card.signatures, [], True]
-            outcome, *found = await self._reads.find(name, platform, shelves, room, seconds=seconds, patience=min(patience, PATIENCE))
-            if outcome == MISSING and name == names[0] and settles:
-                await self._settle(name, platform, shelves, stake or 0.0, tell, gone)
-                outcome, *found = await self._reads.find(name, platform, shelves, room, seconds=seconds)
-            if outcome != FOUND:
-                return [outcome, *found]
-            module, card, shelf = found
-            self._uses.note(name)
-            if start_up is not None and start_up.writes and isinstance(module, bytes):
-                self._packs.remember(platform, shelf, card, module)
-            imports = [[each.name, each.module, each.signatures] for each in card.imports if is_intact(each, each.module)]
-            return [FOUND, module, card.signatures, imports, False]
+            if start_up is not None and packed is not None and is_intact(packed.card, packed.module):
+                chain.tiers[start_up.store].reads.count("found_in_packs")
+                self._note_use(name)
+                by_store = "-" * start_up.store + HAD
+                return Said(FOUND, packed.module, packed.card.signatures, store=start_up.store, packed=True, by_store=by_store)
+            asks = partial(chain.find, name, platform, shelves, room, seconds=seconds, first=first, writes=writes)
+            found = await asks(patience=min(patience, PATIENCE), fresh=patience > 0)
+            if found.said.outcome == MISSING and name == names[0] and tier is not None:
+                await self._settle(tier, name, platform, shelves, stake or 0.0, tell, gone)
+                found = await asks()
+            if found.card is not None:
+                self._note_use(name)
+                if start_up is not None and start_up.writes and isinstance(found.said.data, bytes):
+                    self._packs.remember(platform, found.shelf, found.card, found.said.data)
+            return found.said
 
         try:
-            return await _answers([find(name) for name in names], patience - waited if patience else None)
+            answers = await _answers([find(name) for name in names], patience - waited if patience else None, len(chain.tiers))
+            return [list(map(list, answers)), [now - then for now, then in zip(chain.seconds, before, strict=True)]]
         finally:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove, room.files)
 
-    def _is_worth_a_lease(self, stake: float) -> bool:
-        return self._requests.compares and not 0 < stake < _LEASE_REQUESTS * self._reads.requests.latency
+    def _leasing(self, writes: list[int], stake: float | None, tell: Callable[[float], None]) -> Tier | None:
+        """The store whose lease decides who compiles, if somebody is to; the asker is told to wait until that is known."""
+        tier = self._chain.leasing(writes) if stake is not None else None
+        if tier is None:
+            return None
+        worth = _LEASE_REQUESTS * tier.reads.requests.distance
+        if 0 < (stake or 0.0) < worth:
+            return None
+        tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, worth)))
+        return tier
+
+    def _note_use(self, name: str) -> None:
+        """A function was given to a host: every store that has it is to keep it."""
+        for tier in self._chain.tiers:
+            tier.uses.note(name)
 
     async def _settle(
-        self, name: str, platform: str, shelves: list[str], stake: float, tell: Callable[[float], None], gone: Callable[[], bool]
-    ) -> None:
+        self, tier: Tier, name: str, platform: str, shelves: list[str], stake: float, tell: Callable[[float], None],
+        gone: Callable[[], bool],
+    ) -> None:  # fmt: skip
         """Have the asker compile a function, or wait for the host that does."""
         seconds = 2 * stake + 1.0 if stake else LONGEST_WAIT
 
         async def look() -> bool:
-            return bool(await self._reads.cards(name, platform, shelves))
+            return bool(await tier.reads.cards(name, platform, shelves))
 
         with suppress(Exception):  # a lease that cannot be had is none
-            await self._leases.settle(lease_of(card_key(platform, name)), seconds, look, gone, lambda: tell(seconds))
+            await tier.leases.settle(lease_of(card_key(platform, name)), seconds, look, gone, lambda: tell(seconds))
 
     async def _do_probe(self) -> bool:
-        """Whether the store answers again after it was left alone."""
-        if self._breaker.is_half_open() or self._breaker.is_doubtful():
-            await asyncio.shield(self._reads.probe())
-        return self._breaker.allows()
+        """Whether a store answers again after all were left alone."""
+        return await self._chain.probe()
 
     async def _do_distrust(self, token: bytes) -> None:
         """The pack of this start-up holds modules that the process does not take."""
         self._packs.distrust(token)
 
-    async def _do_pack(self, names: list[str], platform: str, shelves: list[str]) -> None:
+    async def _do_pack(self, names: list[str], platform: str, shelves: list[str], writes: list[int]) -> None:
         """These functions, which are being uploaded, are to be a pack."""
-        self._packs.announce(names, platform, shelves)
+        self._packs.announce(names, platform, shelves, writes)
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
-        """For each function whether there is a card on one of the shelves; None where the store does not say."""
-        return await asyncio.gather(*[self._reads.has(name, platform, shelves) for name in names])
+        """For each function whether there is a card on one of the shelves; None where the stores do not say."""
+        return await asyncio.gather(*[self._chain.has(name, platform, shelves) for name in names])
 
-    async def _do_status(self) -> dict[str, Any]:
-        """What `compcache remote status` shows."""
-        failures, seconds = self._breaker.state()
+    async def _do_status(self) -> list[dict[str, Any]]:
+        """What `compcache remote status` shows of each store."""
+        return [self._status(tier) for tier in self._chain.tiers]
+
+    def _status(self, tier: Tier) -> dict[str, Any]:
+        failures, seconds = tier.breaker.state()
         return {
-            "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "last_error": self._reads.error,
-            "latency_seconds": self._reads.requests.latency, "uploads_rest_seconds": self._uploads.rest_seconds(),
-            "waiting_uploads": len(self._outbox.names()), "waiting_size": self._outbox.size(),
-            "repeated": self._reads.requests.repeated + self._requests.repeated, **self._reads.counts,
+            "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "last_error": tier.reads.error,
+            "latency_seconds": tier.reads.requests.latency, "uploads_rest_seconds": tier.uploads.rest_seconds(),
+            "waiting_uploads": len(tier.outbox.names()), "waiting_size": tier.outbox.size(),
+            "repeated": tier.reads.requests.repeated + tier.requests.repeated, **tier.reads.counts,
         }  # fmt: skip
 
-    async def _do_flush(self, seconds: float) -> int:
-        """Upload what waits; how many uploads are left."""
-        await self._uploads.flush(seconds)
-        return len(self._outbox.names())
+    async def _do_states(self, key: str) -> list[str]:
+        """What each store says now; "" where it answers."""
+        return await self._chain.states(key)
+
+    async def _do_flush(self, seconds: float, writes: list[int]) -> int:
+        """Upload what waits, then the packs of all start-ups; return how many uploads to these stores are left."""
+        tiers = [self._chain.tiers[place] for place in writes]
+        started = time.monotonic()
+        await self._chain.settle()
+        await asyncio.gather(*[tier.uploads.flush(seconds) for tier in self._chain.tiers])
+        with suppress(Exception):  # it was noted
+            async with asyncio.timeout(seconds - (time.monotonic() - started)):
+                await self._packs.store_packs(now=True)
+                await asyncio.gather(*[tier.uploads.deliveries.leave(now=True) for tier in self._chain.tiers])
+        return sum([len(tier.outbox.names()) for tier in tiers])
 
     async def _do_news(self) -> None:
-        """The outbox has something new."""
-        self._uploads.news.set()
+        """The outboxes have something new."""
+        for tier in self._chain.tiers:
+            tier.uploads.news.set()
+
+    # What follows is asked of a helper that serves one store.
 
     async def _do_list(self, prefix: str) -> list[list[Any]] | str:
         """The objects below a prefix as (key, size, modified); text where the store cannot list."""
         try:
-            return [list(item) async for item in self._requests.list(prefix)]
+            return [list(item) async for item in self._chain.tiers[0].requests.list(prefix)]
         except Exception as error:  # noqa: BLE001 - whatever the client raises
             return words(error)
 
     async def _do_get(self, key: str) -> bytes | str | None:
         """An object, empty where it is too large; None where there is none, text where the store does not answer."""
         try:
-            return await self._requests.get(key, LARGEST_PACK)
+            return await self._chain.tiers[0].requests.get(key, LARGEST_PACK)
         except TooLargeError:
             return b""
         except Exception as error:  # noqa: BLE001
@@ -255,7 +301,7 @@ class Helper:
     async def _do_has_object(self, key: str) -> bool | str:
         """Whether there is an object; text where the store does not answer."""
         try:
-            return await self._requests.look(key) is not None
+            return await self._chain.tiers[0].requests.look(key) is not None
         except Exception as error:  # noqa: BLE001
             return words(error)
 
@@ -264,7 +310,7 @@ class Helper:
     ) -> list[list[list[Any]]] | str:
         """What a collection of garbage removed, and what it left for a later one; text where it ended before."""
         try:
-            collector = GarbageCollector(self._requests)
+            collector = GarbageCollector(self._chain.tiers[0].requests)
             found = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
         except Exception as error:  # noqa: BLE001
             return words(error)
@@ -272,36 +318,35 @@ class Helper:
 
     # ------------------------------------------------------------------- packs
 
-    async def _get_pack(self, key: str) -> bytes | None:
-        """A pack; None also where it could not be asked for: cards are asked for then."""
-        try:
-            return await self._reads.get(key, LARGEST_PACK, _PACK_SECONDS)
-        except Exception:  # noqa: BLE001 - it was noted
-            return None
-
-    async def _locate(self, name: str, platform: str, shelves: list[str]) -> str:
+    async def _locate(self, name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> str:
         """The shelf of the best card of a function; "" also where that could not be asked for."""
         try:
-            return next(iter(await self._reads.cards(name, platform, shelves)), "")
+            return next(iter(await self._chain.cards(name, platform, shelves, writes, fresh=False)), "")
         except Exception:  # noqa: BLE001 - it was noted
             return ""
 
-    async def _note_card(self, platform: str, shelf: str, card: Card) -> None:
-        await self._uploads.put_card(card_key(platform, card.name), shelf, card)
+    async def _note_card(self, platform: str, shelf: str, card: Card, writes: Sequence[int]) -> None:
+        await self._chain.each_written(writes, lambda tier: tier.uploads.put_card(card_key(platform, card.name), shelf, card))
 
-    async def _put_pack(self, key: str, data: bytes) -> None:
-        await self._requests.replace(key, data)
-        self._reads.count("packs_stored")
+    async def _put_pack(self, key: str, data: bytes, writes: Sequence[int]) -> None:
+        async def put(tier: Tier) -> None:
+            await tier.requests.replace(key, data)
+            tier.reads.forget_miss(key)
+            tier.uploads.deliveries.note(key, data)
+            tier.reads.count("packs_stored")
+
+        await self._chain.each_written(writes, put)
 
 
-async def _answers(questions: list[Coroutine[Any, Any, list[Any]]], seconds: float | None) -> list[list[Any]]:
-    """The answers that come within so many seconds, and that the others did not."""
+async def _answers(questions: list[Coroutine[Any, Any, Said]], seconds: float | None, stores: int) -> list[Said]:
+    """The answers of so many stores that come within so many seconds, and that the others did not."""
     tasks = [asyncio.ensure_future(question) for question in questions]
     await asyncio.wait(tasks, timeout=seconds)
     late = [task for task in tasks if not task.done()]
     for task in late:
         task.cancel()
-    return [[UNAVAILABLE, "it did not answer in time"] if task in late else task.result() for task in tasks]
+    none = Said(UNAVAILABLE, "it did not answer in time", by_store=SAID_NOTHING * stores)
+    return [none if task in late else task.result() for task in tasks]
 
 
 def _remove(paths: list[str]) -> None:
@@ -321,12 +366,10 @@ def _code_on_disk() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve a store. The argument is the directory of the socket; the URL and mode of the store, and the directory of the uploads that wait
-    for it, come by standard input, as a message.
-    """
+    """Serve stores. The argument is the directory of the socket; the URLs and modes come by standard input, as a message."""
     (directory,) = arguments
     with open(0, "rb", closefd=False) as told:
-        url, mode, outbox = decode(told.read()[LENGTH.size :])
+        stores = [RemoteSettings(url, mode) for url, mode in decode(told.read()[LENGTH.size :])]
     os.umask(0o077)
     os.chdir(directory)  # paths of sockets have 107 bytes at most
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -334,9 +377,13 @@ def main(arguments: list[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return 0  # another one serves
+    helper = Helper(directory)
     try:
-        backend = open_backend(RemoteSettings(url, mode))
-    except (BackendMissingError, ValueError) as error:
+        for store in stores:
+            own = state_directory(store.url, os.environ)
+            outbox = Outbox(outbox_directory(store.url, os.environ))
+            helper.add(open_backend(store), Breaker(os.path.join(own, "breaker")), outbox, own)
+    except (BackendMissingError, ValueError, OSError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
             json.dump(words(error), file)
         return 1
@@ -350,7 +397,7 @@ def main(arguments: list[str]) -> int:
 
     async def run() -> None:
         try:
-            await Helper(backend, directory, Outbox(outbox)).serve(listener)
+            await helper.serve(listener)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(SOCKET)

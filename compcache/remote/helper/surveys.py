@@ -1,16 +1,21 @@
-"""What a collection of garbage has read of cards, for the next one: it reads those that have changed since.
+"""What collections of garbage know of cards without reading each: what the last one has read, and what uploads have told since.
 
 A survey: magic, a msgpack list of rows ``[key, size, time, [key of a module, ...]]`` compressed by zlib, and the check of all that. A row
 says which modules the cards at a key lead to, other than those that they hold; packs have rows without modules. Cards and packs whose own
 key begins with the same byte are in one survey: ``ccr3/i/<kk>``.
 
-A survey decides nothing: what looks useless by it is asked for by its key before it is removed (`garbage.py`). One that is lost, damaged
-or of another version costs the requests that it spares.
+A delivery has the same form: what one helper process has stored of cards and packs. Its rows have no time (0), because the store alone
+knows that. It is left when all that waited is uploaded, or a thousand rows are known, and removed by the collection that has read it:
+``ccr3/d/<random name>``. So the first collection reads cards no more than a later one.
+
+A survey decides nothing, nor does a delivery: what looks useless by it is asked for by its key before it is removed (`garbage.py`). One
+that is lost, damaged or of another version costs the requests that it spares.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +30,13 @@ if TYPE_CHECKING:
 
     from compcache.remote.helper.backends import Backend
 
-__all__ = ["Survey", "decode_survey", "encode_survey", "read_surveys", "write_surveys"]
+__all__ = [
+    "DELIVERIES", "Deliveries", "Survey", "decode_survey", "encode_survey", "for_each", "read_deliveries", "read_surveys", "write_surveys",
+]  # fmt: skip
+
+DELIVERIES = f"{LAYOUT}/d/"
+#: The rows of a delivery, and how many wait at most for a store that takes none.
+_ROWS, _MOST_ROWS = 1000, 100_000
 
 _MAGIC = b"CCSURVY1"
 _LARGEST = 64 << 20
@@ -39,6 +50,34 @@ class Survey(NamedTuple):
 
     state: tuple[int, int]
     modules: tuple[str, ...]
+
+    def holds(self, state: tuple[int, int]) -> bool:
+        """Whether it says what an object in this state has. Of a delivery the size alone counts: it only proposes."""
+        return self.state == state or self.state == (state[0], 0)
+
+
+class Deliveries:
+    """What one helper process has stored, for collections of garbage."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._rows: dict[str, Survey] = {}
+
+    def note(self, key: str, data: bytes, modules: Iterable[str] = ()) -> None:
+        """An object was stored: cards that lead to these modules, or a pack."""
+        if len(self._rows) < _MOST_ROWS:
+            self._rows[key] = Survey((len(data), 0), tuple(modules))
+
+    async def leave(self, *, now: bool) -> None:
+        """Store what was noted, if that is much, or `now`.
+
+        Raises:
+            Exception: what the client raises; it stays noted.
+        """
+        while self._rows and (now or len(self._rows) >= _ROWS):
+            some = dict(list(self._rows.items())[:_ROWS])
+            await self._backend.replace(DELIVERIES + os.urandom(12).hex(), encode_survey(some))
+            self._rows = {key: row for key, row in self._rows.items() if some.get(key) is not row}
 
 
 def encode_survey(rows: dict[str, Survey]) -> bytes:
@@ -79,7 +118,26 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
             except FormatError:
                 return
 
-    await _for_each(read, _by_place(cards))
+    await for_each(read, _by_place(cards))
+    return found
+
+
+async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
+    """What uploads have told, by key.
+
+    Raises:
+        Exception: what the client raises.
+    """
+    found: dict[str, Survey] = {}
+
+    async def read(place: str) -> None:
+        data = await backend.get(place, _LARGEST)
+        try:
+            found.update(decode_survey(data or b""))
+        except FormatError:
+            return
+
+    await for_each(read, places)
     return found
 
 
@@ -97,7 +155,7 @@ async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[s
 
     places = _by_place(rows)
     before = {place: len(keys) for place, keys in _by_place(known).items()}
-    await _for_each(write, places)
+    await for_each(write, places)
 
 
 def _by_place(cards: Iterable[str]) -> dict[str, list[str]]:
@@ -109,7 +167,8 @@ def _by_place(cards: Iterable[str]) -> dict[str, list[str]]:
     return places
 
 
-async def _for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]) -> None:
+async def for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]) -> None:
+    """Do something for each place, so many at a time."""
     left = list(places)
     while left:
         some, left = left[:_AT_ONCE], left[_AT_ONCE:]

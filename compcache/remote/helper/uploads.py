@@ -1,4 +1,4 @@
-"""Uploads in the background: what waits in the outbox, oldest first, and the packs of start-ups."""
+"""Uploads in the background: what waits in the outbox, oldest first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from compcache.errors import FormatError
 from compcache.remote.card import decode_cards, encode_cards, merge_cards
 from compcache.remote.helper.garbage import SETTLE_SECONDS
 from compcache.remote.helper.packs import LARGEST_PACK
-from compcache.remote.shelves import lease_of
+from compcache.remote.helper.surveys import Deliveries
+from compcache.remote.shelves import lease_of, module_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from compcache.remote.card import Card
     from compcache.remote.helper.leases import Leases
@@ -27,7 +28,7 @@ __all__ = ["CONCURRENT", "Uploads"]
 CONCURRENT = 32
 #: So often a module may be refused while others are taken.
 _REFUSALS = 3
-#: So many uploads that fail one after the other let all others wait.
+#: After this many failures in a row all uploads wait.
 _IN_VAIN = 3
 _FIRST_REST, _LONGEST_REST = 30.0, 600.0
 _LOOK_AGAIN = 5.0
@@ -45,6 +46,7 @@ class Uploads:
         self._packs = packs
         self._leases = leases
         self.news = asyncio.Event()  # the outbox has something new
+        self.deliveries = Deliveries(requests)
         self._turn = asyncio.Lock()
         self._pause = 0.0
         self._until = 0.0
@@ -59,10 +61,10 @@ class Uploads:
             self.news.clear()
             if self._outbox.names() and self._reads.breaker.is_half_open():
                 await self._reads.probe()
-            await self._upload_all(packs_now=False)
+            await self._upload_all()
 
     async def flush(self, seconds: float) -> None:
-        """Upload what waits, and the packs of all start-ups, without waiting for a pause to end; a store in doubt is probed."""
+        """Upload what waits without waiting for a pause to end; a store in doubt is probed."""
         self._until = 0.0
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._flush(), seconds)
@@ -72,7 +74,7 @@ class Uploads:
         while True:
             if breaker.is_half_open() or breaker.is_doubtful():
                 await asyncio.shield(self._reads.probe())
-            await self._upload_all(packs_now=True)
+            await self._upload_all()
             if not breaker.is_doubtful():
                 return
 
@@ -82,30 +84,31 @@ class Uploads:
 
     def are_wanted(self) -> bool:
         """Whether something waits that could be uploaded now, or was and is to be looked at once more."""
-        return not self._rest() and bool(self._outbox.names() or self._outbox.stored())
+        return not self.rests() and bool(self._outbox.names() or self._outbox.stored())
 
-    def _rest(self) -> bool:
+    def rests(self) -> bool:
+        """Whether nothing is uploaded now, after failures."""
         return not self._reads.breaker.allows() or self.rest_seconds() > 0
 
-    async def _upload_all(self, *, packs_now: bool) -> None:
+    async def _upload_all(self) -> None:
         async with self._turn:
             waiting = iter(self._outbox.names())
             failed: list[str] = []  # since the last one that was taken
             await asyncio.gather(*[self._upload_some(waiting, failed) for _ in range(CONCURRENT)])
             if failed:
                 self._let_rest()
-            if not self._rest():
+            if not self.rests():
                 try:
                     await self._look_again()
-                    await self._packs.store_packs(now=packs_now)
+                    await self.deliveries.leave(now=False)
                 except Exception as error:  # noqa: BLE001 - whatever the client raises
                     self._let_rest()
                     self._reads.note_error(error)
 
     async def _upload_some(self, waiting: Iterator[str], failed: list[str]) -> None:
-        """Upload what waits, beside others who do: until it is all gone, or fails too often."""
+        """Upload what waits, beside other tasks, until all is uploaded or too much fails."""
         for name in waiting:
-            if self._rest() or len(failed) >= _IN_VAIN:
+            if self.rests() or len(failed) >= _IN_VAIN:
                 return
             if await self._upload_one(name):
                 self._pause = 0.0
@@ -128,7 +131,7 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload what waits under this name, if it is worth it; whether it need not wait any longer."""
+        """Upload what waits under this name, if it is worth it; return whether it need not wait any longer."""
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
@@ -199,9 +202,11 @@ class Uploads:
         return upload.always or upload.seconds > requests.latency + size * requests.rate
 
     async def _upload(self, upload: Upload) -> bool:
-        """Store the module, then its cards, so that no card leads nowhere; whether that was done."""
+        """Store the module, then its cards, so that no card leads nowhere; return whether that was done."""
         try:
-            if upload.module:
+            if upload.module and (upload.replaces or self._reads.takes_damaged(upload.key)):
+                await self._requests.replace(upload.key, upload.module)
+            elif upload.module:
                 await self._requests.create(upload.key, upload.module)
             for key, data in upload.cards:
                 for shelf, card in decode_cards(data).items():
@@ -215,19 +220,25 @@ class Uploads:
 
     async def put_card(self, key: str, shelf: str, card: Card, *, replaces: bool = False) -> None:
         """Add a card to those of its function; one of the same shelf is replaced where it leads nowhere, or with `replaces`."""
+        self._reads.forget_miss(key)
         for _ in range(_MERGES):
-            if await self._requests.create(key, encode_cards({shelf: card})):
+            if await self._requests.create(key, data := encode_cards({shelf: card})):
+                self._note(key, data, [card])
                 return
-            data, known = await self._read_cards(key)
-            if data is None:
+            before, known = await self._read_cards(key)
+            if before is None:
                 continue  # it was removed since
             present = known.get(shelf)
             if present is not None and present.name == card.name and not replaces and await self._reads.held(present) is not None:
                 return
             merged = merge_cards(known, shelf, card)
-            if merged == data or await self._requests.exchange(key, merged, data):
+            if merged == before or await self._requests.exchange(key, merged, before):
+                self._note(key, merged, [*known.values(), card])
                 return
         raise TimeoutError
+
+    def _note(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
+        self.deliveries.note(key, data, [module_key(card.module_id) for card in cards if not card.module])
 
 
 def _now() -> float:

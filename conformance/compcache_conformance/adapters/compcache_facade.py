@@ -35,13 +35,15 @@ def identity_of(name):
     return known[name]
 
 def source(name):
+    for callee in front.callees(name):  # another process may have removed them since
+        if not cache.has(identity_of(callee)):
+            target_of(callee)
     built.append(name)
     signature = "f64(%s)" % ", ".join("f64" for _ in front.function(name).arguments)
     imports = {callee: identity_of(callee) for callee in front.callees(name)}
     return ModuleSource(front.code_alone(name), {name: signature}, imports=imports, identity=identity_of(name))
 
-def ask(name, *arguments):
-    before = len(built)
+def target_of(name):
     order, seen = [name], set()
     while order:  # what it calls is compiled before it
         last = order[-1]
@@ -52,7 +54,12 @@ def ask(name, *arguments):
             continue
         target = cache.get_or_compile(identity_of(last), lambda last=last: source(last))
         order.pop()
-    return target(*arguments), len(built) == before
+    return target
+
+def ask(name, *arguments):
+    before = len(built)
+    answer = target_of(name)(*arguments)
+    return answer, len(built) == before
 
 serve(ask)
 """

@@ -57,7 +57,7 @@ cast = casts(stand_in)
 free = free and "numba.core" not in sys.modules
 
 from numba import types
-from compcache.numba.lazy.type_texts import text_of
+from compcache.numba.registered.type_texts import text_of
 real, real_containers = samples(types), containers(types)
 wrong = [name for name, value in real.items() if seen[name] != (shown(value), has(value) if seen[name][1] else None)]
 wrong += [pair for pair, value in relations(real).items() if related[pair] != value]

@@ -324,4 +324,4 @@ def test_the_records_of_what_is_compiled_at_once_are_one_file(tmp_path: Path) ->
     ]
     """
     packs = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
-    assert ["program.first", "program.inner", "program.second"] in packs, packs
+    assert any({"program.first", "program.inner", "program.second"} <= set(pack) for pack in packs), packs

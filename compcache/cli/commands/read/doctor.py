@@ -152,18 +152,18 @@ def _rules(_: Cache, __: Session) -> Iterator[_Finding]:
 
 
 def _remote(_: Cache, __: Session) -> Iterator[_Finding]:
-    """Whether the store answers, as this process is set up."""
+    """Whether the stores answer, as this process is set up."""
     from compcache.remote.address import read_mode, read_settings, read_url
     from compcache.remote.maintenance import status
 
     settings = read_settings(from_environment("COMPCACHE_REMOTE", read_url), from_environment("COMPCACHE_REMOTE_MODE", read_mode))
     if settings is None:
         return
-    found = status(settings)
-    problem = found["last_error"]
-    yield _Finding(PROBLEM if problem else OK, "remote", f"{settings.shown} ({settings.mode}): {problem or 'answers'}")
-    if found["waiting_uploads"]:
-        yield _Finding(NOTE, "remote", f"{plural(found['waiting_uploads'], 'module')} wait to be uploaded")
+    for store in status(settings):
+        problem = store["last_error"]
+        yield _Finding(PROBLEM if problem else OK, "remote", f"{store['url']} ({store['mode']}): {problem or 'answers'}")
+        if store["waiting_uploads"]:
+            yield _Finding(NOTE, "remote", f"{plural(store['waiting_uploads'], 'module')} wait to be uploaded to {store['url']}")
 
 
 def _numba() -> Iterator[_Finding]:

@@ -71,7 +71,7 @@ def command(
     problem; and, if there are layers, the directories that hold it. Of an entry of data (--all) the signature is 'entry' and its kind.
     """
     if is_refused and (by_module or unfolds):
-        raise click.UsageError("--uncached goes neither with --modules nor with --all")
+        raise click.UsageError("--uncached cannot be combined with --modules or --all")
     with session.read() as cache:
         rows = _find(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
         if sort != "name" or reverse:  # else they are sorted, and need not be there all at once
@@ -95,7 +95,7 @@ def command(
 
 
 def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
-    """What is listed, sorted by name, as it is read."""
+    """The rows, sorted by name, as they are read."""
     matches = _matcher(patterns) if patterns else None
     if is_refused:
         refusals = [row for row in list_uncached(cache) if not matches or matches(row.name)]

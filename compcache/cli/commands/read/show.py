@@ -61,7 +61,7 @@ def command(
     With --ir or --asm print its code, if the module was stored with it.
     """
     if code is not None and provenance:
-        raise click.UsageError("--provenance shows no code: give it without --ir and --asm")
+        raise click.UsageError("--provenance cannot be combined with --ir or --asm")
     if code is None and (whole_module or module_id is not None):
         raise click.UsageError("--module and --whole-module need --ir or --asm")
     with session.read() as cache:

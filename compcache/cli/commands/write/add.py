@@ -45,7 +45,7 @@ _OPTIONS = {
 _OPTION = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^\]]*\])?")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED = re.compile(r"'([^']*)'")
-#: The names of how many files give that of their group.
+#: A group of no more files is named after them.
 _MOST_IN_NAME = 3
 #: How errors name members of a group.
 _SOURCE = re.compile(r"\bsource (\d+)(?: \([^)\n]*\))?")
@@ -225,7 +225,7 @@ def _group_name(files: Sequence[str]) -> str:
 
 
 def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
-    """Add the files; rows of those that were added, and in `reading.errors` why others were not."""
+    """Add the files; return rows of those that were added, and in `reading.errors` why others were not."""
     from compcache import ModulesNotAddedError
 
     module_ids: Sequence[str | None]
@@ -375,7 +375,7 @@ def _unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Ma
         return make_unit(Path(path), flags, cc)
     command = commands.get(os.path.abspath(path))
     if command is None:
-        raise CompileError("the compile commands have no entry for it: add it without --compile-commands, with its flags behind --")
+        raise CompileError("the compile commands have no entry for it: add it without --compile-commands, with its flags after --")
     return make_unit(Path(command.name), (*command.flags, *(flags or ())), cc or command.compiler, directory=command.directory)
 
 

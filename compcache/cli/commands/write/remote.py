@@ -15,7 +15,7 @@ from compcache.cli.session import Session, pass_session
 from compcache.remote.maintenance import LONGEST_UNUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sized
 
     from compcache.remote.client import RemoteStore
 
@@ -25,7 +25,9 @@ _SECONDS = "_seconds"
 
 
 def _url_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--remote", "url", metavar="URL", help="The remote store; without it $COMPCACHE_REMOTE.")(function)
+    return click.option(
+        "--remote", "url", metavar="URL", help="The remote store, or several with spaces between them; without it $COMPCACHE_REMOTE."
+    )(function)
 
 
 @click.group("remote")
@@ -38,18 +40,18 @@ def command() -> None:
 @json_option
 @pass_session
 def status(session: Session, url: str | None, as_json: bool) -> None:
-    """Show whether the store answers, what waits to be uploaded, and what the helper process has counted."""
+    """Show for each store whether it answers, what waits to be uploaded to it, and what the helper process has counted."""
     with session.remote(url, "read") as cache:
-        remote = _of(cache.remote)
-        found = {"url": remote.settings.shown, **remote.status()}
+        found = _of(cache.remote).status()
     if as_json:
         print_json(found)
         return
-    shown = {
-        name.removesuffix(_SECONDS).replace("_", " "): f"{1000 * value:.1f} ms" if name.endswith(_SECONDS) else value
-        for name, value in found.items()
-    }
-    print_fields([(name, size_text(value) if name.endswith("size") else str(value)) for name, value in shown.items()])
+    for store in found:
+        shown = {
+            name.removesuffix(_SECONDS).replace("_", " "): f"{1000 * value:.1f} ms" if name.endswith(_SECONDS) else value
+            for name, value in store.items()
+        }
+        print_fields([(name, size_text(value) if name.endswith("size") else str(value)) for name, value in shown.items()])
 
 
 @command.command("pull", epilog="Example: compcache remote pull kernels.scale-1f0e...")
@@ -97,20 +99,26 @@ def push(session: Session, names: tuple[str, ...], timeout: float, url: str | No
 @json_option
 @pass_session
 def verify(session: Session, url: str | None, as_json: bool) -> int:
-    """Read every card of the store and look for its module. Exit status 1 if one is damaged or leads nowhere."""
+    """Read every card of each store and look for its module. Exit status 1 if one is damaged or leads nowhere."""
     with session.remote(url, "read") as cache:
-        report = _of(cache.remote).verify()
+        remote = _of(cache.remote)
+        reports = list(zip([store.shown for store in remote.settings.each], remote.verify(), strict=True))
     if as_json:
-        print_json(report._asdict())
-    else:
+        print_json([{"url": store, **report._asdict()} for store, report in reports])
+    for store, report in () if as_json else reports:
         packs = f"{plural(report.packs, 'pack')}, " if report.packs else ""
         print_text(
-            f"{plural(len(report.functions), 'function')}, {plural(report.cards, 'card')}, {plural(report.modules, 'module')}, "
-            f"{packs}{size_text(report.size)}"
+            f"{_named(store, reports)}{plural(len(report.functions), 'function')}, {plural(report.cards, 'card')}, "
+            f"{plural(report.modules, 'module')}, {packs}{size_text(report.size)}"
         )
         for key, problem in report.problems.items():
             print_text(printable(f"{key}: {problem}"))
-    return 1 if report.problems else 0
+    return 1 if any(report.problems for _, report in reports) else 0
+
+
+def _named(store: str, among: Sized) -> str:
+    """The store at the beginning of a line, where there are several."""
+    return printable(f"{store}: ") if len(among) > 1 else ""
 
 
 @command.command("gc", epilog="Example: compcache remote gc --older-than 30d --dry-run")
@@ -137,15 +145,17 @@ def gc(
     """
     with session.remote(url, "write") as cache:
         if unused_for is not None and unused_for > LONGEST_UNUSED:
-            raise click.UsageError("--unused-for is 90d at most: notes of uses are kept for so long")
-        found = _of(cache.remote).collect_garbage(older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
+            raise click.UsageError("--unused-for is 90d at most: notes of uses are kept no longer")
+        remote = _of(cache.remote)
+        found = remote.collect_garbage(older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
+        stores = [remote.settings.each[place].shown for place in remote.settings.writable]
     if as_json:
-        rows = {name: [item._asdict() for item in items] for name, items in found._asdict().items()}
-        print_json({"dry_run": dry_run, **rows})
-        return
-    size = size_text(sum(item.size for item in found.removed))
-    left = f"; {plural(len(found.left), 'object')} of no use left for a later run" if found.left else ""
-    print_text(f"{'would remove' if dry_run else 'removed'} {plural(len(found.removed), 'object')}, {size}{left}")
+        rows = [{name: [item._asdict() for item in items] for name, items in each._asdict().items()} for each in found]
+        print_json([{"url": store, "dry_run": dry_run, **row} for store, row in zip(stores, rows, strict=True)])
+    for store, each in () if as_json else zip(stores, found, strict=True):
+        size = size_text(sum(item.size for item in each.removed))
+        left = f"; {plural(len(each.left), 'object')} of no use left for a later run" if each.left else ""
+        print_text(f"{_named(store, stores)}{'would remove' if dry_run else 'removed'} {plural(len(each.removed), 'object')}, {size}{left}")
 
 
 def _of(remote: RemoteStore | None) -> RemoteStore:

@@ -1,43 +1,36 @@
-"""Records overloads that Numba compiled, or the backend loaded, for processes that start without Numba."""
+"""Records stored overloads for processes that start without Numba: every mode does, so that each finds what another compiled."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
-from compcache.errors import CacheWarning, CompcacheError
 from compcache.files import reraise_interrupt
-from compcache.numba.entries.names import label_of
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
-from compcache.numba.lazy.argument_types import FUNCTION, class_text, type_text
-from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
+from compcache.numba.lazy.argument_types import FUNCTION, class_text
+from compcache.numba.lazy.entries import START, Key, Record, find_record, key_of, open_cache
 from compcache.numba.lazy.installation import packages_are_those_of_keys
 from compcache.numba.lazy.marshalled import dump_marshalled
 from compcache.numba.registered.refusals import NotLazy
-from compcache.numba.takeover.made import state_of_dispatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from compcache.numba.dispatch.backend import Backend
+    from compcache import Cache
     from compcache.numba.identity.key import Identity
     from compcache.numba.lazy.description import Description
-    from compcache.numba.lazy.state import State
-    from compcache.numba.takeover.made import Made
 
 __all__ = [
     "Entry",
     "environments_of",
     "find_stored",
-    "key_before",
-    "note_unrecorded",
-    "record_new",
+    "is_recorded",
+    "record_start",
     "settings_are_the_environments",
+    "start_key",
     "store_fields",
-    "store_records",
     "text_of",
 ]
 
@@ -46,72 +39,32 @@ _ENVIRONMENT = "_ZN08NumbaEnv"
 _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
-def key_before(state: State, args: Sequence[Any]) -> Key | NotLazy:
-    """The key of an overload for these arguments now, or why it has none."""
-    from numba.core import types
-    from numba.core.dispatcher import OmittedArg
-
-    omitted = object()
-    known = [omitted if isinstance(a, (OmittedArg, types.Omitted)) else a for a in args]
+def start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
+    """The key of an overload for arguments of these types now, where its options are those of `registered.options`. Raises `NotLazy`."""
     given: list[Any] = []
-    try:
-        texts = [type_text(a, omitted, given) for a in known]
-        return key_of(state.function, state.key_options, ", ".join(texts), given)
-    except NotLazy as error:
-        return error.again()
+    texts = [text_of(type_, given) for type_ in args]
+    return key_of(function, dict(options), ", ".join(texts), given)
 
 
-def note_unrecorded(made: Made, before: Container[Any], reason: str) -> None:
-    """Record why starts without Numba do not find what a dispatcher has compiled; a start with it may."""
-    for signature in made.real.overloads:
-        if signature not in before:
-            _note_unrecorded(made, signature, reason)
+def is_recorded(cache: Cache, key: Key) -> bool:
+    """Whether a start without Numba finds something under a key."""
+    return find_record(cache, key) is not None
 
 
-def _note_unrecorded(made: Made, signature: Any, reason: str) -> None:
-    label = label_of(f"{made.state.function.__module__}.{made.state.function.__qualname__}", signature)
-    if label not in made.backend.refused:
-        frontend.note_uncached(made.backend.cache, label, f"was compiled, and starts import Numba for it: {reason}")
+def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> None:
+    """Store the record with which processes find a stored overload without Numba; it waits to be written.
 
-
-def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None:
-    """Store the records of overloads that dispatchers did not have before, if they can be used without Numba."""
-    new = [
-        (made, signature)
-        for made in all_made
-        if made.state.signatures is None
-        for signature in made.real.overloads
-        if signature not in before.get(id(made.state), made.state.loaded_signatures)
-    ]
-    if not new or not settings_are_the_environments():
-        return
-    found: dict[int, tuple[Backend, list[tuple[Key, tuple[Any, ...]]]]] = {}
-    for made, signature in new:
-        try:
-            given: list[Any] = []
-            texts = [text_of(type_, given) for type_ in signature]
-            key = key_of(made.state.function, made.state.key_options, ", ".join(texts), given)
-            entry = find_stored(made.real._cache, made.backend, signature, key)
-            record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
-            if entry is not None and record is not None:
-                found.setdefault(id(made.backend), (made.backend, []))[1].append(
-                    (key if entry.description.lines else key.without_lines(), record.fields)
-                )
-            else:
-                _note_unrecorded(made, signature, "its code or its constants need Numba")
-        except NotLazy as error:
-            _note_unrecorded(made, signature, str(error))
-        except CompcacheError as error:
-            _warn(made.state.function.__qualname__, error)
-    for backend, records in found.values():
-        try:
-            store_records(backend, records)
-        except CompcacheError as error:
-            _warn(", ".join([key.name for key, _ in records]), error)
-
-
-def _warn(what: str, error: CompcacheError) -> None:
-    warnings.warn(f"{what} was not recorded for starts without Numba: {error}", CacheWarning, stacklevel=3)
+    Raises:
+        NotLazy: it needs Numba.
+        CompcacheError: it could not be stored.
+    """
+    if not settings_are_the_environments():
+        raise NotLazy("settings of Numba, or the installed packages, have changed since the process began")
+    entry = find_stored(cache_object, cache, signature, key)
+    record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
+    if entry is None or record is None:
+        raise NotLazy("its code or its constants need Numba")
+    store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
 
 
 def text_of(type_: Any, given: list[Any] | None = None) -> str:
@@ -126,10 +79,8 @@ def text_of(type_: Any, given: list[Any] | None = None) -> str:
         cls = getattr(type_, "instance_class", tuple)
         return f"{class_text(cls)}({', '.join([text_of(item, given) for item in type_.types])})"
     if isinstance(type_, types.Dispatcher) and given is not None:
-        state = state_of_dispatcher(type_.dispatcher)
-        if state is not None:
-            given.append(state)
-            return FUNCTION
+        given.append(type_.dispatcher)
+        return FUNCTION
     if isinstance(type_, types.Bytes):
         return "bytes"
     text = str(type_)
@@ -186,7 +137,7 @@ class Entry(NamedTuple):
         return Record(self.name, self.identity.lines, self.description.implementations, self.symbols.index(symbol), environments)
 
 
-def find_stored(cache_object: Any, backend: Backend, signature: Any, key: Key | None = None) -> Entry | None:
+def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
     """The entry that a cache object of the backend has for a signature; None if it cannot be used without Numba.
 
     The user's implementations that the compiler used must be covered by the key.
@@ -203,8 +154,10 @@ def find_stored(cache_object: Any, backend: Backend, signature: Any, key: Key | 
     identity = known.get(args) or known.get((args, getattr(signature, "return_type", None)))
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
+    if key is not None and cache_object.inherits_options(identity):
+        raise NotLazy("it was compiled for a caller, with options of that one")
     name = func_name_of(identity, args)
-    found = find(backend.cache, name, identity.lines, is_new=True)
+    found = find(cache, name, identity.lines, is_new=True)
     if found is None or not _covers(key, found[1]):
         return None
     kind, _, symbols, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it
@@ -250,18 +203,12 @@ def _pickled(constants: list[Any]) -> bytes | None:
     return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
 
 
-def store_fields(backend: Backend, key: Key, fields: tuple[Any, ...]) -> None:
-    """Store what `find_fields` finds under a key."""
-    store_records(backend, [(key, fields)])
-
-
-def store_records(backend: Backend, records: Sequence[tuple[Key, tuple[Any, ...]]]) -> None:
-    """Store what `find_fields` finds under each of these keys."""
-    cache = backend.cache
-    for key, fields in records:
-        stored = frontend.find_stored(cache, _entries_in(fields))
-        frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
-    frontend.write_entries(cache)  # compiling has taken longer, and workers may end without exit handlers
+def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
+    """Store what `find_fields` finds under a key; `waits`: it is written with what is stored next."""
+    stored = frontend.find_stored(cache, _entries_in(fields))
+    frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
+    if not waits:
+        frontend.write_entries(cache)  # compiling has taken longer, and workers may end without exit handlers
 
 
 def _entries_in(fields: tuple[Any, ...]) -> tuple[str, ...]:

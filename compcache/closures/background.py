@@ -1,0 +1,107 @@
+"""What a process leaves to another one, of low priority: code for exactly this host, and linked closures of what is loaded again and again.
+
+One such process works at a time on a host. It makes code for the host where a more generic realization was loaded
+(`compcache.miss.retarget`). It links functions that reach several modules, if they were loaded before: what is loaded once is not worth it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from compcache.digest import digest, key_suffix, name_key
+from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
+from compcache.hit.memory import modules_behind
+from compcache.miss.retarget import loads_native_code
+from compcache.processes.detached import has_ended, start_detached
+from compcache.processes.secret_references import literal
+from compcache.store import CLOSURES
+from compcache.usage.ledger import Uses
+
+if TYPE_CHECKING:
+    from compcache.hit.target import TypedCallTarget
+    from compcache.session import Session
+    from compcache.store import Store
+
+__all__ = ["reap", "tried_file", "tried_in_vain", "work_later"]
+
+_CHILD = """
+import os
+import sys
+from compcache import Cache
+from compcache.closures.used import link_used
+from compcache.miss.retarget import tune
+from compcache.processes.detached import LateFiles
+os.nice(19)
+path, func_name, trust, tunes, links = sys.argv[1:]
+with Cache(path, trust=trust == "1") as cache:
+    cache._store.files.system = LateFiles()
+    if tunes == "1":
+        tune(cache._session(), func_name)
+    if links == "1":
+        link_used(cache._session(), func_name)
+"""
+#: The key of the process that links, in a dictionary of names of functions.
+_LINKS = "\0links"
+_KEY_SIZE = len(name_key(""))
+
+
+def work_later(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tunes: bool) -> None:
+    """After a load: start a process that makes what is better, where there can be something better.
+
+    `processes` maps names of functions to the ids of the processes that the cache has started; 0 if none runs.
+    """
+    reap(processes)
+    name = target.func_name
+    processes[name] = 0
+    needs_code = tunes and not loads_native_code(session, name)
+    links = not processes.get(_LINKS) and _is_loaded_again(session, target)
+    if needs_code or links:
+        processes[_LINKS if links else name] = _start(session, name, tunes=needs_code, links=links)
+
+
+def reap(processes: dict[str, int]) -> None:
+    """Wait for the processes that have ended, and set their ids to 0."""
+    for key, process in processes.items():
+        if process:
+            processes[key] = 0 if has_ended(process) else process
+
+
+def _is_loaded_again(session: Session, target: TypedCallTarget) -> bool:
+    """Whether a function reaches several modules, and a process has loaded it before."""
+    store, linked, context = session.store, session.loader.linked, target._context
+    if context is None or len(modules_behind(context.module)) < 2 or not store.has_closures():  # noqa: PLR2004
+        return False
+    module_id = context.module.module_id
+    if linked is not None and linked.is_closure(module_id):
+        return False
+    return bool(Uses(store).of([module_id]).uses) and name_key(target.func_name) not in tried_in_vain(store)
+
+
+def _start(session: Session, func_name: str, *, tunes: bool, links: bool) -> int:
+    """Start the process; return its id."""
+    store = session.store
+    environment = dict(os.environ)
+    environment["COMPCACHE_SIGNING_KEY"] = ""  # said, so that no configuration file is asked
+    environment["COMPCACHE_LAYERS"] = os.pathsep.join([layer.source for layer in store.layers])
+    environment["COMPCACHE_TRUSTED_KEYS"] = " ".join(map(str, store.trusted_keys))
+    environment["COMPCACHE_PUBLISH_KEY"] = str(store.publish_key or "")
+    if store.signing_key:
+        environment["COMPCACHE_SIGNING_KEY"] = literal(store.signing_key.decode("utf-8", "surrogateescape"))
+    return start_detached(_CHILD, [store.root, func_name, str(int(store.trust)), str(int(tunes)), str(int(links))], environment)
+
+
+def tried_file(store: Store) -> str:
+    """The file that says what could not be linked, beside the planned closures."""
+    return CLOSURES.file_name(digest([b"tried"]).hex() + key_suffix(store.stamp_key))
+
+
+def tried_in_vain(store: Store) -> set[bytes]:
+    """The keys of names that could not be linked in this state of the index."""
+    name = tried_file(store)
+    data = store.read_file(CLOSURES, name) or b""
+    at = len(MAGIC) + SEAL_SIZE
+    content = data[at:]
+    if data[:at] != MAGIC + seal(content, name, store.stamp_key) or not content.startswith(store.index.state()):
+        return set()
+    return {content[at : at + _KEY_SIZE] for at in range(HEAD.size, len(content), _KEY_SIZE)}

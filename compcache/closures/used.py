@@ -1,0 +1,78 @@
+"""Links what a cache's processes load again and again, in a process of low priority (`compcache.closures.background`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.closures.background import tried_file, tried_in_vain
+from compcache.closures.chosen import Planner
+from compcache.closures.link import link
+from compcache.digest import name_key
+from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
+from compcache.formats.manifest import LINKED
+from compcache.hit.closures import HEAD, MAGIC, seal
+from compcache.hit.closures.linked import is_valid
+from compcache.publish.atomic_file import keep_file
+from compcache.publish.locks import wait_lock
+from compcache.store import CLOSURES
+from compcache.usage.ledger import read_ledger
+from compcache.usage.module_files import list_modules
+from compcache.usage.snapshot import load_rows
+
+if TYPE_CHECKING:
+    from compcache.session import Session
+    from compcache.store import Store
+
+__all__ = ["link_used"]
+
+#: How many functions one process links.
+_MOST_LINKED = 64
+#: How often a function was loaded that is linked.
+_OFTEN = 2
+#: How many of these files a directory keeps.
+_MOST_KEPT = 512
+
+
+def link_used(session: Session, func_name: str) -> tuple[str, ...]:
+    """Link this function and others that were loaded several times, if they reach several modules; those that were linked.
+
+    What was tried and cannot be linked is tried again when the index has changed.
+    """
+    store = session.store
+    with wait_lock(store, "link", timeout=0) as owned:
+        if owned is False:
+            return ()
+        tried = tried_in_vain(store)
+        names = [name for name in _used(store, func_name) if name_key(name) not in tried and not _is_linked(store, name)][:_MOST_LINKED]
+        if not names:
+            return ()
+        report = link(session, names, None)
+        store.renew_index()
+        _keep_tried(store, {*tried, *map(name_key, report.left)})
+        return tuple([name for closure in report.linked for name in closure.functions])
+
+
+def _used(store: Store, func_name: str) -> list[str]:
+    """The functions that were loaded several times and import something, the most used first; before them the one that is asked for."""
+    counts: dict[bytes, int] = {}
+    for (key, _), (count, _) in read_ledger(store).uses.items():
+        counts[key] = counts.get(key, 0) + count
+    rows = load_rows(store, list_modules(store)).values()
+    names = {name for row in rows if row.imports for name in row.names if counts.get(name_key(name), 0) >= _OFTEN}
+    return [func_name, *sorted(names - {func_name}, key=lambda name: (-counts[name_key(name)], name))]
+
+
+def _is_linked(store: Store, func_name: str) -> bool:
+    """Whether there is a linked closure of a function that holds."""
+    marked = [module_id for module_id, offset in store.find(func_name, linked=True) if offset >= LINKED]
+    return any(is_valid(Planner(store), module_id, store.index.state()) is not None for module_id in marked)
+
+
+def _keep_tried(store: Store, keys: set[bytes]) -> None:
+    name = tried_file(store)
+    content = HEAD.pack(store.index.state(), 0, 0, 0) + b"".join(sorted(keys))
+    try:
+        keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
+    except (CompcacheError, OSError) as error:
+        reraise_interrupt(error)

@@ -1,0 +1,65 @@
+"""Writes tables of fixed-size entries (`compcache.formats.table`): of entries in memory, or behind a function that reads them."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from compcache.digest import CHECK_SIZE, check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Read = Callable[[int, int], bytes]
+
+__all__ = ["encode_table", "encoded_size", "table_parts"]
+
+_MAGIC = b"CCTABLE1"
+_HEADER = Struct("<8sIIQ")
+_BUCKET = Struct("<Q8s")
+_PER_BUCKET = 16
+_MAX_BITS = 24
+_AT_ONCE = 1 << 13
+
+
+def encode_table(entries: Iterable[bytes], width: int) -> bytes:
+    """The bytes of a table of entries of `width` bytes, sorted and without duplicates, one or more in a piece."""
+    content = b"".join(entries)
+    return b"".join(table_parts(lambda at, size: content[at : at + size], len(content), width))
+
+
+def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
+    """The same in parts, of entries of `size` bytes in all behind `read(offset, size)`."""
+    count = size // width
+    bits = _bits(count)
+    header = _HEADER.pack(_MAGIC, width, bits, count)
+    yield header + check(header)
+    shift = 32 - bits
+    ends = [0] * (1 << bits)
+    first_of = Struct(f">I{width - 4}x")
+    for content in _pieces(read, size, width):
+        for (first,) in first_of.iter_unpack(content):
+            ends[first >> shift] += 1
+    buckets = []
+    start = 0
+    for number, length in enumerate(ends):
+        end = start + length
+        buckets.append(_BUCKET.pack(end, check(read(start * width, length * width), number)))
+        start = end
+    yield b"".join(buckets)
+    yield from _pieces(read, size, width)
+
+
+def _pieces(read: Read, size: int, width: int) -> Iterator[bytes]:
+    step = _AT_ONCE * width
+    for at in range(0, size, step):
+        yield read(at, min(step, size - at))
+
+
+def _bits(count: int) -> int:
+    return min(max((count // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
+
+
+def encoded_size(size: int, width: int) -> int:
+    """How many bytes a table of entries of `size` bytes in all has."""
+    return _HEADER.size + CHECK_SIZE + (_BUCKET.size << _bits(size // width)) + size

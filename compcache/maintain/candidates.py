@@ -1,0 +1,338 @@
+"""Finds the modules that a prune may remove, and those that decide whether it does: what stays is passed by, and not held.
+
+`choose` gives the plan that `compcache.maintain.policy` makes of all modules. A module may go by what it is and when it was used (a
+superset of what will); for limits these are the least recently used ones. Whether one goes depends on who imports it, and on who
+realizes the same functions, and so on upwards: these are read as well. Everything else is a size and a number.
+"""
+
+from __future__ import annotations
+
+import heapq
+from functools import partial
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any
+
+from compcache.formats import known_faults
+from compcache.formats.makers import Versions
+from compcache.formats.records import version_numbers
+from compcache.formats.statistics import MISSES_ID
+from compcache.maintain.pins import pinned
+from compcache.maintain.policy import Entry, Outside, Plan, matcher, plan_prune, since
+from compcache.usage.linked import linked_closures
+from compcache.usage.snapshot import Slices, statuses_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+
+    from compcache.formats.makers import Maker
+    from compcache.maintain.policy import PrunePolicy
+    from compcache.publish.module_rows import Platform, Row
+    from compcache.store import Store
+    from compcache.usage.ledger import Uses
+    from compcache.usage.module_files import FileStatus, Progress
+    from compcache.usage.snapshot import Slice
+
+__all__ = ["Census", "Chooser"]
+
+#: How much more is looked at where what was looked at does not suffice.
+_MORE = 1.5
+#: The generation of modules whose generation is not stale.
+_FRESH = object()
+
+
+class Census:
+    """How many modules there are, which packs, and of what size all are."""
+
+    def __init__(self) -> None:
+        self.modules = self.size = 0
+        self.packs: set[bytes] = set()
+
+    def add(self, each: Slice) -> None:
+        """Count a slice."""
+        packs = [module_id for module_id, is_pack in each.kinds().items() if is_pack]
+        self.packs.update(packs)
+        self.modules += len(each.present) - len(packs)
+        self.size += sum(status.size for status in each.present.values())
+
+
+class Chooser:
+    """Decides what a prune removes.
+
+    Args:
+        store: the directory.
+        uses: its statistics.
+        policy: what to remove.
+        now: the time that ages count from.
+        census: of all modules.
+        spare: modules that are kept as if they were pinned.
+        progress: called with (modules read, modules to read) now and then.
+    """
+
+    def __init__(
+        self, store: Store, uses: Uses, policy: PrunePolicy, now: float, census: Census, spare: Container[bytes], progress: Progress | None
+    ) -> None:
+        self._store = store
+        self._uses = uses
+        self._policy = policy
+        self._now = now
+        self._census = census
+        self._spare = spare
+        self._progress = progress
+        self._pins = frozenset(pinned(store))
+        self._matches = matcher(policy.match)
+        self._selected = [Versions.parse(versions) for versions in policy.made_by]
+        self._oldest_llvm = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
+        self._linked = linked_closures(store)
+        self._of_parts = self._uses_of_parts()
+        self._targets: dict[tuple[object, ...], int] = {}
+        self._generations: dict[Platform, tuple[int, int]] = {}
+        self._platforms: dict[int, tuple[Platform, tuple[int, int, tuple[Maker, ...], str]]] = {}
+        #: The names of all makers.
+        self.makers: set[str] = set()
+
+    def choose(self) -> Plan:
+        """See the module."""
+        fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
+        copies = self._copies() if self._policy.duplicates else frozenset()
+        size, count = self._excess()
+        while True:
+            chosen = _Oldest(size, count)
+            slices = Slices(self._store, self._progress)
+            found = {entry.module_id: entry for entry in self._entries(slices) if self._may_go(entry, fresh, copies, chosen)}
+            found.update(chosen.entries())
+            horizon = chosen.horizon
+            del chosen  # which would hold them twice
+            found.update({key: entry for key, entry in self._read(slices, {*self._linked, *slices.unlisted}).items() if key not in found})
+            self._add_deciding(slices, found)
+            plan = self._plan(found, fresh, horizon)
+            if not plan.exceeded or horizon == inf:
+                return plan
+            size, count = ceil(size * _MORE), ceil(count * _MORE)
+
+    def _excess(self) -> tuple[int, int]:
+        """How many bytes and modules are beyond the limits."""
+        policy, census = self._policy, self._census
+        size = census.size - policy.max_bytes if isinstance(policy.max_bytes, int) else 0
+        return max(size, 0), max(census.modules - policy.max_modules, 0) if policy.max_modules is not None else 0
+
+    def _plan(self, found: Mapping[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
+        def close(entry: Entry) -> Entry:
+            if entry.parts:  # itself in place of those that stay: it is one that has parts
+                parts = [part for part in entry.parts if part in found or not self._store.exists(part)]
+                entry = entry._replace(parts=(*parts, entry.module_id))
+            return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
+
+        entries = [close(found[key]) for key in sorted(found)]
+        packs = sum(entry.is_pack for entry in entries)
+        outside = Outside(
+            self._census.size - sum(entry.size for entry in entries), self._census.modules - (len(entries) - packs), horizon, _FRESH
+        )
+        return plan_prune(entries, self._policy, self._now, outside)
+
+    # ------------------------------------------------------------------------------------------ entries
+
+    def _uses_of_parts(self) -> dict[bytes, float]:
+        """The uses of linked closures, which are uses of what they are derived of."""
+        used = self._uses.of(self._linked).last_uses()
+        found: dict[bytes, float] = {}
+        for module_id, entry in self._linked.items():
+            for part in entry.requires if module_id in used else ():
+                found[part] = max(used[module_id], found.get(part, 0.0))
+        return found
+
+    def _entries(self, slices: Slices) -> Iterator[Entry]:
+        """All modules, those that cannot be read without functions and imports; packs last."""
+        packs = {module_id: _Pack() for module_id in self._census.packs}
+        for each in slices:
+            used = _last_uses(self._uses, each.first)
+            rows = each.rows()
+            for module_id, row in rows.items():
+                if row.is_pack and module_id in packs:
+                    packs[module_id].at(each.present[module_id], used.get(module_id, 0.0))
+                    for required in {key for entry in row.entries for key in entry[3]}:
+                        self._note(packs[module_id], required)
+            yield from self._entries_of(each.present, rows, used)
+            for required, holder in slices.lists.requirements_of_directory(each.first):
+                if required in each.present and holder in packs:
+                    held = required in rows and self._is_pinned(rows[required])
+                    last = max(used.get(required, 0.0), self._of_parts.get(required, 0.0))
+                    packs[holder].needs(each.present[required].modified, last, held=held)
+        for module_id, pack in packs.items():
+            if pack.size >= 0:  # else it is gone
+                yield pack.entry(module_id, held=module_id in self._spare)
+
+    def _note(self, pack: _Pack, required: bytes) -> None:
+        """Have a pack that no list has depend on a module."""
+        for status in statuses_of(self._store, [required]).values():
+            last = self._uses.of([required]).last_uses().get(required, 0.0)
+            pack.needs(status.modified, max(last, self._of_parts.get(required, 0.0)), held=required in self._spare)
+
+    def _entries_of(self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], used: Mapping[bytes, float]) -> Iterator[Entry]:
+        """These modules; packs are left out."""
+        for module_id, (size, created) in present.items():
+            last = max(used.get(module_id, 0.0), self._of_parts.get(module_id, 0.0))
+            row = rows.get(module_id)
+            if row is None:
+                yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in self._spare)
+                continue
+            if row.is_pack:
+                continue
+            _, platform, _, names, _, imports, *_ = row
+            target, generation, makers, fault = self._describe(platform)
+            is_pinned = self._is_pinned(row)
+            parts = row.parts if row.entries else ()
+            if parts:
+                names, imports, is_pinned = (), (), module_id in self._spare
+            llvm = platform.llvm_version
+            yield _new((module_id, size, created, last, names, imports, target, generation, is_pinned, llvm, False, makers, fault, parts))
+
+    def _is_pinned(self, row: Row) -> bool:
+        return row.module_id in self._spare or (bool(self._pins) and not self._pins.isdisjoint(row.names))
+
+    def _describe(self, platform: Platform) -> tuple[int, int, tuple[Maker, ...], str]:
+        """Numbers for a platform, since the policy compares them and platforms are long; its makers, and what is wrong with one."""
+        known = self._platforms.get(id(platform))  # rows share their platforms
+        if known is None:
+            target = self._targets.setdefault((platform.abi, platform.triple, platform.features), len(self._targets))
+            makers = platform.made_by()
+            self.makers.update([maker.name for maker in makers])
+            same = self._generations.setdefault(platform._replace(makers=""), (target, len(self._generations)))
+            known = self._platforms[id(platform)] = platform, (*same, makers, known_faults.fault_of(makers))
+        return known[1]
+
+    def _read(self, slices: Slices, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
+        """The entries of these modules, as far as they are there."""
+        present = statuses_of(self._store, sorted(module_ids))
+        rows = slices.lists.rows(present)
+        rows.update({module_id: slices.unlisted[module_id] for module_id in present if module_id in slices.unlisted})
+        return {entry.module_id: entry for entry in self._entries_of(present, rows, self._uses.of(present).last_uses())}
+
+    # -------------------------------------------------------------------------------------- what may go
+
+    def _may_go(self, entry: Entry, fresh: Container[object], copies: Container[bytes], oldest: _Oldest) -> bool:
+        """Whether a criterion may select an entry; those that a limit may are put among the oldest."""
+        policy = self._policy
+        if entry.fault:
+            return True
+        if entry.pinned or (policy.match and not (entry.functions and all(map(self._matches, entry.functions)))):
+            return False
+        recency = min(max(entry.used, entry.created), self._now)
+        if (
+            policy.matches_alone
+            or recency < since(policy.unused_for, self._now)
+            or entry.created < since(policy.older_than, self._now)
+            or (policy.stale is not None and entry.generation not in fresh)
+            or (self._oldest_llvm and entry.llvm and version_numbers(entry.llvm) < self._oldest_llvm)
+            or any(versions.includes(maker) for versions in self._selected for maker in entry.makers)
+            or entry.module_id in copies
+        ):
+            return True
+        oldest.add(recency, entry)
+        return False
+
+    def _fresh_generations(self) -> frozenset[object]:
+        """The generations of which a module was used or added lately."""
+        newest: dict[object, float] = {}
+        for entry in self._entries(Slices(self._store, self._progress)):
+            recency = min(max(entry.used, entry.created), self._now)
+            newest[entry.generation] = max(recency, newest.get(entry.generation, recency))
+        return frozenset([key for key, used in newest.items() if used >= since(self._policy.stale, self._now)])
+
+    def _copies(self) -> frozenset[bytes]:
+        """The modules that realize functions which others realize, too."""
+        slices = Slices(self._store, self._progress)
+        for each in slices:
+            each.kinds()
+        found: set[bytes] = set()
+        for holders in slices.lists.several_holders():
+            found.update(holders)
+        for row in slices.unlisted.values():
+            found.update([row.module_id, *[module_id for name in row.names for module_id in slices.lists.holders(name)]])
+        return frozenset(found - slices.gone)
+
+    def _add_deciding(self, slices: Slices, found: dict[bytes, Entry]) -> None:
+        """Add who imports what these realize, and who realizes it as well, and so on."""
+        lists = slices.lists
+        if not (self._policy.duplicates or lists.has_imports() or slices.unlisted):
+            return
+        names = {name for entry in found.values() for name in entry.functions}
+        seen: set[str] = set()
+        while names:
+            seen |= names
+            wanted = dict[bytes, None]()
+            imported = set()
+            for name, module_id in lists.importers_of(names):
+                imported.add(name)
+                wanted[module_id] = None
+            if slices.unlisted or self._policy.duplicates:
+                imported = names
+            wanted.update((module_id, None) for _, module_id in lists.holders_of(imported))
+            more = self._read(slices, wanted.keys() - found.keys())
+            found.update(more)
+            names = {name for entry in more.values() for name in entry.functions} - seen
+
+
+_new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
+
+
+def _last_uses(uses: Uses, first: int) -> dict[bytes, float]:
+    """The last use of each module whose id begins with a byte."""
+    found: dict[bytes, float] = {}
+    for (module_id, _), _, last in uses.all(bytes([first]), bytes([first + 1]) if first < 0xFF else b"\xff" * 33):  # noqa: PLR2004
+        if last > found.get(module_id, 0.0):
+            found[module_id] = last
+    found.pop(MISSES_ID, None)
+    return found
+
+
+class _Pack:
+    """A pack: as young, as recently used and as firmly held as what its entries belong to. It goes alone, since they are made again."""
+
+    def __init__(self) -> None:
+        self.size = -1
+        self._created = self._newest = self._last = 0.0
+        self._held = False
+
+    def at(self, status: FileStatus, last: float) -> None:
+        """It is there."""
+        self.size, self._created = status
+        self._last = max(self._last, last)
+
+    def needs(self, created: float, last: float, *, held: bool) -> None:
+        """An entry of it belongs to such a module."""
+        self._newest = max(self._newest, created)
+        self._last = max(self._last, last)
+        self._held = self._held or held
+
+    def entry(self, module_id: bytes, *, held: bool) -> Entry:
+        """It, as the policy sees it."""
+        created = self._newest or self._created
+        return Entry(module_id, self.size, created, self._last, (), (), module_id, module_id, held or self._held, is_pack=True)
+
+
+class _Oldest:
+    """The least recently used entries that have so many bytes and modules in all; `horizon` is the recency of the next one."""
+
+    def __init__(self, size: int, count: int) -> None:
+        self._size = size
+        self._count = count
+        self._heap: list[tuple[float, bytes, Entry]] = []
+        self.horizon = inf
+
+    def add(self, recency: float, entry: Entry) -> None:
+        """Add one, and drop the latest that are not needed."""
+        if (not self._size and not self._count) or recency >= self.horizon:
+            return
+        heap = self._heap
+        heapq.heappush(heap, (-recency, entry.module_id, entry))
+        self._size -= entry.size
+        self._count -= not entry.is_pack
+        while heap and self._size + heap[0][2].size <= 0 and self._count + (not heap[0][2].is_pack) <= 0:
+            latest, _, dropped = heapq.heappop(heap)
+            self.horizon = -latest
+            self._size += dropped.size
+            self._count += not dropped.is_pack
+
+    def entries(self) -> dict[bytes, Entry]:
+        """They, by module_id."""
+        return {entry.module_id: entry for _, _, entry in self._heap}

@@ -1,0 +1,87 @@
+"""The content of a function as keys have it that processes without Numba compute: one walk of the function and of what it compiles, and one
+of each implementation that is registered for what these name.
+"""
+
+from __future__ import annotations
+
+import os
+
+from compcache.digest import blake2b
+from compcache.numba.fingerprints.walk import RUN, SIZE_OF_LINES, Walk
+from compcache.numba.registered.refusals import NotLazy, Unidentifiable, looks_at_programs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from compcache.numba.fingerprints.walk import Fingerprint
+
+__all__ = ["Content", "content_of"]
+
+
+class Content:
+    """The digest of all that a function reads, and that of each compiled function's own reads, the function itself first.
+
+    `lines` is the digest of the lines where they are written; `at_compile_time` has what is read by those of the program's functions that
+    the compiler calls; `registered` all functions that the compiler only knows because they were registered.
+    """
+
+    __slots__ = ("at_compile_time", "digest", "lines", "parts", "registered")
+
+    def __init__(
+        self, digest: str, lines: str, parts: list[tuple[Any, bytes]], at_compile_time: list[tuple[Any, bytes]], registered: list[Any]
+    ) -> None:
+        self.digest = digest
+        self.lines = lines
+        self.parts = parts
+        self.at_compile_time = at_compile_time
+        self.registered = registered
+
+
+@looks_at_programs(NotLazy)
+def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Content:
+    """The content of a function that is compiled with these options, and of jitted functions that it is `given` as arguments.
+
+    Raises:
+        NotLazy: it reads a value that only Numba knows, or that has no content, or whose own code raised something when it was looked at.
+    """
+    try:
+        return _content_of(function, options, given)
+    except NotLazy:
+        raise
+    except Unidentifiable as error:
+        raise NotLazy(str(error)) from error
+
+
+def _content_of(function: Any, options: Any, given: Iterable[Any]) -> Content:
+    walk = Walk(without_numba=True)
+    walk.add_function(function, "")
+    walk.value(options, "its options")
+    for other in given:
+        walk.value(other, "a function that is an argument")
+    found = walk.finish()
+    total, lines = blake2b(found.content.encode(), digest_size=16), blake2b(digest_size=16)
+    if walk.has_object_mode or any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ:
+        total.update(found.lines[SIZE_OF_LINES:].encode())
+    parts = {id(part.function): (part.function, part.digest) for part in found.parts}
+    at_compile_time = []
+    registered, implementations = walk.registered, walk.implementations
+    walks: list[Fingerprint] = [found]
+    waiting = list(implementations.values())
+    while waiting:
+        implementation = waiting.pop(0)
+        walk = Walk(without_numba=True)
+        walk.mode = RUN
+        walk.implementation(implementation, "")
+        found = walk.finish()
+        walks.append(found)
+        total.update(found.content.encode())
+        at_compile_time.append((implementation.function, found.content.encode()))
+        parts |= {id(part.function): (part.function, part.digest) for part in found.parts}
+        registered += walk.registered
+        waiting += [other for key, other in walk.implementations.items() if key not in implementations]
+        implementations |= walk.implementations
+    for found in walks:
+        lines.update(found.lines[:SIZE_OF_LINES].encode())
+    return Content(total.hexdigest(), lines.hexdigest(), list(parts.values()), at_compile_time, registered)

@@ -1,0 +1,51 @@
+"""The options of decorators and registrations in one form, whether Numba's objects have them or what stands for these."""
+
+from __future__ import annotations
+
+from compcache.numba.registered.refusals import NotLazy
+from compcache.numba.registered.type_texts import text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+__all__ = ["of_compiler", "of_jitable", "of_overload"]
+
+#: What options say that nobody gives.
+_DEFAULTS: dict[str, Any] = {"boundscheck": None, "nopython": True, "no_cpython_wrapper": True}
+_OF_OVERLOADS: dict[str, Any] = {"jit_options": {}, "strict": True, "inline": "never", "prefer_literal": False}
+
+
+def of_compiler(options: Mapping[str, Any], types_of_variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The options that affect the compiler; `types_of_variables` are what `locals=` gave, with those that the compiler has added. Raises
+    `NotLazy`.
+    """
+    found = {name: value for name, value in options.items() if name not in ("cache", "locals") and not _is_default(_DEFAULTS, name, value)}
+    given = types_of_variables if types_of_variables is not None else options.get("locals", {})
+    texts = {name: type_ if type(type_) is str else text_of(type_) for name, type_ in given.items() if "." not in name}
+    if None in texts.values():
+        raise NotLazy("its `locals` have types that only Numba knows")
+    if texts:
+        found["locals"] = tuple(sorted(texts.items()))
+    return {name: tuple(sorted(value)) if isinstance(value, (set, frozenset)) else value for name, value in found.items()}
+
+
+def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:
+    return name in defaults and type(value) is type(defaults[name]) and value == defaults[name]
+
+
+def of_overload(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `overload` and its kin."""
+    found = {**options, "jit_options": of_compiler(options.get("jit_options", {})), "inline": _inline(options.get("inline", "never"))}
+    return {name: value for name, value in found.items() if not _is_default(_OF_OVERLOADS, name, value)}
+
+
+def of_jitable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `register_jitable`, in the form of `of_overload`."""
+    rest = {name: value for name, value in options.items() if name != "inline"}
+    return of_overload({"jit_options": rest, "inline": options.get("inline", "never")})
+
+
+def _inline(value: Any) -> Any:
+    return getattr(value, "_inline", value)

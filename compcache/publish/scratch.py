@@ -1,0 +1,66 @@
+"""Bytes that are written once and read afterwards: in memory, or, where they are many, in a temporary file that no directory has."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["Scratch"]
+
+_CHUNK = 1 << 20
+#: More than so many bytes go to a file.
+_IN_MEMORY = 1 << 20
+
+
+class Scratch:
+    """Bytes that are written one behind the other; `size` is their number.
+
+    Args:
+        parts: the first ones.
+    """
+
+    __slots__ = ("_data", "_file", "size")
+
+    def __init__(self, parts: Iterable[bytes] = ()) -> None:
+        self._data = bytearray()
+        self._file: IO[bytes] | None = None
+        self.size = 0
+        for part in parts:
+            self.write(part)
+
+    def write(self, data: bytes) -> None:
+        """Append these bytes. Raises `OSError` where there is no space."""
+        self.size += len(data)
+        self._data += data
+        if len(self._data) > _IN_MEMORY:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed with this object
+            self._empty()
+
+    def _empty(self) -> None:
+        """Write what is in memory to the file."""
+        view = memoryview(self._data)
+        while view and self._file is not None:
+            view = view[self._file.write(view) :]
+        self._data = bytearray()
+
+    def read(self, at: int, size: int) -> bytes:
+        """So many bytes, or fewer at the end. Nothing is written any more then."""
+        if self._file is None:
+            return bytes(self._data[at : at + size])
+        if self._data:
+            self._empty()
+        self._file.seek(at)
+        return self._file.read(min(size, max(self.size - at, 0)))
+
+    def parts(self) -> Iterator[bytes]:
+        """All of them."""
+        for at in range(0, self.size, _CHUNK):
+            yield self.read(at, _CHUNK)
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()

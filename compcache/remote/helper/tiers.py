@@ -1,0 +1,309 @@
+"""Several stores in order: the nearest is asked first, what a farther one gave goes into those before it.
+
+A `Tier` is one store with all that belongs to it: its requests, breaker, outbox, uploads, leases and notes. `Chain` is what asks them in
+turn, for one store as for several. A tier that lacks a function, fails, is left alone, or is silent for longer than it mostly is, passes
+the question on. What a farther one has is put into the outbox of the nearer ones that the asker may write to: from there it goes the
+way of all uploads, with its signatures.
+
+A function is missing where every store says so. It is unavailable where one of them does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, UNAVAILABLE, WAS_MISSING, Said, mapped
+from compcache.remote.card import encode_cards
+from compcache.remote.helper.leases import Leases
+from compcache.remote.helper.packs import LARGEST_PACK
+from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, is_intact, words
+from compcache.remote.helper.requests import Requests
+from compcache.remote.helper.uploads import CONCURRENT, Uploads
+from compcache.remote.helper.uses import Uses
+from compcache.remote.outbox import Upload
+from compcache.remote.shelves import card_key, module_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from compcache.remote.breaker import Breaker
+    from compcache.remote.card import Card
+    from compcache.remote.helper.backends import Backend
+    from compcache.remote.helper.packs import Packs
+    from compcache.remote.helper.reads import Room
+    from compcache.remote.outbox import Outbox
+
+__all__ = ["Chain", "Found", "Tier"]
+
+_PACK_SECONDS = 10.0
+#: The next store is asked when one has been silent for so long at least, and so many times as long as mostly; for so long as nothing is
+#: known of it.
+_SHORTEST_SILENCE, _SILENCE, _UNKNOWN_SILENCE = 0.1, 3.0, 0.25
+#: What was put into a nearer store is not put there again for so many seconds; of how many cards this is remembered.
+_COPIED_SECONDS, _MOST_COPIED = 60.0, 1 << 12
+
+
+class Tier:
+    """One store that a helper process serves.
+
+    Args:
+        backend: makes its requests.
+        breaker, outbox, directory: its own on this host, whoever else uses it; the directory is for the notes of uses.
+        packs: learn what is uploaded.
+    """
+
+    def __init__(self, backend: Backend, breaker: Breaker, outbox: Outbox, directory: str, packs: Packs) -> None:
+        self.requests = Requests(backend, CONCURRENT)  # of uploads and of what tools ask; look-ups do not wait for these
+        self.reads = Reads(backend, breaker)
+        self.breaker = breaker
+        self.outbox = outbox
+        self.leases = Leases(self.requests, lambda: bool(outbox.names()))
+        self.uploads = Uploads(self.reads, self.requests, outbox, packs, self.leases)
+        self.uses = Uses(self.requests, directory)
+
+    def is_asked(self) -> bool:
+        """Whether look-ups go to it. One whose pause is over is probed, where nobody waits for it."""
+        if self.breaker.is_half_open():
+            self.reads.probe()
+        return self.breaker.allows()
+
+    def silence(self) -> float:
+        """After how many seconds the next store is asked as well."""
+        latency = self.reads.requests.latency
+        return max(_SHORTEST_SILENCE, _SILENCE * latency) if latency else _UNKNOWN_SILENCE
+
+
+class Found:
+    """What the stores say about one function: the answer for the asker, and the card and shelf of what was found."""
+
+    def __init__(self, said: Said, card: Card | None = None, shelf: str = "") -> None:
+        self.said = said
+        self.card = card
+        self.shelf = shelf
+
+
+class Chain:
+    """The stores in the order in which they are asked."""
+
+    def __init__(self) -> None:
+        self.tiers: list[Tier] = []
+        self.seconds: list[float] = []  # how long each has taken to answer look-ups, in all
+        self._copied: OrderedDict[tuple[int, str, str, bytes], float] = OrderedDict()
+        self._copying: set[asyncio.Future[Any]] = set()
+
+    def add(self, tier: Tier) -> None:
+        """One more, behind the others."""
+        self.tiers.append(tier)
+        self.seconds.append(0.0)
+
+    # ---------------------------------------------------------------- look-ups
+
+    async def find(
+        self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
+        patience: float = 0.0, fresh: bool = True, first: int = 0, writes: Sequence[int] = (),
+    ) -> Found:  # fmt: skip
+        """Ask for a function, as `Reads.find` does, each store but those before the `first`, whose answer was not taken."""
+        letters = ["-"] * len(self.tiers)
+        problems: list[str] = []
+        waiting = list(range(first, len(self.tiers)))
+        running: dict[asyncio.Task[list[Any]], int] = {}
+        try:
+            while waiting or running:
+                if waiting:
+                    place = waiting.pop(0)
+                    tier = self.tiers[place]
+                    if not tier.is_asked():
+                        problems.append("it is left alone after failures")
+                        letters[place] = SAID_NOTHING
+                        continue
+                    asked = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
+                    running[asyncio.ensure_future(self._timed(place, asked))] = place
+                silence = max([self.tiers[place].silence() for place in running.values()], default=0.0) if waiting else None
+                done, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
+                for task in done:
+                    place = running.pop(task)
+                    outcome, *rest = task.result()
+                    if outcome == FOUND:
+                        letters[place] = HAD
+                        return self._found(name, platform, place, rest, letters, first, writes)
+                    letters[place] = WAS_MISSING if outcome == MISSING else SAID_NOTHING
+                    problems += rest if outcome == UNAVAILABLE else []
+        finally:
+            for task in running:
+                task.cancel()
+        outcome, why = (UNAVAILABLE, problems[0]) if problems else (MISSING, "")
+        return Found(Said(outcome, why, by_store="".join(letters)))
+
+    async def _timed(self, place: int, asked: Any) -> list[Any]:
+        started = asyncio.get_running_loop().time()
+        try:
+            answer: list[Any] = await asked
+        finally:
+            self.seconds[place] += asyncio.get_running_loop().time() - started
+        return answer
+
+    def _found(self, name: str, platform: str, place: int, rest: list[Any], letters: list[str], first: int, writes: Sequence[int]) -> Found:
+        module, card, shelf = rest
+        for nearer in writes:
+            if nearer < first or (nearer < place and letters[nearer] == WAS_MISSING):
+                self._copy(nearer, card_key(platform, name), shelf, card, module, replaces=nearer < first)
+        imports = tuple([(each.name, each.module, each.signatures) for each in card.imports if is_intact(each, each.module)])
+        return Found(Said(FOUND, module, card.signatures, imports, place, by_store="".join(letters)), card, shelf)
+
+    async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
+        """Whether a store has a card of a function on one of the shelves; None where none has, and one does not say."""
+        answers = []
+        for tier in self.tiers:
+            answers.append(await tier.reads.has(name, platform, shelves))
+            if answers[-1]:
+                return True
+        return None if None in answers else False
+
+    async def cards(
+        self, name: str, platform: str, shelves: list[str], writes: Sequence[int] = (), *, fresh: bool = True
+    ) -> dict[str, Card]:
+        """The cards of a function on these shelves, of the nearest store that has one.
+
+        Raises:
+            Exception: what the client raises: whether there are any is not known.
+        """
+        error: Exception | None = None
+        lacking: list[int] = []
+        for place, tier in enumerate(self.tiers):
+            try:
+                found = await tier.reads.cards(name, platform, shelves, fresh=fresh)
+            except Exception as failure:  # noqa: BLE001 - whatever the client raises
+                error = failure
+                continue
+            for shelf, card in found.items():
+                for nearer in lacking:
+                    if card.module:
+                        self._copy(nearer, card_key(platform, name), shelf, card, card.module)
+            if found:
+                return found
+            if place in writes:
+                lacking.append(place)
+        if error is not None:
+            raise error
+        return {}
+
+    async def pack(self, key: str, writes: Sequence[int]) -> tuple[bytes, int] | None:
+        """A pack of the nearest store that has it, and which that is; None also where it could not be asked for: cards are asked for."""
+        lacking: list[int] = []
+        for place, tier in enumerate(self.tiers):
+            if tier.reads.was_missed(key):
+                continue
+            with suppress(Exception):  # it was noted
+                data = await tier.reads.get(key, LARGEST_PACK, _PACK_SECONDS)
+                if data is not None:
+                    for nearer in lacking:
+                        self._go_on(self._copy_pack(self.tiers[nearer], key, data))
+                    return data, place
+                if place in writes:
+                    lacking.append(place)
+        return None
+
+    # --------------------------------------------------------------- what is put into them
+
+    def _copy(self, place: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
+        """Have a card that a farther store gave uploaded to this one, with its module."""
+        now, what = asyncio.get_running_loop().time(), (place, key, shelf, card.module_id)
+        if now - self._copied.get(what, float("-inf")) < _COPIED_SECONDS:
+            return
+        self._copied[what] = now
+        self._copied.move_to_end(what)
+        if len(self._copied) > _MOST_COPIED:
+            self._copied.popitem(last=False)
+        tier = self.tiers[place]
+        try:
+            held: memoryview | bytes = (
+                b"" if card.module else module if isinstance(module, bytes) else mapped(module)
+            )  # before it is removed
+        except OSError:
+            return
+
+        def put() -> None:
+            upload = Upload(
+                module_key(card.module_id), bytes(held), [(key, encode_cards({shelf: card}))], card.seconds, always=True, replaces=replaces
+            )
+            tier.outbox.put(upload)
+
+        async def copy() -> None:
+            await asyncio.to_thread(put)
+            tier.reads.count("read_through")
+            tier.uploads.news.set()
+
+        self._go_on(copy())
+
+    async def _copy_pack(self, tier: Tier, key: str, data: bytes) -> None:
+        await tier.requests.replace(key, data)
+        tier.reads.forget_miss(key)
+        tier.uploads.deliveries.note(key, data)
+
+    def _go_on(self, work: Any) -> None:
+        """Do something in the background."""
+
+        async def go_on() -> None:
+            with suppress(Exception):  # a store, or a disk, that takes nothing: the next answer is put there again
+                await work
+
+        task = asyncio.ensure_future(go_on())
+        self._copying.add(task)
+        task.add_done_callback(self._copying.discard)
+
+    async def settle(self) -> None:
+        """Wait until what goes into nearer stores is in their outboxes."""
+        if self._copying:
+            await asyncio.wait(set(self._copying))
+
+    async def each_written(self, writes: Sequence[int], store: Callable[[Tier], Any]) -> None:
+        """Store something in each of these stores that is not left alone.
+
+        Raises:
+            Exception: of the first that refuses it, where none takes it.
+        """
+        errors = []
+        for place in writes:
+            tier = self.tiers[place]
+            if tier.uploads.rests():
+                continue
+            try:
+                await store(tier)
+            except Exception as error:  # noqa: BLE001 - whatever the client raises
+                tier.reads.note_error(error)
+                errors.append(error)
+        if errors and len(errors) == len(writes):
+            raise errors[0]
+
+    # ------------------------------------------------------------------- tools
+
+    def leasing(self, writes: Sequence[int]) -> Tier | None:
+        """The store whose leases decide which host compiles: the farthest that may be written to, because most hosts share it."""
+        able = [self.tiers[place] for place in writes if self.tiers[place].requests.compares and self.tiers[place].breaker.allows()]
+        return able[-1] if able else None
+
+    async def states(self, key: str) -> list[str]:
+        """What each store says when it is asked for an object now: "" where it answers."""
+
+        async def ask(tier: Tier) -> str:
+            try:
+                await tier.requests.look(key)
+            except Exception as error:  # noqa: BLE001 - whatever the client raises
+                return words(error)
+            return ""
+
+        return list(await asyncio.gather(*map(ask, self.tiers)))
+
+    async def probe(self) -> bool:
+        """Whether a store answers again, after those that were left alone were asked."""
+        probes = [tier.reads.probe() for tier in self.tiers if tier.breaker.is_half_open() or tier.breaker.is_doubtful()]
+        await asyncio.gather(*map(asyncio.shield, probes))
+        return self.is_in_service()
+
+    def is_in_service(self) -> bool:
+        """Whether one of them at least is not left alone."""
+        return any(tier.breaker.allows() for tier in self.tiers)

@@ -1,0 +1,80 @@
+"""Functions that reach several modules are linked in the background once they were loaded before."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import adder, caller, run_fresh
+
+from compcache import Cache, ModuleSource
+from compcache.closures.used import link_used
+from compcache.usage.linked import linked_closures
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LOAD = """\
+import os
+from compcache import Cache
+with Cache(directory, {options}) as cache:
+    target = cache.get_target("first")
+    result = [target(1), len(cache._loader.loaded_modules()), [key for key, process in (cache._tuners or {{}}).items() if process]]
+"""
+
+
+@pytest.fixture
+def chain(directory: Path) -> Path:
+    with Cache(directory) as cache:
+        cache.add_modules(
+            [ModuleSource(caller("first", "second", plus=1)), ModuleSource(caller("second", "third")), ModuleSource(adder("third", 3))]
+        )
+    return directory
+
+
+def linked(directory: Path) -> int:
+    with Cache(directory) as cache:
+        return len(linked_closures(cache._store))
+
+
+@pytest.mark.parametrize("options", ["link='background'", "tune=True"])
+def test_what_is_loaded_for_the_second_time_is_linked(chain: Path, options: str) -> None:
+    script = _LOAD.format(options=options)
+    assert run_fresh(chain, script) == [5, 3, []]
+    value, modules, processes = run_fresh(chain, script)
+    assert (value, modules, len(processes)) == (5, 3, 1)
+    deadline = time.monotonic() + 60
+    while not linked(chain) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert run_fresh(chain, script) == [5, 1, []]
+
+
+def test_nothing_is_linked_unless_it_is_asked_for(chain: Path) -> None:
+    results: list[Any] = [run_fresh(chain, _LOAD.format(options="")) for _ in range(3)]
+    assert results == [[5, 3, []]] * 3
+    with pytest.raises(ValueError, match="background"):
+        Cache(chain, link="now")
+
+
+def test_what_cannot_be_linked_is_tried_once(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_modules([ModuleSource(code, keep_bitcode=False) for code in (caller("first", "second"), adder("second", 2))])
+    script = _LOAD.format(options="link='background'")
+    run_fresh(directory, script)
+    with Cache(directory) as cache:
+        assert link_used(cache._session(), "first") == ()
+    assert run_fresh(directory, script) == [3, 2, []]
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("other", 1)))
+    assert len(run_fresh(directory, script)[2]) == 1
+
+
+def test_functions_that_others_load_often_are_linked_with_it(chain: Path) -> None:
+    with Cache(chain) as cache:
+        cache.add_module(ModuleSource(caller("other", "third", plus=9)))
+    for _ in range(2):
+        run_fresh(chain, _LOAD.format(options="").replace("first", "other"))
+    with Cache(chain) as cache:
+        assert set(link_used(cache._session(), "first")) == {"first", "other"}
+        assert link_used(cache._session(), "first") == ()

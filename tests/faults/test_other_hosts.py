@@ -1,0 +1,100 @@
+"""What a network file system says of files that other hosts changed, without a network: handles that are stale, and answers that were lost.
+
+`tests/peer/test_file_systems.py` has two clients of a whole double.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import adder
+from mock_directory import FaultyFiles, Operation, cache_on
+
+from compcache import Cache, ModuleSource, NotCachedError
+from compcache.files import Files, Tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def stale(operation: Operation) -> OSError | None:
+    """Every file of the index and of the modules, and every listing of them, was removed by another host."""
+    concerned = "index-v1" in operation.path or "modules-v1" in operation.path
+    return OSError(errno.ESTALE, os.strerror(errno.ESTALE), operation.path) if concerned else None
+
+
+@pytest.mark.filterwarnings("ignore:.*was not stored")
+@pytest.mark.parametrize("names", [("pread",), ("open", "pread"), ("listdir",)])
+def test_what_another_host_removed_is_not_there(cache: Cache, directory: Path, names: tuple[str, ...]) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    files = FaultyFiles(directory, stale, count=lambda operation: operation.name in names)
+    with cache_on(files) as other:
+        with pytest.raises(NotCachedError) as caught:
+            other.get_target("f")
+        assert "Stale" not in str(caught.value)
+        assert other.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
+
+
+class Removed(Files):
+    """Says of whatever a directory lists that another host has removed it."""
+
+    lstat = staticmethod(lambda *_, **__: (_ for _ in ()).throw(OSError(errno.ESTALE, "stale")))
+
+
+def test_a_listed_file_may_be_stale(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert Tree(Removed(), str(tmp_path)).statuses(str(tmp_path)) == {}
+
+
+class Lost(FaultyFiles):
+    """Renames that are done, and said to be of a file that is not there: their first answers were lost, and they were asked for again."""
+
+    __slots__ = ()
+
+    def rename(self, source: Any, target: Any, **at: Any) -> None:  # type: ignore[override]
+        super().rename(source, target, **at)
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_rename_whose_answer_was_lost_has_been_done(directory: Path) -> None:
+    with cache_on(Lost(directory)) as cache:
+        assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
+    with Cache(directory) as cache:
+        assert cache.get_target("f")(1) == 2
+
+
+def test_a_rename_that_was_not_done_is_an_error(directory: Path) -> None:
+    def plan(operation: Operation) -> OSError | None:
+        return FileNotFoundError(errno.ENOENT, "no such file") if operation.name == "rename" and "modules-v1" in operation.target else None
+
+    with cache_on(FaultyFiles(directory, plan)) as cache, pytest.warns(UserWarning, match="was not stored"):
+        assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
+
+
+def test_a_callee_that_was_removed_meanwhile_is_asked_for_again(directory: Path) -> None:
+    """Another process removes a function between the question for it and the load of its caller."""
+    built = []
+    with Cache(directory) as cache, Cache(directory) as other:
+
+        def build() -> ModuleSource:
+            cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))
+            built.append("g")
+            return ModuleSource("declare i64 @f(i64)\ndefine i64 @g(i64 %x) {\n  %y = call i64 @f(i64 %x)\n  ret i64 %y\n}", imports=["f"])
+
+        load = cache._loader.load
+
+        def removing(*arguments: Any) -> Any:
+            if len(built) == 1 and arguments[0] == "g":
+                other.remove("f", force=True)
+                cache.unload("f")
+            return load(*arguments)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(cache._loader), "load", lambda _, *arguments: removing(*arguments))
+            target = cache.get_or_compile("g", build)
+        assert target(1) == 2
+        assert built == ["g", "g"]

@@ -1,0 +1,51 @@
+"""Module files that no compiler has made, hence many in a second: they are listed, pruned and checked like others, and cannot be loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.digest import digest
+from compcache.formats.graph import encode_graph, encode_notes
+from compcache.formats.host import ABI_VERSION, platform_name, target_id
+from compcache.formats.makers import MAKERS
+from compcache.formats.manifest import IMAGE_SHARED, NO_ENTRY, FunctionRecord, NeedsRecord
+from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module, encode_needs
+from compcache.formats.records import ModuleRecord
+from compcache.publish.additions import add_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compcache.store import Store
+
+__all__ = ["publish_module"]
+
+
+def publish_module(
+    store: Store,
+    number: int,
+    names: Sequence[str],
+    imports: Sequence[str] = (),
+    *,
+    cpu: str = "",
+    llvm: str = "22.1.0",
+    makers: str = "",
+    size: int = 0,
+) -> bytes:
+    """Add a module of these functions; its module_id. `number` makes it another one, `size` is how many bytes its image has more."""
+    key = digest([number.to_bytes(8, "little")])
+    writer = ManifestWriter()
+    header = ModuleRecord(key, "shared", platform_name(), cpu, ("",), "", cpu, llvm, "", "", ABI_VERSION)
+    writer.add(encode_module(header))
+    if makers:
+        writer.add(MAKERS + makers.encode())
+    slots = tuple((slot, name) for slot, name in enumerate(imports, 1))
+    needs = writer.add(encode_needs(NeedsRecord(slots, (), (), ()))) if slots else 0
+    requirement = header.requirement("")
+    indexed = []
+    for name in names:
+        record = FunctionRecord(name, "f", "i64(i64)", target_id(requirement), 0, NO_ENTRY, needs)
+        indexed.append((name, writer.add(encode_function(record)), requirement))
+    image = b"\x7fELF" + bytes(60) + b"CCMODULE" + ABI_VERSION.to_bytes(4, "little") + (2).to_bytes(4, "little") + key + bytes(100 + size)
+    sections = image, writer.content(), encode_graph(()), b"", encode_notes(0.05, None, {})
+    return add_module(store, sections, indexed, target=bytes(8), flags=IMAGE_SHARED, key=key)

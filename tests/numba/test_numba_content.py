@@ -1,0 +1,104 @@
+"""What code that runs while Numba compiles reads of a program's objects: each of it is part of keys, or refused, with Numba and without."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+import types
+from typing import Any
+
+import pytest
+
+pytest.importorskip("numba")
+
+#: What is read, and the module that it is read of, in the version V (3 or 5).
+_COUNTS = [
+    ("DEP.get('a')", "D = {'a': V}\nget = D.get"),
+    ("DEP.find('b')", "find = ('a' * V + 'b').find"),
+    ("DEP.total()", "import numpy as np\ntotal = np.ones(V).sum"),
+    ("DEP.first('a')", "from collections import UserDict\nfirst = UserDict(a=V).get"),
+    ("DEP.dtype.metadata['v']", "import numpy as np\ndtype = np.dtype('f8', metadata={'v': V})"),
+    ("DEP.array.info", "import numpy as np\nclass A(np.ndarray): pass\narray = np.zeros(3).view(A)\narray.info = V"),
+    ("DEP.E.A.extra", "import enum\nclass E(enum.Enum):\n    A = 1\nE.A.extra = V"),
+    ("isinstance(DEP.C(), DEP.B)", "import abc\nclass B(abc.ABC): pass\nclass C: pass\nif V == 3: B.register(C)"),
+    ("int(DEP.g.__doc__)", "def g():\n    'x'\ng.__doc__ = 'V'"),
+    ("DEP.g(1)", "import functools\n@functools.singledispatch\ndef g(x): pass\n@g.register\ndef _(x: int): return V"),
+    ("len(DEP.C())", "class C:\n    def __len__(self): return V"),
+    ("getattr(DEP, 'late', 5)", "if V == 3: late = 3"),
+    ("DEP.C().m()", "class A:\n    def m(self): return V\nclass C(A):\n    def m(self): return super().m()"),
+    ("DEP.T.__args__[0].v", "import typing\nclass Q:\n    v = V\nT = typing.List[Q]"),
+    ("DEP.n()", "def make():\n    n = V\n    return lambda: n\nn = make()"),
+    ("DEP.zero", "zero = 0.0 if V == 3 else -0.0"),
+    ("DEP.nan", "nan = float('nan') if V == 3 else -float('nan')"),
+]
+#: What no key has: addresses, the seed of hashes, lines, what a process was set to.
+_REFUSED = [
+    ("id(DEP.L)", "L = [1]"), ("DEP.A.ctypes.data", "import numpy as np\nA = np.ones(3)"),
+    ("DEP.A.__array_interface__['data'][0]", "import numpy as np\nA = np.ones(3)"),
+    ("DEP.ctypes.addressof(DEP.C)", "import ctypes\nC = (ctypes.c_int * 4)()"), ("hash('abc')", ""),
+    ("DEP.callback.address", "from numba import cfunc\n@cfunc('f8(f8)')\ndef callback(x): return x"),
+    ("DEP.g.__code__.co_firstlineno", "def g(): pass"), ("DEP.logging.getLogger('a').level", "import logging"),
+    ("DEP.u(1)", "import numpy as np\nu = np.frompyfunc(lambda x: 3, 1, 1)"), ("DEP.threading.get_ident()", "import threading"),
+]
+_PROGRAM = """
+import DEP
+from numba.extending import overload
+
+def stub(x):
+    pass
+
+@overload(stub)
+def implementation(x):
+    value = READ
+    return lambda x: value
+
+def f(x):
+    return stub(x)
+"""
+
+
+def _module(name: str, text: str) -> Any:
+    module: Any = types.ModuleType(name)
+    module.__file__ = f"/{name}.py"
+    sys.modules[name] = module
+    exec(compile(textwrap.dedent(text), module.__file__, "exec"), vars(module))
+    return module
+
+
+def _contents(read: str, dep: str, version: int) -> list[str]:
+    """The content of the implementation as it is compared where Numba is imported, and that of the function as keys have it without."""
+    from compcache.numba.fingerprints.content import content_of
+    from compcache.numba.fingerprints.implementations import Implementation
+    from compcache.numba.fingerprints.walk import fingerprint_of_implementations
+    from compcache.numba.registered.refusals import Unidentifiable
+
+    def said(find: Any) -> str:
+        try:
+            return str(find())
+        except Unidentifiable as error:
+            return f"refused: {error}"
+
+    try:
+        _module("content_dep", re.sub(r"\bV\b", str(version), dep))
+        program = _module("content_program", _PROGRAM.replace("READ", read).replace("DEP", "content_dep"))
+        return [
+            said(lambda: fingerprint_of_implementations([Implementation(program.implementation, ())])),
+            said(lambda: content_of(program.f, ()).digest),
+        ]
+    finally:
+        for name in ("content_dep", "content_program"):
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(("read", "dep"), _COUNTS)
+def test_what_is_read_of_objects_counts(read: str, dep: str) -> None:
+    first, again, other = (_contents(read, dep, version) for version in (3, 3, 5))
+    assert first == again
+    assert not any(text.startswith("refused") for text in first)
+    assert all(one != two for one, two in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize(("read", "dep"), _REFUSED)
+def test_what_is_in_no_key_is_refused(read: str, dep: str) -> None:
+    assert all(text.startswith("refused") for text in _contents(read, dep, 3))
