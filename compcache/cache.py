@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "default_directory", "find_again", "func_names_of"]
 
 
-@complete
 class Cache(Facade):
     """See `compcache.facade.Facade`, which becomes this class: what a hit needs of it, its documentation first, is there."""
 
@@ -1060,3 +1059,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
         from compcache.hit.call_errors import pickled_is_gone
 
         raise pickled_is_gone(path, func_name, error) from error
+
+
+if not TYPE_CHECKING:  # last: a signal handler that asks for something meanwhile meets all of this file, or nothing of it
+    Cache = complete(Cache)
