@@ -171,9 +171,9 @@ class Facade:
         self._max_size: Any = max_size
         self._keys_given = signing_key, publish_key
         self._remote_given = remote, remote_mode
-        given = signing_key, layers, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout, link
+        given = signing_key, layers or None, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout, link
         plain = None
-        if verify and not (readonly or trust or allow_pickle or tune or sys.flags.dev_mode or any(given)):
+        if verify and not (readonly or trust or allow_pickle or tune or sys.flags.dev_mode or given != (None,) * len(given)):
             plain = _open_plain(path)
         if plain is None:
             self._open(path, layers, trusted_keys, min_llvm, readonly, verify, trust, allow_pickle, tune, link)
@@ -342,7 +342,10 @@ def _open_plain(path: Any) -> PlainLoader | None:
         return None
     try:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))
-    except (OSError, TypeError):  # who opens it otherwise says why
+    except (OSError, TypeError) as error:  # who opens it otherwise says why
+        from compcache.files import reraise_interrupt
+
+        reraise_interrupt(error)
         return None
     if plain is None:
         return None
