@@ -206,7 +206,9 @@ def _item(key: str, value: object) -> str:
     if _CONTROL.search(value):
         raise ValueError("a line break or another control character is in the text")
     if key in _SECRETS and value[:1] not in "@$":
-        raise ValueError("a secret does not stand in this file: write '@' and the file, or '$' and the environment variable, that has it")
+        raise ValueError(
+            "secrets are not written in this file: write '@' and a file, or '$' and an environment variable, that contains the secret"
+        )
     if value.startswith("@~"):
         return "@" + os.path.expanduser(value[1:])
     if key in _PATHS:

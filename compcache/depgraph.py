@@ -157,7 +157,9 @@ def _combine(leaves: Sequence[str], children: tuple[Need, ...]) -> Need | None:
     deep = tuple([child for child in children if child.children])
     if len(leaves) + len(flat) <= _MAX_FLAT:
         return Need(tuple(dict.fromkeys([*leaves, *flat])), deep)
-    return Need(tuple(leaves), children)
+    # What a node itself refers to costs it no more than to refer to the need of that.
+    single = [child.leaves[0] for child in children if not child.children and len(child.leaves) == 1]
+    return Need(tuple(dict.fromkeys([*leaves, *single])), tuple([child for child in children if child.children or len(child.leaves) != 1]))
 
 
 _MAX_FLAT = 64

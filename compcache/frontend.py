@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from compcache.miss.entries import PendingEntries
     from compcache.session import Session
     from compcache.store import ModuleFile
+    from compcache.usage.costs import Cost
     from compcache.usage.module_files import Progress
     from compcache.usage.summaries import EntrySummary, FunctionSummary, GroupSummary, ModuleSummary
 
@@ -46,6 +47,7 @@ __all__ = [
     "has_settled",
     "is_checking",
     "is_on",
+    "list_costs",
     "list_entries",
     "list_functions",
     "list_groups",
@@ -321,7 +323,7 @@ def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
 
 
 def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> None:
-    """Have no entry of this kind and name any more.
+    """Remove the entry of this kind and name, if there is one.
 
     Args:
         cache: an open cache.
@@ -412,6 +414,19 @@ def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = 
     from compcache.usage.listings import listed_modules
 
     return listed_modules(cache._store, prefix, progress)
+
+
+def list_costs(cache: Cache, *, progress: Progress | None = None) -> Iterator[Cost]:
+    """What the functions that are stored cost, one label or name at a time, sorted by it.
+
+    Args:
+        cache: the cache.
+        progress: called with (modules read, modules to read) now and then where lists of modules have to be made first.
+    """
+    cache._require_open()
+    from compcache.usage.costs import costs
+
+    return costs(cache._store, progress)
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:

@@ -544,6 +544,10 @@ class Store:
         """Whether this object alone has the module, which could not be published."""
         return module_id in self._in_memory
 
+    def has_in_memory(self) -> bool:
+        """Whether this object alone has any module."""
+        return bool(self._in_memory)
+
     def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
         """Have a module that could not be published, with its functions, in this object alone."""
         self._in_memory[module.module_id] = module
@@ -570,8 +574,9 @@ class Store:
                 from compcache.publish.verify import recover_index
             except MissingPackageError:
                 return changed  # compcache-runtime rebuilds none
+            known, damaged = self.index.segments, self.index.damaged.copy()
             recover_index(self)
-            changed = True
+            changed = changed or self.index.segments is not known or self.index.damaged != damaged
         return changed
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:

@@ -107,7 +107,7 @@ def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, s
         ("layers = [1]", "write text, or a list of texts, not 1"),
         ('layers = ["b"]', "not an absolute path"),
         ('dir = "b"', "not an absolute path"),
-        ('signing_key = "hush"', "a secret does not stand in this file"),
+        ('signing_key = "hush"', "secrets are not written in this file"),
         ('dir = "/a\\nCOMPCACHE_TRUSTED_KEYS="', "control character"),
         ("dir = true", "write text, not True"),
     ],

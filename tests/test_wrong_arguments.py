@@ -81,7 +81,7 @@ def test_every_option_of_a_cache_is_refused_by_name(directory: Path, option: str
         (lambda cache: cache.remove_module("zz"), "32 hexadecimal digits"),
         (lambda cache: cache.module(""), "32 hexadecimal digits"),
         (lambda cache: cache.export("f", "b.ccb", targets=[5]), "targets must be names of CPUs"),
-        (lambda cache: cache.compile("\ud800"), "characters that UTF-8 does not have"),
+        (lambda cache: cache.compile("\ud800"), "characters that UTF-8 cannot encode"),
     ],
 )
 def test_what_a_method_cannot_take_is_refused_in_words(cache: Cache, call: Any, complaint: str) -> None:

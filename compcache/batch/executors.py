@@ -251,6 +251,7 @@ def _expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeou
         since = starts.started(submitted)
         if since is not None and now - since > timeout:
             del running[future]
-            future.cancel()  # which ends it where the engine can
+            with suppress(Exception):  # of an engine that cannot, as Parsl
+                future.cancel()  # which ends it where the engine can
             message = f"it did not finish within {timeout:g} s and was given up; the executor is still running it"
             yield submitted, Outcome("timeout", submitted.job.functions, seconds=now - since, message=message)

@@ -161,7 +161,7 @@ def parse(ir: _Plain, context: Any) -> Any:
         reraise_interrupt(error)
         raise CompileError(f"LLVM does not accept the code: {str(error).strip()}") from error
     except UnicodeEncodeError as error:
-        raise CompileError(f"the code holds characters that UTF-8 does not have: {error}") from error
+        raise CompileError(f"the code contains characters that UTF-8 cannot encode: {error}") from error
     context.modules.append(module)
     try:
         module.verify()

@@ -161,7 +161,7 @@ def quote(name: str) -> str:
 
 
 def is_vectorized(text: str) -> bool:
-    """Whether printed code has vectors, which the optimizer makes as wide as those of the CPU that it works for."""
+    """Whether printed code has vectors: their width is that of the CPU that the optimizer works for."""
     return _ANY_VECTOR.search(text) is not None
 
 

@@ -184,7 +184,7 @@ class _Linker:
         return _Reached(self._found, self._bound, self._homes), self._roots
 
     def _follow(self, name: str) -> None:
-        """Take in what the name of an import means, if that can be used directly."""
+        """Copy or move the definition that an import names, if it can be used directly."""
         known, place = self._closure.bound.get(name), self._place_of(name)
         if known is None or place is None or not known.is_one:
             return

@@ -19,12 +19,14 @@ from compcache.digest import name_key
 from compcache.errors import CompcacheError, CompileError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
-from compcache.formats.entry import EntryRecord
+from compcache.formats.entry import ENTRY, PART_OF, STUB, EntryRecord, decode_entry
 from compcache.formats.graph import decode_notes, pack_notes
+from compcache.formats.group import GROUP, MEMBER
 from compcache.formats.linked import KIND, NAME, decode_closure, encode_closure, marked
 from compcache.formats.linked import Closure as Label
 from compcache.formats.makers import makers_text, read_makers
 from compcache.formats.manifest import SUSPECT
+from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
 from compcache.hit.closures.linked import is_valid
 from compcache.images import making
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 __all__ = ["link"]
 
 _LEVEL = 2
+#: Kinds of entries in the files of modules that are not a front end's.
+_OWN_KINDS = frozenset((PART_OF, STUB, GROUP, MEMBER))
 #: Which part of the size limit linked closures may take.
 _MOST_OF_LIMIT = 0.25
 
@@ -190,12 +194,13 @@ class _Linking:
                     or not self._suits(header.cpu, header.machine_features)
                 ):
                     return None
+                has_data = _has_data(module.read(footer.image, footer.records))
                 section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
                 recipe = read_recipe(section, module.read_record)
                 self._makers[module_id] = read_makers(module.read_record, module.records)
                 if store.publish_key is not None and not is_vouched_for(store, module):
                     self._unsigned.add(module_id)
-            found = self._found(recipe, module_id)
+            found = None if has_data else self._found(recipe, module_id)
             return codegen.run(lambda context: read_part(context, module_id, recipe, found))
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
@@ -253,6 +258,12 @@ class _Linking:
         """The digest that the index has of what a function is: the linked one is the same."""
         rows = self._store.index.find_numbered(name_key(name))
         return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
+
+
+def _has_data(records: bytes) -> bool:
+    """Whether a front end has stored data with a module, which it reads of that file before anything is loaded."""
+    kinds = [decode_entry(payload).kind for _, payload in iterate_frames(records) if payload[:1] == ENTRY]
+    return not _OWN_KINDS.issuperset(kinds)
 
 
 def _overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:

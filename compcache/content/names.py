@@ -280,7 +280,7 @@ def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
 
 
 def digest_beside_code(source: ModuleSource) -> bytes:
-    """A digest of what decides what the functions of a frozen source do, and does not stand in its code."""
+    """A digest of all that decides the behaviour of a frozen source's functions besides its code."""
     given = given_parts(source)
     parts = [part for symbol in sorted(given) for part in [*_texts([symbol]), *given[symbol]]]
     return digest_of([*_texts([*map(str, _several(source.libraries)), "archives", *_archives_of(source)]), *parts])

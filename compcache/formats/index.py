@@ -214,6 +214,12 @@ class Segment:
         self._tables = functions, modules
         return self._tables
 
+    def whole(self) -> tuple[Table, Table]:
+        """The function and the module entries, read into memory at once: for many look-ups. Raises what opening raises."""
+        opened, size = self._open_file()
+        functions, modules, *_ = runtime.open_segment(file_ops.read_at(self._files, opened.number, 0, size), size, self.name)
+        return functions, modules
+
     def _open_file(self) -> tuple[file_ops.Opened, int]:
         """The open file and its size."""
         try:

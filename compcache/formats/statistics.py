@@ -101,7 +101,7 @@ def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Ite
 
 
 def encode_use(module_id: bytes, key: bytes, count: int, last: float) -> bytes:
-    """A use as a sum has it."""
+    """A use in the form of sums."""
     return _USE.pack(key, module_id, count, last)
 
 

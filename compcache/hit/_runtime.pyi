@@ -1,7 +1,7 @@
 # The native half of the hit path: an extension module in C, whose sources are in `native/`.
 
 from collections.abc import Callable
-from typing import Any, NoReturn, final
+from typing import Any, Literal, NoReturn, final
 
 from compcache.formats.table import Table
 from compcache.hit.target import TargetContext, TypedCallTarget
@@ -33,6 +33,10 @@ def module_entry(entry: bytes, /) -> tuple[tuple[int, int, int, int], tuple[int,
 def requirements(rows: bytes, /) -> dict[bytes, str]: ...
 def read_frame(source: Callable[[int, int], bytes] | bytes, offset: int, limit: int, key: bytes, /) -> bytes: ...
 def function_record(payload: bytes, /) -> tuple[str, str, str, bytes, int, int, int, bytes]: ...
+def places_of_names(table: Table, names: list[str], /) -> list[tuple[bytes, int] | Literal[False] | None]: ...
+def plain_functions(
+    section: bytes, key: bytes, names: list[str], offsets: list[int], /
+) -> list[tuple[str, str, str, bytes, int, int, int, bytes] | None]: ...
 def needs_record(
     payload: bytes, /
 ) -> tuple[tuple[tuple[int, str], ...], tuple[int, ...], tuple[str, ...], tuple[int, ...], tuple[bytes, ...], tuple[bytes, ...]]: ...

@@ -414,7 +414,7 @@ class Loader(PlainLoader):
         return self.store.index.refresh() and self.holds(name, to_import=to_import)
 
     def require_usable(self, file: ModuleFile) -> None:
-        """Raise `IncompatibleTargetError` if this host cannot run the code of a module, or the cache was opened not to."""
+        """Raise `IncompatibleTargetError` if this host cannot run the code of a module, or the cache's options exclude it."""
         if file.target_id not in self.store.processor().accepted or self.store.min_llvm or file.flags not in MAPPED_IN_PLACE:
             from compcache.hit.plan import require_usable
 

@@ -41,6 +41,8 @@ __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usabl
 #: when it makes one for the next.
 _MOST_GATHERED = 128
 _MANY_MODULES = 2
+#: So many imports of one function are looked up together first.
+_MANY_IMPORTS = 32
 #: How many bytes of what records have of a link type are its digest.
 _DIGEST = 8
 #: What no func_name has, in names of nodes.
@@ -292,15 +294,27 @@ class Plan:
     def _follow(self, name: str, choice: Choice) -> None:
         """Make its imports part of the plan."""
         nodes, pending = self._nodes, self._pending
+        settled = self._settled(choice)
         for _, imported, _, kind in choice.imports:
             other = nodes.get(imported)
             if other is None:
-                other = nodes[imported] = _Node(self._candidates(imported))
+                only = settled.get(imported)
+                other = nodes[imported] = _Node(self._candidates(imported) if only is None else iter(()))
                 other.uses[kind[:_DIGEST]] = choice, kind
-                pending.append(imported)
+                other.choice = only
+                if only is None:
+                    pending.append(imported)
             elif kind[:_DIGEST] not in other.uses:
                 other = self._join(imported, other, choice, kind)
             other.dependents[name] = None
+
+    def _settled(self, choice: Choice) -> dict[str, Choice]:
+        """What many imports are bound to where nothing is to be chosen."""
+        if len(choice.imports) < _MANY_IMPORTS or self._apart or self._may_lack:
+            return {}
+        from compcache.hit.settle import settle
+
+        return settle(self._loader, self._sources, choice)
 
     def _join(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
         """The node of an import which expects this type."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["is_reference", "literal", "read_secret", "reference_to"]
 
 _MEMORY: Final = "memory:"
-_IN_MEMORY: Final = re.compile(rf"{_MEMORY}([0-9]+):([0-9]+):([0-9a-f]+)")
+_IN_MEMORY: Final = re.compile(rf"{_MEMORY}([0-9]+):([0-9]+):(.+)")
 _LONGEST = 64 << 10
 #: What this process holds for others, by its process id: a forked child holds its own.
 _held: dict[tuple[int, str, bytes], str] = {}

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
-from compcache.files import READ_FLAGS, read_at, reraise_interrupt, writer
+from compcache.files import reraise_interrupt, writer
 from compcache.formats import host
 from compcache.formats.footer import LARGEST_FOREIGN, require_intact
 from compcache.formats.graph import decode_notes
@@ -23,22 +23,19 @@ from compcache.formats.records import decode_module
 from compcache.interrupts import suppress
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled, publish
-from compcache.publish.memory_file import MemoryFile
 from compcache.publish.module_lists import forget_list, write_list
 from compcache.publish.module_rows import make_row
 from compcache.publish.quarantine import is_shortage
+from compcache.publish.small_modules import IndexedModule, read_small_module
 from compcache.store import MODULES, PARTS, ModuleFile
 
 if TYPE_CHECKING:
-    from compcache.formats.index import ModuleEntry
     from compcache.publish.module_rows import Row
     from compcache.store import Store
 
 __all__ = ["IndexedModules", "describe", "module_functions", "module_index", "module_order", "rebuild_index"]
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
-#: The largest file that is read at once, in bytes.
-_SMALL = 1 << 20
 
 
 def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
@@ -221,7 +218,7 @@ class IndexedModules:
         if found is None:
             return
         indexed, entry, order, row, size = found
-        self.modules[module_id] = entry.encode()
+        self.modules[module_id] = entry
         self.rows.append((row, size))
         self._functions.update(index_merge.entries_of(indexed, module_id, order))
         self._requirements.update([needs for _, _, needs in indexed])
@@ -239,15 +236,10 @@ class IndexedModules:
         return sorted(self._functions), [self.modules[key] for key in sorted(self.modules)], self._requirements
 
 
-#: What the index gets of a module, its entry, its place among additions, its row and the size of its file.
-_Read = tuple[list[tuple[str, int, str]], "ModuleEntry", Order, "Row", int]
-
-
-def _read_module(store: Store, module_id: bytes) -> _Read | None:
-    small = _read_whole(store, module_id)
+def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
+    small = read_small_module(store, module_id)
     if small is not None:
-        with suppress(FormatError):  # a closer look tells damage from another version
-            return _describe(store, *small)
+        return small
     try:
         module, size, stamp = _open_module(store, module_id)
     except (FileNotFoundError, IncompatibleTargetError, IntegrityError) as error:
@@ -266,30 +258,11 @@ def _read_module(store: Store, module_id: bytes) -> _Read | None:
         module.close()
 
 
-def _describe(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> _Read:
+def _describe(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexedModule:
     footer = module.footer()
     indexed = module_index(module)
     row = make_row(module.module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
-    return indexed, store.entry_of(module, stamp, len(indexed)), module_order(module), row, size
-
-
-def _read_whole(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp] | None:
-    """A small module in memory that is as it was published, and the stamp of its file; None for what needs a closer look."""
-    if store.stamp_key or store.exposed or not store.verify:
-        return None
-    path = store.module_path(module_id)
-    try:
-        opened = store.files.open_owned(path, READ_FLAGS)
-        status = store.files.fstat(opened.number)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _SMALL or store.is_foreign(status):
-            return None
-        module = MemoryFile(store.files, path, module_id, read_at(store.files, opened.number, 0, status.st_size))
-        require_intact(module.footer(), module_id, module.read)
-        describe(module)
-    except (OSError, FormatError) as error:
-        reraise_interrupt(error)
-        return None
-    return module, status.st_size, Stamp.of(status) if is_settled(status) else _NO_STAMP
+    return IndexedModule(indexed, store.entry_of(module, stamp, len(indexed)).encode(), module_order(module), row, size)
 
 
 def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp]:

@@ -30,7 +30,7 @@ except ImportError as error:
     raise MissingPackageError.of("msgpack", "listing what is in a cache") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from compcache.formats.entry import EntryRecord
     from compcache.formats.makers import Maker
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Platform", "Row", "decode_entry_of", "decode_platform", "decode_rows", "encode_entry_of", "encode_fields", "encode_platform",
-    "make_row", "read_row", "read_row_and_size",
+    "make_row", "read_row", "read_row_and_size", "row_of_frames",
+    "seconds_in",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -116,16 +117,28 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
     Raises:
         FormatError: a record is damaged.
     """
+    return row_of_frames(module_id, iterate_frames(records), _seconds(notes))[0]
+
+
+def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds: float) -> tuple[Row, list[bytes]]:
+    """The row of a module from its frames and its compile time; and what its functions require of a host, by target ids.
+
+    Raises:
+        FormatError: a record is damaged.
+    """
     platform: Platform | None = None
-    functions = []
+    names, offsets, signatures, targets = [], [], [], []
     imports: dict[str, None] = {}
     entries = []
     makers = ""
-    for offset, payload in iterate_frames(records):
+    for offset, payload in frames:
         kind = payload[:1]
         if kind == FUNCTION:
             record = decode_function(payload)
-            functions.append((record.name, offset, record.signature))
+            names.append(record.name)
+            offsets.append(offset)
+            signatures.append(record.signature)
+            targets.append(record.target_id)
         elif kind == NEEDS:
             imports.update(dict.fromkeys(_imports_of(payload)))
         elif kind == ENTRY:
@@ -138,10 +151,10 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
     if platform is None:
         raise FormatError("the module has no module record")
     platform = _with_makers(platform, makers)
-    names, offsets, signatures = zip(*functions, strict=True) if functions else ((), (), ())
     own = set(names)
     imported = tuple([name for name in imports if name not in own])
-    return Row(module_id, platform, _seconds(notes), names, offsets, imported, signatures, *_entries_of(entries))
+    row = Row(module_id, platform, seconds, tuple(names), tuple(offsets), imported, tuple(signatures), *_entries_of(entries))
+    return row, targets
 
 
 @lru_cache(maxsize=256)
@@ -185,10 +198,15 @@ def _imports_of(needs: bytes) -> list[str]:
 
 def _seconds(notes: bytes) -> float:
     try:
-        value = msgpack.unpackb(notes, raw=False, strict_map_key=False).get("seconds", 0.0)
+        return seconds_in(msgpack.unpackb(notes, raw=False, strict_map_key=False))
     except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
         return 0.0
+
+
+def seconds_in(notes: Mapping[str, Any]) -> float:
+    """The compile time in the notes of a module; 0.0 where they have none."""
+    value = notes.get("seconds", 0.0)
     return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
 
 

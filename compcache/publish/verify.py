@@ -207,8 +207,9 @@ def recover_index(store: Store) -> None:
                 if owned is not False and not _is_complete(store):
                     rebuild_index(store)
                 store.index.refresh()
-        elif store.index.unfinished:
+        elif store.index.unfinished or damaged:
             rebuild_index(store)
+            store.index.refresh()
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
         warn(f"the index of {store.root} cannot be rebuilt: {error}")

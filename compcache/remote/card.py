@@ -155,7 +155,7 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     unpacking: Any = zlib.decompressobj()
     if magic == _PACK_MAGICS["xz"]:
         if lzma is None:
-            raise FormatError("this Python was built without LZMA, which the pack is compressed by")
+            raise FormatError("the pack is compressed with LZMA, which this Python was built without")
         unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
     try:
         plain = unpacking.decompress(packed, MAX_UNPACKED)

@@ -40,7 +40,9 @@ _HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit
 _LOOK_AGAIN = 0.005
 #: A helper that cannot be reached this long after its start, in seconds, is given up.
 _START_SECONDS = 10.0
-_started: dict[str, tuple[int, float]] = {}  # by directory: the process and when this process started it
+#: So often one that ends before it was reached is started again, at once; then no more before `_START_SECONDS` are over.
+_STARTS = 3
+_started: dict[str, tuple[int, float, int]] = {}  # by directory: the process, when this process started it, and starts in vain before
 _reached: set[str] = set()  # directories whose helper was reached since
 _questions: WeakSet[Question] = WeakSet()
 _awaited: set[str] = set()  # directories whose helper this process has waited for
@@ -147,7 +149,7 @@ class Question:
         if self._socket is not None:
             with suppress(OSError):
                 return _peer_of(self._socket)[0]
-        return _started.get(self._directory, (0, 0.0))[0]
+        return _started.get(self._directory, (0, 0.0, 0))[0]
 
     def is_starting(self) -> bool:
         """Whether its helper process is being started; true once per process."""
@@ -246,7 +248,7 @@ def wake_helper(stores: Stores) -> None:
 def _start_helper(directory: str, stores: Stores) -> str:
     """Start the helper unless this process has done so just now; return what is wrong where it does not come."""
     refused = os.path.join(directory, REFUSED)
-    pid, when = _started.get(directory, (0, 0.0))
+    pid, when, in_vain = _started.get(directory, (0, 0.0, 0))
     if pid and _is_running(pid):
         came = directory in _reached or time.monotonic() - when < _START_SECONDS
         return "" if came else "its helper process does not answer"
@@ -256,12 +258,17 @@ def _start_helper(directory: str, stores: Stores) -> str:
 
             with suppress(OSError, ValueError), open(refused, encoding="utf-8") as file:
                 return str(json.load(file))
-        # It has ended at once: another one serves, or is about to.
-        return "" if time.monotonic() - when < 1.0 else "its helper process ends when it is started"
+        if time.monotonic() - when < 1.0:
+            return ""  # it has ended at once: another one serves, or is about to
+        if in_vain >= _STARTS:
+            return "its helper process ends when it is started"
+        in_vain += 1  # somebody has ended it, or the system
+    else:
+        in_vain = 0
     _reached.discard(directory)
     try:
         told = encode([list(store) for store in stores.each])
-        _started[directory] = start_detached(_HELPER, [directory], os.environ, told), time.monotonic()
+        _started[directory] = start_detached(_HELPER, [directory], os.environ, told), time.monotonic(), in_vain
     except OSError as error:
         reraise_interrupt(error)
         return f"its helper process cannot be started: {error.strerror}"

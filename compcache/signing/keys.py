@@ -54,7 +54,7 @@ class SecretKey(NamedTuple):
         return f"SecretKey({self.name!r}, ...)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret key is not pickled: name the variable or the file that it is in")
+        raise TypeError("a secret key cannot be pickled: name the variable or the file that it is in")
 
     def public(self) -> PublicKey:
         """The key that others check the signatures with."""

@@ -89,7 +89,7 @@ def own_features(text: str, exports: Iterable[Export], aliases: Mapping[str, Ali
 
 
 def _allowed(text: str, machine: Machine) -> dict[str, _Features]:
-    """What the functions with attributes of their own may use."""
+    """The features that functions with target attributes of their own may use."""
     if '"target-' not in text:
         return {}
     attributes = target_attributes(lines_from(text, "attributes #"), read_values(text).functions)

@@ -232,8 +232,8 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
-        if status.st_size < _LONG or store.is_foreign(status):
-            return None
+        if not _LONG <= status.st_size <= _MAX_FILE or store.is_foreign(status):
+            return None  # what is longer than any can be is not read
 
         def read(at: int, size: int) -> bytes:
             return file_ops.read_at(store.files, opened.number, at, size)
@@ -352,7 +352,7 @@ def _is_long_and_rests(store: Store, name: str, now: float) -> bool:
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
-        if status.st_size < _LONG or max(status.st_mtime, status.st_ctime) >= now - SETTLED_SECONDS:
+        if not _LONG <= status.st_size <= _MAX_FILE or max(status.st_mtime, status.st_ctime) >= now - SETTLED_SECONDS:
             return False
         return not is_sum(file_ops.read_at(store.files, opened.number, 0, _MAGIC_SIZE))
     except OSError as error:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from compcache.usage.summaries import EntrySummary
 
 __all__ = [
-    "belongings", "describe_module", "functions", "listed_functions", "listed_modules", "look_over_all", "module_key", "modules",
-    "modules_of",
+    "belongings", "describe_module", "functions", "functions_of", "listed_functions", "listed_modules", "look_over_all", "module_key",
+    "modules", "modules_of", "uses_by_module",
 ]  # fmt: skip
 
 _NEVER = (0, 0.0)
@@ -59,7 +59,7 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
     present, rows, ledger = overview
     last, _ = _last_uses(ledger, rows)
     problem_of = _Problems(store)
-    counts = _counts(ledger)
+    counts = uses_by_module(ledger)
     found = []
     for module_id in sorted(rows):
         row = rows[module_id]
@@ -130,9 +130,9 @@ def functions(
 
 def _listed(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
     if not folded:
-        return _functions_of(places, select)
+        return functions_of(places, select)
     sizes = {key.hex(): size for _, overview in places for key, (size, _) in overview.present.items()}
-    return fold(_functions_of(places), entries_in(places), select, sizes)
+    return fold(functions_of(places), entries_in(places), select, sizes)
 
 
 def listed_functions(
@@ -172,10 +172,11 @@ def modules_of(store: Store, module_ids: Iterable[bytes]) -> list[ModuleSummary]
 def belongings(store: Store, func_name: str) -> tuple[list[FunctionSummary], list[EntrySummary]]:
     """The parts of a function, and the entries of data that belong to it; see `FunctionReport`."""
     places = Excerpts(store).of_name(func_name)
-    return belonging(func_name, _functions_of(places), entries_in(places))
+    return belonging(func_name, functions_of(places), entries_in(places))
 
 
-def _functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
+def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
+    """The functions in overviews of a directory and its layers, or those whose names `select` accepts, in no order."""
     found, *below = [_functions_in(place, overview, select) for place, overview in places]
     if below:
         copies = {name: [summary] for name, summary in found.items()}
@@ -191,7 +192,7 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
     present, rows, ledger = overview
     where = (store.source,)
     last, imported = _last_uses(ledger, rows)
-    counts, missed = _counts(ledger), ledger.misses()
+    counts, missed = uses_by_module(ledger), ledger.misses()
     found: dict[str, FunctionSummary] = {}
     several: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
@@ -237,7 +238,7 @@ def _together(copies: list[FunctionSummary]) -> FunctionSummary:
     )
 
 
-def _counts(ledger: Ledger) -> dict[bytes, int]:
+def uses_by_module(ledger: Ledger) -> dict[bytes, int]:
     """The number of uses of each module's functions."""
     counts: dict[bytes, int] = {}
     for (key, module_id), (count, _) in ledger.uses.items():

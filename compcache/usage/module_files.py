@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["FileStatus", "list_modules", "modules_by_directory", "statuses_by_directory"]
 
 _MAGIC = b"CCFILES3"
+_MAX_SIZE = 1 << 31
 _MAX_TIME = 1e11  # seconds since the epoch; NaN is not below it
 _FAN = 2  # hexadecimal digits
 _DIRECTORY = Struct(f"<2sQI{CHECK_SIZE}s")
@@ -145,7 +146,7 @@ class _Known:
         try:
             self._opened = store.files.open_owned(store.path(MODULE_FILES), READ_FLAGS)
             status = store.files.fstat(self._opened.number)
-            if not store.is_foreign(status) and self._read(0, len(_MAGIC)) == _MAGIC:
+            if status.st_size <= _MAX_SIZE and not store.is_foreign(status) and self._read(0, len(_MAGIC)) == _MAGIC:
                 self._find_places(status.st_size)
         except OSError as error:
             reraise_interrupt(error)
@@ -157,7 +158,7 @@ class _Known:
         at = len(_MAGIC)
         while at < size:
             head = self._read(at, _DIRECTORY.size)
-            if len(head) < _DIRECTORY.size:
+            if len(head) < _DIRECTORY.size or len(self._places) >= 1 << 8:
                 return
             name, changed, count, expected = _DIRECTORY.unpack(head)
             at += _DIRECTORY.size

@@ -49,6 +49,8 @@ class Adapter:
     #: How many seconds a process may take, and how many functions it compiles in that time.
     patience: ClassVar[float] = 40.0
     entries: ClassVar[int] = 20
+    #: How many functions it compiles in some minutes, where that is ten thousand or more; 0: fewer.
+    most: ClassVar[int] = 0
     #: How long a chain of functions that call each other its compiler takes.
     chain: ClassVar[int] = 20
     #: The distribution whose version the report names; nothing: `version` says it.

@@ -18,7 +18,7 @@ from compcache_conformance.processes import Order, start
 from compcache_conformance.results import Cannot, Outcome, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from compcache_conformance.adapter import Adapter
     from compcache_conformance.language import Program
@@ -78,10 +78,27 @@ class Bench:
         for constant in program.constants:
             if constant.source == "data":
                 (folder / f"{constant.name}.txt").write_text(repr(constant.value))
+            if constant.source == "tool":
+                (folder / f"{constant.name}.sh").write_text(f'exec sh "$(dirname "$0")/{constant.name}_inner.sh"\n')
+                (folder / f"{constant.name}_inner.sh").write_text(f"echo {constant.value!r}\n")
         self.adapter.write(folder, program)
         functions = ", ".join(f"{function.name} = {function.body[:80]}" for function in program.functions[-3:])
         constants = ", ".join(f"{constant.name} = {constant.value!r}"[:80] for constant in program.constants)
         self._say(f"write {functions} {constants}")
+
+    @contextlib.contextmanager
+    def clients(self, *options: str) -> Iterator[tuple[Path, Path]]:
+        """One store as two hosts of a network file system see it, each for half a second; `options` are those of `network_double`."""
+        from compcache_conformance.network_double import mounted
+
+        server, *places = (self.root / name for name in ("server", "first", "second"))
+        for place in (server / "store", *places):
+            place.mkdir(mode=0o700, parents=True)
+        server.chmod(0o700)
+        with contextlib.ExitStack() as stack:
+            for number, place in enumerate(places):
+                stack.enter_context(mounted(server, place, "--seconds", "0.5", "--seed", str(number), *options))
+            yield places[0] / "store", places[1] / "store"
 
     # ---------------------------------------------------------------- processes
 

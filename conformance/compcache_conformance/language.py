@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Constant", "Function", "Program", "Spelling", "as_c", "as_llvm", "as_python", "program"]
+__all__ = ["Constant", "Function", "Program", "Spelling", "as_c", "as_llvm", "as_python", "headers", "program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Constant:
     """A number, or a table of numbers, that functions read by name.
 
     `source` says where the value comes from when the program starts: "text" is the source itself, "environment" the variable of this
-    name, "data" the file of this name beside the sources, "record" a field of an object.
+    name, "data" the file of this name beside the sources, "tool" what a program beside them prints that another one calls, "header" a
+    header that a header includes, "record" a field of an object.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Program:
         """What a system's front end must have for this program to be said in it."""
         found = {"files" for name in self.files if name != "main"}
         for constant in self.constants:
-            found.add("constant" if constant.source == "text" else constant.source)
+            found.add({"text": "constant", "tool": "data"}.get(constant.source, constant.source))
             if isinstance(constant.value, tuple):
                 found.add("table")
         names = [function.name for function in self.functions]
@@ -146,6 +147,7 @@ def _python_constant(constant: Constant, spell: Callable[[str], str]) -> str:
     texts = {
         "environment": f"float(os.environ['CONFORMANCE_{name}'])",
         "data": f"float(Path(__file__).with_name('{name}.txt').read_text())",
+        "tool": f"float(__import__('subprocess').check_output(['sh', str(Path(__file__).with_name('{name}.sh'))]))",
         "text": repr(constant.value),
     }
     if constant.source == "record":
@@ -184,12 +186,24 @@ def as_c(program: Program, file: str) -> str:
     for constant in program.constants:
         if constant.file == file and constant.source == "text":
             lines.append(_c_constant(constant))
+        elif constant.file == file and constant.source == "header":
+            lines.append(f'#include "{constant.name}_outer.h"')
     for function in program.functions:
         if function.file == file:
             arguments = ", ".join(f"double {argument}" for argument in function.arguments)
             head = f"{'static ' if file != 'main' else ''}double {function.name}({arguments})"
             lines.append(f"{head} {{ return {function.body}; }}")
     return "\n".join(lines) + "\n"
+
+
+def headers(program: Program) -> dict[str, str]:
+    """The headers of constants that headers define, by their names."""
+    found = {}
+    for constant in program.constants:
+        if constant.source == "header":
+            found[f"{constant.name}_outer.h"] = f'#include "{constant.name}_inner.h"\n'
+            found[f"{constant.name}_inner.h"] = _c_constant(constant) + "\n"
+    return found
 
 
 def _c_constant(constant: Constant) -> str:

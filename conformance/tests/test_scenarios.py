@@ -16,13 +16,14 @@ BROKEN = {
     "knows names alone": (
         "edited function", "same length", "file that appears", "package moved away and back", "upgraded in place", "forks with one name",
         "forks under one path", "bodies exchanged", "two versions at once", "two stores merged", "store replaced under a process",
+        "edited beside another host",
     ),
     "ignores callees": (
         "callee in another file", "callee in the same file", "callee of a callee", "callee of other arity", "callee that becomes slower",
     ),
     "ignores constants": (
         "constant in the file", "constant in another file", "constant of a callee", "table", "field of an object", "sign of zero",
-        "environment read while compiling", "data file read while compiling", "ranks",
+        "environment read while compiling", "data file read while compiling", "ranks", "tool of a tool", "header",
     ),
     "rounds constants": ("last bit of a constant",),
     "ignores closures": ("closure",),
@@ -34,7 +35,7 @@ BROKEN = {
         "other HOME", "variable that does not matter", "other hash seed", "other locale", "other time zone", "other temporary directory",
         "other user name", "other terminal", "other thread count",
     ),
-    "salts keys": ("second process", "many processes", "calls in another order", "callee called alone", "error in between"),
+    "salts keys": ("two hosts", "second process", "many processes", "calls in another order", "callee called alone", "error in between"),
     "knows times": ("touched files", "files of 1980"),
     "knows places": ("moved sources", "other working directory", "copied store", "linked store", "no working directory"),
     "checks its times": ("copied store without times",),
@@ -69,7 +70,7 @@ BROKEN = {
     "raises what it writes": (
         "new function beside a read-only store", "not writable", "store that cannot be made", "store is a file", "no home",
         "home that cannot be written", "full disk", "almost full disk", "no more files", "dangling link",
-        "other user's store", "failing renames", "all renames fail",
+        "other user's store", "failing renames", "all renames fail", "answers that are lost",
     ),
     "leaves the umask,raises what it writes": ("umask that takes everything",),
     "wastes space,raises what it writes": ("size of files is limited",),
@@ -87,10 +88,12 @@ BROKEN = {
     "links,raises what it writes": ("no links",),
     "syncs,raises what it writes": ("failing fsync",),
     "writes once,checks nothing": ("short writes",),
-    "maps files": ("files that shrink under a reader", "files rewritten under a reader"),
+    "maps files": (
+        "files that shrink under a reader", "files rewritten under a reader", "removed by another host", "cut by another host",
+    ),
     "ignores processors": ("older processor",),
     "knows hosts": ("other host name", "other kernel", "fewer processors", "no network"),
-    "slow scan": ("hit among many", "last of many additions"),
+    "slow scan": ("hit among many", "last of many additions", "ten thousand entries"),
     "slow for late names": ("hit of the last",),
     "many files": ("files for an entry",),
     "flat": ("flat directory",),

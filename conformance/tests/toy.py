@@ -19,10 +19,11 @@ class Toy(Adapter):
     name: ClassVar[str] = "toy"
     makes_llvm: ClassVar[bool] = True
     shapes: ClassVar[frozenset[str]] = frozenset(
-        {"call", "files", "constant", "table", "environment", "data", "record", "closure", "fast", "default"}
+        {"call", "files", "constant", "table", "environment", "data", "header", "record", "closure", "fast", "default"}
     )
     entries: ClassVar[int] = 20
     patience: ClassVar[float] = 4.0
+    most: ClassVar[int] = 100
     driver: ClassVar[str] = _TOY.read_text()
 
     def __init__(self, interpreter: Path | None = None, fault: str = "") -> None:

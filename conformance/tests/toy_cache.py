@@ -127,7 +127,7 @@ def usable(path):
 def read(path):
     with open(os.open(path, os.O_RDONLY | (0 if fault("opens pipes") else os.O_NONBLOCK)), "rb") as file:
         if fault("maps files"):
-            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
         return file.read()
 
 

@@ -10,6 +10,7 @@ from helpers import adder, caller, run_fresh
 
 from compcache import Cache, ModuleSource
 from compcache.formats.linked import decode_closure
+from compcache.frontend import find
 from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
@@ -226,3 +227,18 @@ with Cache(directory) as cache:
 """
     expected: Any = run_fresh(stored(tmp_path / "apart"), script)
     assert run_fresh(stored(tmp_path / "linked", "both"), script) == expected
+
+
+def test_a_module_with_data_of_a_front_end_stays(cache: Cache, directory: Path) -> None:
+    """It is read of the module's own file, and decides whether that is used."""
+    sources = [ModuleSource(COUNTER, entries={"mine": b"data"}), *[ModuleSource(code) for code in SOURCES[1:]]]
+    cache.add_modules(sources)
+    cache.link(["both"])
+    counter = bytes.fromhex(next(r.module_id for r in cache.realizations("next")))
+    homes = [entry.requires[: decode_closure(entry.data).homes] for entry in linked_closures(cache._store).values()]
+    assert not any(counter in each for each in homes)
+    with Cache(directory) as other:
+        held = other.get_target("both")
+        found = find(other, "next", lambda data: data == b"data", kind="mine")
+        assert found is not None
+        assert (held(2), found(2)) == (7, 5)

@@ -331,3 +331,20 @@ def test_what_is_replaced_in_a_layer_is_found_by_who_has_it_open(directory: Path
                 assert cache.loaded().modules == ()
             finally:
                 gc.enable()
+
+
+def test_a_host_that_cannot_write_a_segment_asks_each_layer(directory: Path, tmp_path: Path) -> None:
+    """As with compcache-runtime, which has no msgpack: what is derived is not made there, and nothing needs it."""
+    with Cache(tmp_path / "layer") as layer:
+        layer.add_module(ModuleSource(adder("f", 1)))
+    script = f"""
+    sys.modules["msgpack"] = None
+    from compcache import Cache, NotCachedError
+    cache = Cache(directory, layers=[{str(tmp_path / "layer")!r}])
+    result = [cache.get_target("f")(1)]
+    try:
+        cache.get_target("g")
+    except NotCachedError:
+        result.append("miss")
+    """
+    assert run_fresh(directory, script) == [2, "miss"]

@@ -52,6 +52,12 @@ def test_the_least_recently_used_goes_first_and_no_more_than_must() -> None:
     assert removed(entries, max_modules=0) == ["b", "a", "c"]
 
 
+def test_a_pack_counts_for_the_size_alone() -> None:
+    entries = [entry("a"), entry("b")._replace(functions=(), is_pack=True)]
+    assert removed(entries, max_modules=1) == []
+    assert len(removed(entries, max_bytes=100)) == 1
+
+
 def test_what_was_never_used_counts_from_its_creation() -> None:
     entries = [entry("fresh", created=NOW - 1), entry("stale", created=NOW - 9, used=NOW - 4)]
     assert removed(entries, max_modules=1) == ["stale"]

@@ -88,6 +88,11 @@ def kinds(store: WebStore, method: str = "GET") -> list[str]:
     return [path.split("/")[3] for each, path in store.requests if each == method]
 
 
+def content(store: WebStore) -> dict[str, bytes]:
+    """What is in a store, but for what its writers tell collections of garbage."""
+    return {path: data for path, data in store.objects.items() if "/ccr3/d/" not in path}
+
+
 def test_what_the_origin_gave_goes_into_the_mirror(fleet: Fleet) -> None:
     """With its pack, and once; the next host needs the origin no more. What may only be read is not written to."""
     names = [Identity("f", number=number) for number in range(6)]
@@ -98,7 +103,7 @@ def test_what_the_origin_gave_goes_into_the_mirror(fleet: Fleet) -> None:
         by_store = stats.remote_stores
         assert (by_store[fleet.origin.url].hits, by_store.get(fleet.mirror.url)) != (0, None)
     assert until(lambda: {"f", "p"} <= {path.split("/")[3] for path in fleet.mirror.objects})
-    assert fleet.origin.objects.items() >= fleet.mirror.objects.items()
+    assert content(fleet.origin).items() >= content(fleet.mirror).items()
     assert "PUT" not in {method for method, _ in fleet.origin.requests}
     fleet.origin.requests.clear()
     with fleet.open() as cache:
@@ -126,7 +131,7 @@ def test_what_is_compiled_goes_to_each_store_that_may_be_written_to(fleet: Fleet
         cache.get_or_compile(F, partial(ModuleSource, constant("f", 7)))
         cache.push([F])
         assert cache.flush_uploads(30)
-    assert fleet.mirror.objects == fleet.origin.objects != {}
+    assert content(fleet.mirror) == content(fleet.origin) != {}
 
 
 @pytest.mark.parametrize("way", ["fail", "stall", "show_login_page", "hang_up", "redirect", "forbid"])

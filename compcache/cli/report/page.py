@@ -12,9 +12,9 @@ from compcache.cli.report.charts import charts, draw
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from compcache.cli.commands.read.top import Cost
     from compcache.cli.report.charts import Chart
     from compcache.cli.report.story import Group, ModuleRow, Story
+    from compcache.usage.costs import Cost
 
 __all__ = ["page"]
 

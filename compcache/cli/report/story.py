@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from compcache.cli.commands.read.top import Cost, costs
 from compcache.cli.names import split
+from compcache.frontend import list_costs, list_functions, list_modules
 from compcache.maintain.policy import PrunePolicy
+from compcache.usage.costs import Cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +21,9 @@ __all__ = ["Duplicate", "Group", "ModuleRow", "Story", "tell"]
 _DAY = 86400
 _UNUSED_DAYS = 30
 _NEVER = "never"
+#: How many rows more than needed are held.
+_SOME = 100
+_T = TypeVar("_T")
 #: The upper ends, in days, of the classes of the last use.
 _AGES = (("today", 1), ("this week", 7), ("this month", 30), ("this quarter", 90), ("longer ago", float("inf")))
 
@@ -88,16 +92,13 @@ def tell(cache: Cache, since: float | None, limit: int, progress: Callable[[int,
 
     now = time.time()
     stats = cache.stats(since, progress=progress)
-    modules = cache.modules(progress=progress)
-    functions = cache.functions(progress=progress)
-    prices = costs(modules, functions)
     surplus = cache.prune(PrunePolicy(duplicates=True), dry_run=True).removed
     unused = cache.prune(PrunePolicy(unused_for=_UNUSED_DAYS * _DAY), dry_run=True).removed
-    rows = [_row(module) for module in modules]
-
-    def first(key: Callable[[ModuleRow], float]) -> tuple[ModuleRow, ...]:
-        return tuple(sorted(rows, key=key)[:limit])
-
+    modules, prices = _Modules(now, limit), _Prices(limit)
+    for module in list_modules(cache, progress=progress):
+        modules.add(module)
+    for price in list_costs(cache, progress=progress):
+        prices.add(price)
     return Story(
         directory=cache.path,
         created=now,
@@ -105,16 +106,16 @@ def tell(cache: Cache, since: float | None, limit: int, progress: Callable[[int,
         since=stats.since,
         stats=stats,
         periods=cache.history(stats.since or None, progress=progress),
-        packages=_groups((row.name.partition(".")[0], row.size, row.realizations) for row in prices),
-        cpus=_groups((module.cpu, module.size, 1) for module in modules),
-        llvm_versions=_groups((module.llvm_version, module.size, 1) for module in modules),
-        last_uses=_by_last_use(modules, now),
-        biggest=first(lambda row: -row.size),
-        oldest=first(lambda row: row.created),
-        slowest=first(lambda row: -row.seconds),
-        most_missed=_most(prices, lambda row: row.misses, limit),
-        most_used=_most(prices, lambda row: row.uses, limit),
-        duplicates=_duplicates(functions, limit),
+        packages=prices.packages.groups(),
+        cpus=modules.cpus.groups(),
+        llvm_versions=modules.llvm_versions.groups(),
+        last_uses=modules.last_uses(),
+        biggest=modules.biggest.rows(),
+        oldest=modules.oldest.rows(),
+        slowest=modules.slowest.rows(),
+        most_missed=prices.most_missed.rows(),
+        most_used=prices.most_used.rows(),
+        duplicates=_duplicates(list_functions(cache, progress=progress), limit),
         duplicate_modules=len(surplus),
         duplicate_size=sum(module.size for module in surplus),
         unused_modules=len(unused),
@@ -122,24 +123,80 @@ def tell(cache: Cache, since: float | None, limit: int, progress: Callable[[int,
     )
 
 
-def _groups(items: Iterable[tuple[str, int, int]]) -> tuple[Group, ...]:
-    """The sums by name, the largest first."""
-    sums: dict[str, tuple[int, int]] = {}
-    for name, size, count in items:
-        before = sums.get(name, (0, 0))
-        sums[name] = before[0] + size, before[1] + count
-    return tuple(sorted((Group(name, *total) for name, total in sums.items()), key=lambda group: (-group.size, group.name)))
+class _Sums:
+    """Sums by name."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[int, int]] = {}
+
+    def add(self, name: str, size: int, count: int) -> None:
+        before = self._sums.get(name, (0, 0))
+        self._sums[name] = before[0] + size, before[1] + count
+
+    def groups(self) -> tuple[Group, ...]:
+        """They, the largest first."""
+        return tuple(sorted((Group(name, *total) for name, total in self._sums.items()), key=lambda group: (-group.size, group.name)))
 
 
-def _by_last_use(modules: Iterable[ModuleSummary], now: float) -> tuple[Group, ...]:
-    """The modules by the time of their last use, the latest first."""
-    sums = {name: (0, 0) for name, _ in _AGES} | {_NEVER: (0, 0)}
-    for module in modules:
-        days = (now - module.last_used) / _DAY
+class _First(Generic[_T]):
+    """The first `limit` rows in the order of a key, equal ones as they come."""
+
+    def __init__(self, limit: int, key: Callable[[_T], Any]) -> None:
+        self._limit = limit
+        self._key = key
+        self._rows: list[_T] = []
+
+    def add(self, row: _T) -> None:
+        self._rows.append(row)
+        if len(self._rows) > 2 * self._limit + _SOME:
+            self._rows = sorted(self._rows, key=self._key)[: self._limit]
+
+    def rows(self) -> tuple[_T, ...]:
+        """They, in order."""
+        return tuple(sorted(self._rows, key=self._key)[: self._limit])
+
+
+class _Modules:
+    """What is said of the modules."""
+
+    def __init__(self, now: float, limit: int) -> None:
+        self._now = now
+        self.cpus, self.llvm_versions = _Sums(), _Sums()
+        self.biggest = _First[ModuleRow](limit, lambda row: -row.size)
+        self.oldest = _First[ModuleRow](limit, lambda row: row.created)
+        self.slowest = _First[ModuleRow](limit, lambda row: -row.seconds)
+        self._ages = {name: (0, 0) for name, _ in _AGES} | {_NEVER: (0, 0)}
+
+    def add(self, module: ModuleSummary) -> None:
+        self.cpus.add(module.cpu, module.size, 1)
+        self.llvm_versions.add(module.llvm_version, module.size, 1)
+        row = _row(module)
+        for first in (self.biggest, self.oldest, self.slowest):
+            first.add(row)
+        days = (self._now - module.last_used) / _DAY
         name = next(name for name, end in _AGES if days < end) if module.last_used else _NEVER
-        size, count = sums[name]
-        sums[name] = size + module.size, count + 1
-    return tuple(Group(name, *total) for name, total in sums.items())
+        size, count = self._ages[name]
+        self._ages[name] = size + module.size, count + 1
+
+    def last_uses(self) -> tuple[Group, ...]:
+        """The modules by the time of their last use, the latest first."""
+        return tuple(Group(name, *total) for name, total in self._ages.items())
+
+
+class _Prices:
+    """What is said of the functions."""
+
+    def __init__(self, limit: int) -> None:
+        self.packages = _Sums()
+        self.most_missed = _First[Cost](limit, lambda row: (-row.misses, row.name))
+        self.most_used = _First[Cost](limit, lambda row: (-row.uses, row.name))
+
+    def add(self, price: Cost) -> None:
+        self.packages.add(price.name.partition(".")[0], price.size, price.realizations)
+        if price.misses:
+            self.most_missed.add(price)
+        if price.uses:
+            self.most_used.add(price)
 
 
 def _row(module: ModuleSummary, shown: int = 3) -> ModuleRow:
@@ -150,10 +207,9 @@ def _row(module: ModuleSummary, shown: int = 3) -> ModuleRow:
     )  # fmt: skip
 
 
-def _most(rows: Iterable[Cost], key: Callable[[Cost], int], limit: int) -> tuple[Cost, ...]:
-    return tuple(sorted((row for row in rows if key(row)), key=lambda row: (-key(row), row.name))[:limit])
-
-
 def _duplicates(functions: Iterable[FunctionSummary], limit: int) -> tuple[Duplicate, ...]:
-    several = [Duplicate(split(row.func_name)[0], row.realizations, row.size) for row in functions if row.realizations > 1]
-    return tuple(sorted(several, key=lambda row: (-row.size, row.name))[:limit])
+    first = _First[Duplicate](limit, lambda row: (-row.size, row.name))
+    for row in functions:
+        if row.realizations > 1:
+            first.add(Duplicate(split(row.func_name)[0], row.realizations, row.size))
+    return first.rows()

@@ -65,6 +65,8 @@ static PyMethodDef functions[] = {
     {"requirements", requirements, METH_O, NULL},
     {"read_frame", read_frame, METH_VARARGS, NULL},
     {"function_record", function_record, METH_O, NULL},
+    {"places_of_names", places_of_names, METH_VARARGS, NULL},
+    {"plain_functions", plain_functions, METH_VARARGS, NULL},
     {"needs_record", needs_record, METH_O, NULL},
     {"platform_serves", platform_serves, METH_VARARGS, NULL},
     {"processor_meets", processor_meets, METH_VARARGS, NULL},

@@ -204,6 +204,59 @@ static PyObject *table_find(PyObject *object, PyObject *key_object) {
     return found;
 }
 
+/* A text of a list, as UTF-8; NULL with an exception. */
+static PyObject *encoded_item(PyObject *list, Py_ssize_t at) {
+    PyObject *text = PySequence_GetItem(list, at); /* of its own: another thread may change the list */
+    PyObject *encoded = text != NULL ? PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass") : NULL;
+    Py_XDECREF(text);
+    return encoded;
+}
+
+/* What a table of function entries has of a name: (module_id, offset), None where it has nothing, False where it has several. */
+static PyObject *place_of_name(Table *self, Bytes name) {
+    static const uint8_t person[16] = "compcache-name";
+    uint8_t key[NAME_BYTES];
+    blake2b(key, sizeof key, name, (Bytes){NULL, 0}, NULL, person);
+    PyObject *kept, *place = NULL;
+    Bytes bucket;
+    if (read_bucket(self, bucket_of(key, &self->head), &kept, &bucket) < 0) {
+        return NULL;
+    }
+    const uint32_t width = self->head.width;
+    const size_t at = find_entry(bucket, 0, width, key);
+    if (at >= bucket.size) {
+        place = Py_NewRef(Py_None);
+    } else if (find_entry(bucket, at + width, width, key) < bucket.size) {
+        place = Py_NewRef(Py_False);
+    } else {
+        FunctionEntry entry;
+        const Fault fault = decode_function_entry((Bytes){bucket.at + at + NAME_BYTES, width - NAME_BYTES}, &entry);
+        place = fault != NULL ? damaged(fault, NULL) : Py_BuildValue("(y#I)", entry.module_id, (Py_ssize_t)NAME_BYTES, entry.offset);
+    }
+    Py_DECREF(kept);
+    return place;
+}
+
+/* places_of_names(table, names: list) -> list: for each func_name (module_id, offset of its record), None where a table of function
+ * entries has nothing of it, False where it has several */
+PyObject *places_of_names(PyObject *module, PyObject *args) {
+    PyObject *table, *names;
+    if (!PyArg_ParseTuple(args, "O!O!:places_of_names", module_state(module)->table_type, &table, &PyList_Type, &names)) {
+        return NULL;
+    }
+    PyObject *result = PyList_New(0);
+    for (Py_ssize_t i = 0; result != NULL && i < PyList_Size(names); i++) {
+        PyObject *text = encoded_item(names, i);
+        PyObject *place = text != NULL ? place_of_name((Table *)table, bytes_of(text)) : NULL;
+        if (place == NULL || PyList_Append(result, place) < 0) {
+            Py_CLEAR(result);
+        }
+        Py_XDECREF(place);
+        Py_XDECREF(text);
+    }
+    return result;
+}
+
 /* Appends the entries of a bucket whose first `bits` bits are `number`; 0, or -1 with an exception. */
 static int append_entries(Table *self, PyObject *list, uint64_t bucket, uint64_t number, uint32_t bits) {
     PyObject *kept;
@@ -569,24 +622,71 @@ PyObject *read_frame(PyObject *Py_UNUSED(module), PyObject *args) {
     return result;
 }
 
-/* function_record(payload: bytes) -> (name, symbol, signature, target_id, function, entry, needs, link_type) */
-PyObject *function_record(PyObject *Py_UNUSED(module), PyObject *payload) {
-    FunctionFields found;
-    const Fault fault = PyBytes_Check(payload) ? decode_function_record(bytes_of(payload), &found) : "a function record is no bytes";
-    if (fault != NULL) {
-        return damaged(fault, NULL);
-    }
+static PyObject *fields_of_function(const FunctionFields *found) {
     static const char not_text[] = "a function record holds a text that is not UTF-8";
-    PyObject *name = new_text(found.name, not_text);
-    PyObject *symbol = name != NULL ? new_text(found.symbol, not_text) : NULL;
-    PyObject *signature = symbol != NULL ? new_text(found.signature, not_text) : NULL;
-    PyObject *result = signature != NULL ? Py_BuildValue("(OOOy#IIIy#)", name, symbol, signature, found.target_id, (Py_ssize_t)CHECK_BYTES,
-                                                         found.function, found.entry, found.needs, found.link_type.at,
-                                                         (Py_ssize_t)found.link_type.size)
+    PyObject *name = new_text(found->name, not_text);
+    PyObject *symbol = name != NULL ? new_text(found->symbol, not_text) : NULL;
+    PyObject *signature = symbol != NULL ? new_text(found->signature, not_text) : NULL;
+    PyObject *result = signature != NULL ? Py_BuildValue("(OOOy#IIIy#)", name, symbol, signature, found->target_id, (Py_ssize_t)CHECK_BYTES,
+                                                         found->function, found->entry, found->needs, found->link_type.at,
+                                                         (Py_ssize_t)found->link_type.size)
                                          : NULL;
     Py_XDECREF(name);
     Py_XDECREF(symbol);
     Py_XDECREF(signature);
+    return result;
+}
+
+/* function_record(payload: bytes) -> (name, symbol, signature, target_id, function, entry, needs, link_type) */
+PyObject *function_record(PyObject *Py_UNUSED(module), PyObject *payload) {
+    FunctionFields found;
+    const Fault fault = PyBytes_Check(payload) ? decode_function_record(bytes_of(payload), &found) : "a function record is no bytes";
+    return fault != NULL ? damaged(fault, NULL) : fields_of_function(&found);
+}
+
+/* Whether a frame of a section is the sound record of a function of this name that needs nothing. */
+static int is_plain_function(Bytes section, uint64_t offset, const uint8_t *key, Bytes name, FunctionFields *found) {
+    Bytes payload;
+    uint64_t needed;
+    if (offset >= section.size) {
+        return 0;
+    }
+    const Bytes data = {section.at + offset, section.size - (size_t)offset};
+    return decode_frame(data, offset, section.size, key, &payload, &needed) == NULL && needed == 0
+        && decode_function_record(payload, found) == NULL && found->needs == 0 && found->name.size == name.size
+        && memcmp(found->name.at, name.at, name.size) == 0;
+}
+
+/* plain_functions(section, key, names: list, offsets: list) -> list: for each name what function_record() says of the record at its offset
+ * in a module's section of records, None where that is no sound one of this function, or the function needs anything */
+PyObject *plain_functions(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *section, *key, *names, *offsets;
+    if (!PyArg_ParseTuple(args, "SSO!O!:plain_functions", &section, &key, &PyList_Type, &names, &PyList_Type, &offsets)) {
+        return NULL;
+    }
+    const Py_ssize_t count = PyList_Size(names);
+    if (PyBytes_Size(key) != NAME_BYTES || PyList_Size(offsets) != count) {
+        PyErr_SetString(PyExc_ValueError, "plain_functions() takes a key of 16 bytes, and an offset for each name");
+        return NULL;
+    }
+    PyObject *result = PyList_New(0);
+    for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
+        PyObject *text = encoded_item(names, i);
+        PyObject *number = text != NULL ? PySequence_GetItem(offsets, i) : NULL;
+        const unsigned long long offset = number != NULL ? PyLong_AsUnsignedLongLong(number) : 0;
+        PyObject *fields = NULL;
+        if (number != NULL && !PyErr_Occurred()) {
+            FunctionFields found;
+            const int is_plain = is_plain_function(bytes_of(section), offset, bytes_of(key).at, bytes_of(text), &found);
+            fields = is_plain ? fields_of_function(&found) : Py_NewRef(Py_None);
+        }
+        if (fields == NULL || PyList_Append(result, fields) < 0) {
+            Py_CLEAR(result);
+        }
+        Py_XDECREF(fields);
+        Py_XDECREF(number);
+        Py_XDECREF(text);
+    }
     return result;
 }
 

@@ -103,6 +103,8 @@ PyObject *stamped(PyObject *module, PyObject *args);
 PyObject *requirements(PyObject *module, PyObject *rows);
 PyObject *read_frame(PyObject *module, PyObject *args);
 PyObject *function_record(PyObject *module, PyObject *payload);
+PyObject *places_of_names(PyObject *module, PyObject *args);
+PyObject *plain_functions(PyObject *module, PyObject *args);
 PyObject *needs_record(PyObject *module, PyObject *payload);
 PyObject *platform_serves(PyObject *module, PyObject *args);
 PyObject *processor_meets(PyObject *module, PyObject *args);

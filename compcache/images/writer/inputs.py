@@ -192,10 +192,10 @@ def _output_name(name: str, *, mapped: bool) -> str:
     if not mapped:
         if name.startswith(_UNMAPPED):
             return name
-        raise FormatError(f"what becomes of the section {name} is not known here")
+        raise FormatError(f"the handling of the section {name} is not known here")
     found = next((known for known in _MAPPED if name == known or name.startswith(f"{known}.")), None)
     if found is None and (not name or name.startswith(".")):
-        raise FormatError(f"what becomes of the section {name!r} is not known here")
+        raise FormatError(f"the handling of the section {name!r} is not known here")
     return found or name
 
 

@@ -176,7 +176,7 @@ def _overrides(kind: Any) -> bool:
 
 
 def declare_ufunc(state: State) -> Any:
-    """The ufunc of a decorated function; with signatures, with its loops, or made by Numba, which has compiled them.
+    """The ufunc of a decorated function; one with signatures has its loops, stored or compiled by Numba.
 
     One that runs on threads is NumPy's, as Numba's decorators give it.
     """

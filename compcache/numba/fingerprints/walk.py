@@ -195,7 +195,7 @@ class Walk:
         self.token("opaque", kind)
 
     def is_only_named(self) -> bool:
-        """Whether values count by their type where they have no content: the compiler does not read them."""
+        """Whether values without content count by their type, since the compiler does not read them."""
         return self.mode == NAMED or self.lenient
 
     def library(self, value: object, where: str) -> None:

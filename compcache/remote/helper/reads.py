@@ -96,6 +96,7 @@ class Reads:
         self._probing: asyncio.Task[None] | None = None
         self._asking: dict[str, asyncio.Future[bytes | None]] = {}  # by key
         self._missed: OrderedDict[str, float] = OrderedDict()  # by key, when that was
+        self._stores = 0  # how often something was stored
         self._damaged: OrderedDict[str, None] = OrderedDict()  # keys of modules
 
     # ---------------------------------------------------------------- look-ups
@@ -217,12 +218,12 @@ class Reads:
 
     async def get(self, key: str, largest: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
         """An object, None where there is none, or one that is too large. Raises what the client raises."""
-        most = max(seconds, patience)
+        most, stores = max(seconds, patience), self._stores
         data = await self._counted(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
-        if data is None:
+        if data is None and stores == self._stores:  # else it may have been stored meanwhile
             _remember(self._missed, key, asyncio.get_running_loop().time(), _MOST_MISSED)
-        else:
-            self.forget_miss(key)
+        elif data is not None:
+            self._missed.pop(key, None)
         return data
 
     def was_missed(self, key: str) -> bool:
@@ -232,7 +233,8 @@ class Reads:
         return is_known
 
     def forget_miss(self, key: str) -> None:
-        """Something was stored at this key."""
+        """Something is about to be stored at this key, or was."""
+        self._stores += 1
         self._missed.pop(key, None)
 
     async def _counted(self, request: Awaitable[_T]) -> _T | None:

@@ -64,7 +64,7 @@ class Uploads:
             await self._upload_all()
 
     async def flush(self, seconds: float) -> None:
-        """Upload what waits without waiting for a pause to end; a store in doubt is probed."""
+        """Upload what waits without waiting for a pause to end; a store that is left alone is probed."""
         self._until = 0.0
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._flush(), seconds)
@@ -72,7 +72,7 @@ class Uploads:
     async def _flush(self) -> None:
         breaker = self._reads.breaker
         while True:
-            if breaker.is_half_open() or breaker.is_doubtful():
+            if not breaker.allows():
                 await asyncio.shield(self._reads.probe())
             await self._upload_all()
             if not breaker.is_doubtful():
@@ -238,6 +238,7 @@ class Uploads:
         raise TimeoutError
 
     def _note(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
+        self._reads.forget_miss(key)
         self.deliveries.note(key, data, [module_key(card.module_id) for card in cards if not card.module])
 
 

@@ -6,7 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING, ClassVar
 
 from compcache_conformance.adapter import Adapter
-from compcache_conformance.language import as_c
+from compcache_conformance.language import as_c, headers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ class Ccache(Adapter):
 
     name: ClassVar[str] = "ccache"
     programs: ClassVar[tuple[str, ...]] = ("ccache", "gcc")
-    shapes: ClassVar[frozenset[str]] = frozenset({"call", "files", "constant", "table", "fast"})
+    shapes: ClassVar[frozenset[str]] = frozenset({"call", "files", "constant", "table", "fast", "header"})
     driver: ClassVar[str] = _DRIVER
     entries: ClassVar[int] = 50
     chain: ClassVar[int] = 4000
@@ -80,6 +80,8 @@ class Ccache(Adapter):
         self.put(folder / "program.json", json.dumps({"options": ["-ffast-math"] if fast else []}))
         for file in program.files:
             self.put(folder / ("main.c" if file == "main" else f"{file}.h"), as_c(program, file))
+        for name, text in headers(program).items():
+            self.put(folder / name, text)
 
     def environment(self, store: Path, folder: Path) -> dict[str, str]:  # noqa: ARG002
         """Its directory."""

@@ -88,6 +88,7 @@ class _Facade(Adapter):
     makes_llvm: ClassVar[bool] = True
     shapes: ClassVar[frozenset[str]] = frozenset({"call", "files", "constant", "table", "environment", "data", "record", "closure", "fast"})
     entries: ClassVar[int] = 200
+    most: ClassVar[int] = 10_000
     chain: ClassVar[int] = 1000
     distribution: ClassVar[str] = "compcache"
     knows_used_features: ClassVar[bool] = True  # docs/platforms.md

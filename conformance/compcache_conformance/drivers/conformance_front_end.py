@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ def _constant(said):
     constant = language.Constant(**said)
     if constant.source == "environment":
         return replace(constant, value=float(os.environ["CONFORMANCE_" + constant.name]))
+    if constant.source == "tool":
+        return replace(constant, value=float(subprocess.check_output(["sh", str(HERE / (constant.name + ".sh"))])))
     if constant.source == "data":
         return replace(constant, value=float((HERE / (constant.name + ".txt")).read_text()))
     return replace(constant, value=tuple(constant.value)) if isinstance(constant.value, list) else constant

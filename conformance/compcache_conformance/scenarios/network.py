@@ -1,8 +1,12 @@
-"""File systems of networks: a double between the program and libc (`native/faults.c`) shows what they show."""
+"""File systems of networks: a double between the program and libc (`native/faults.c`) shows single failures, and two mounts of another one
+(`network_double.py`) what two hosts see.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from typing import TYPE_CHECKING
 
 from compcache_conformance.language import program
@@ -79,3 +83,83 @@ def files_rewritten(bench: Bench) -> None:
     bench.damage(lambda _, old: bytes(len(old)))
     pause.touch()
     bench.expect(running.wait(), 7.0, 9.0, 15.0)
+
+
+@scenario(
+    "network",
+    "two hosts",
+    "Two hosts that each see late what the other does compile at once, are right, and find what is there.",
+    "deepseek-ai/DeepEP#683",
+    races=True,
+)
+def two_hosts(bench: Bench) -> None:
+    bench.write(program("g(x) + 1.0", g="x * 2.0"))
+    with bench.clients() as places:
+        running = [bench.start(store=place) for place in places * 2]
+        for process in running:
+            bench.expect(process.wait(), 7.0)
+        time.sleep(0.6)
+        for place in places:
+            bench.expect(bench.run(store=place), 7.0, found=True)
+
+
+@scenario("network", "edited beside another host", "Two hosts that run two versions of a program in turns each get their own code.", "")
+def edited_beside(bench: Bench) -> None:
+    with bench.clients() as places:
+        for factor in (2.0, 3.0, 2.0, 3.0):
+            bench.write(program(f"x * {factor} + 1.0"))
+            for place in places:
+                bench.expect(bench.run(store=place), 3.0 * factor + 1.0, why="the code of the other version")
+
+
+def _taken_away(bench: Bench, *, cut: bool) -> None:
+    bench.write(program("x * 2.0 + 1.0", a="x * 5.0"))
+    both = ("f", (3.0,)), ("a", (3.0,))
+    with bench.clients() as (first, second):
+        bench.expect(bench.run(*both, store=first), 7.0, 15.0)
+        time.sleep(0.6)
+        pause = bench.new_pause()
+        running = bench.start(("f", (3.0,)), ("f", (4.0,)), ("a", (3.0,)), store=second, pauses={"1": str(pause)})
+        bench.wait_for_pause()
+        for path in [path for path in second.rglob("*") if path.is_file()]:
+            path.open("rb").close()  # the kernel drops what it has of a file when it is opened anew, as it may do at any time
+        for path in [path for path in first.rglob("*") if path.is_file()] if cut else []:
+            path.chmod(0o600)
+            os.truncate(path, 0)
+        for path in [] if cut else list(first.iterdir()):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        pause.touch()
+        run = running.wait()
+        if run.status == -7:
+            raise Violation(Outcome.CRASH, "SIGBUS: code or data was mapped from a file that another host took away")
+        bench.expect(run, 7.0, 9.0, 15.0)
+
+
+@scenario(
+    "network", "removed by another host", "Files that another host removes while a process uses them end no process.", "cvmfs/cvmfs#559"
+)
+def removed_by_another(bench: Bench) -> None:
+    _taken_away(bench, cut=False)
+
+
+@scenario(
+    "network",
+    "cut by another host",
+    "Files that another host cuts short while a process uses them end no process.",
+    "llvm/llvm-project#220936",
+)
+def cut_by_another(bench: Bench) -> None:
+    _taken_away(bench, cut=True)
+
+
+@scenario(
+    "network",
+    "answers that are lost",
+    "Renames, links and removals that are done, and said not to be possible since their first answer was lost, do no harm.",
+    "",
+)
+def lost_answers(bench: Bench) -> None:
+    bench.write(program("x * 2.0 + 1.0", a="x * 5.0"))
+    with bench.clients("--lost", "1", "--locks", "fail") as places:
+        for place in places * 2:
+            bench.expect(bench.run(("f", (3.0,)), ("a", (3.0,)), store=place), 7.0, 15.0)

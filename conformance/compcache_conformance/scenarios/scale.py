@@ -52,6 +52,36 @@ def last_addition(bench: Bench) -> None:
     _grows(bench, f"the last of {count} additions", sorted(times[1 : part + 1])[part // 2], sorted(times[-part:])[part // 2], 2.5)
 
 
+@scenario(
+    "scale",
+    "ten thousand entries",
+    "With ten thousand entries an addition, and a process with a hit, take little more time than with few.",
+    "uwplasma/vmex#254",
+    slow=True,
+)
+def ten_thousand_entries(bench: Bench) -> None:
+    count, parts = bench.adapter.most, 10
+    if not count:
+        raise Cannot(f"{bench.adapter.name} takes too long here to compile ten thousand functions")
+    bench.patience = max(bench.patience, 600.0)
+    bench.filled(program())
+    alone = min(bench.keeps().processor_seconds for _ in range(3))
+    other = bench.root / "other"
+    other.mkdir()
+    many, calls, answers = _many(count)
+    bench.write(many, other)
+    times = []
+    for start in range(0, count, count // parts):
+        part = slice(start, start + count // parts)
+        run = bench.expect(bench.run(*calls[part], folder=other), *answers[part])
+        seconds = sorted(reply.seconds for reply in run.replies)
+        times.append(seconds[len(seconds) // 2])
+    among = min(bench.keeps().processor_seconds for _ in range(3))
+    bench.note(f"{len(list(bench.store.rglob('*')))} files and folders for {count} entries")
+    _grows(bench, f"the last tenth of {count} additions, by medians", times[0], times[-1], 2.5)
+    _grows(bench, f"process with a hit among {count} entries", alone, among, 1.5)
+
+
 @scenario("scale", "hit of the last", "The last function of a large program is found in little more time than the first.", "")
 def hit_of_the_last(bench: Bench) -> None:
     many, calls, answers = _many(bench.adapter.entries)

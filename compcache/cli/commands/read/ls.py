@@ -75,8 +75,8 @@ def command(
     with session.read() as cache:
         rows = _find(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
         if sort != "name" or reverse:  # else they are sorted, and need not be there all at once
-            found = list(rows) if sort == "name" else sorted(rows, key=_SORTS[sort])
-            rows = iter(found[::-1] if reverse else found)
+            key = _SORTS[sort] if sort != "name" else lambda _: 0
+            rows = _sorted(rows, key, reverse=reverse, limit=limit, is_refused=is_refused)
         rows = islice(rows, limit)
         listed = list(rows) if is_terminal() else rows  # in a pipe they are printed as they come
         if as_lines:
@@ -92,6 +92,15 @@ def command(
             _print_modules(listed, cache.layers)
         else:
             _print_functions(listed, cache.layers)
+
+
+def _sorted(rows: Iterator[Any], key: Callable[[Any], Any], *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
+    if is_refused:  # they are few
+        found = sorted(rows, key=key)
+        return iter(found[::-1] if reverse else found)
+    from compcache.usage.sorting import in_order
+
+    return in_order(rows, key, reverse=reverse, limit=limit)
 
 
 def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:

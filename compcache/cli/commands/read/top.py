@@ -2,56 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import heapq
+from typing import TYPE_CHECKING
 
 import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.names import split
 from compcache.cli.output import Column, is_terminal, note, print_rows, seconds_text, show_progress, size_text
 from compcache.cli.session import Session, pass_session
+from compcache.frontend import list_costs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from compcache.usage.summaries import FunctionSummary, ModuleSummary
+    from compcache.usage.costs import Cost
 
-__all__ = ["Cost", "command", "costs"]
+__all__ = ["command"]
 
 _KEYS = ("seconds", "size", "misses", "uses", "realizations")
 _MOST = 20
-
-
-class Cost(NamedTuple):
-    """The cost of one function, or of all content-named functions with the same label.
-
-    `seconds` is the compile time, `size` the bytes of its modules, `uses` their loads; those of a module with several
-    functions are divided equally among them. `misses` are the requests that found no usable realization; `realizations` is
-    the number of stored copies.
-    """
-
-    name: str
-    seconds: float
-    size: int
-    misses: int
-    uses: int
-    realizations: int
-
-
-def costs(modules: Iterable[ModuleSummary], functions: Iterable[FunctionSummary]) -> list[Cost]:
-    """The costs of all functions, by name."""
-    found: dict[str, list[float]] = {}
-    for module in modules:
-        share = 1 / max(len(module.functions), 1)
-        for func_name, _ in module.functions:
-            sums = found.setdefault(split(func_name)[0], [0.0, 0.0, 0, 0.0, 0])
-            for position, value in enumerate((module.seconds * share, module.size * share, 0, module.uses * share, 1)):
-                sums[position] += value
-    for function in functions:
-        if function.misses:
-            found.setdefault(split(function.func_name)[0], [0.0, 0.0, 0, 0.0, 0])[2] += function.misses
-    return [Cost(name, s[0], round(s[1]), int(s[2]), round(s[3]), int(s[4])) for name, s in sorted(found.items())]
 
 
 @click.command("top")
@@ -71,20 +41,25 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
     """
     import fnmatch
 
+    seconds, number = 0.0, 0
+
+    def counted(found: Iterable[Cost]) -> Iterator[Cost]:
+        nonlocal seconds, number
+        for cost in found:
+            seconds += cost.seconds
+            if not patterns or any(fnmatch.fnmatchcase(cost.name, pattern) for pattern in patterns):
+                number += 1
+                yield cost
+
     with session.read() as cache:
-        found = costs(cache.modules(progress=show_progress), cache.functions(progress=show_progress))
-        seconds = sum(cost.seconds for cost in found)
-    if patterns:
-        found = [cost for cost in found if any(fnmatch.fnmatchcase(cost.name, pattern) for pattern in patterns)]
-    found.sort(key=lambda cost: -getattr(cost, by))
-    shown = found[:limit]
+        shown = heapq.nsmallest(limit, counted(list_costs(cache, progress=show_progress)), key=lambda cost: -getattr(cost, by))
     if as_lines or as_json:
         (print_json_lines if as_lines else print_json)(shown)
         return
     if shown or not is_terminal():
         _print(shown)
     if is_terminal():
-        note(f"{len(shown)} of {len(found)} shown; the whole cache took {seconds_text(seconds)} to compile")
+        note(f"{len(shown)} of {number} shown; the whole cache took {seconds_text(seconds)} to compile")
 
 
 def _print(shown: list[Cost]) -> None:

@@ -218,7 +218,7 @@ class _Reading:
 
 
 def _group_name(files: Sequence[str]) -> str:
-    """What a group is called that has no name: after its files, or, of many, after their directory."""
+    """The name of a group that was given none: that of its files, or, if they are many, of their directory."""
     names = [os.path.basename(path).partition(".")[0] or path for path in files]
     directory = os.path.basename(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files]))
     return "+".join(names) if len(names) <= _MOST_IN_NAME or not directory else directory

@@ -1,0 +1,107 @@
+"""Reads small modules for the index and its lists: each file once, each record once.
+
+Only what is plainly intact is read so. For all else, and where a signature decides, `compcache.publish.index_rebuild` has a closer look.
+"""
+
+from __future__ import annotations
+
+import stat
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import FormatError
+from compcache.files import READ_FLAGS, read_at, reraise_interrupt
+from compcache.formats.entry import index_name
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, require_intact
+from compcache.formats.graph import decode_notes
+from compcache.formats.host import target_id
+from compcache.formats.index import MODULE, STAMP_SIZE, Stamp
+from compcache.formats.linked import marked
+from compcache.formats.manifest_writer import image_flag, iterate_frames
+from compcache.formats.order import UNNUMBERED, Order, order_of
+from compcache.formats.records import decode_module
+from compcache.publish.atomic_file import is_settled
+from compcache.publish.module_rows import row_of_frames, seconds_in
+
+if TYPE_CHECKING:
+    import os
+
+    from compcache.publish.module_rows import Row
+    from compcache.store import Store
+
+__all__ = ["IndexedModule", "read_small_module"]
+
+#: A file of so many bytes is read at once.
+_SMALL = 1 << 20
+_KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
+
+
+class IndexedModule(NamedTuple):
+    """What the index and its lists have of a module: names with offsets and requirements, its entry, its place among additions."""
+
+    indexed: list[tuple[str, int, str]]
+    entry: bytes
+    order: Order
+    row: Row
+    size: int
+
+
+class _Header(NamedTuple):
+    """What a module record says, but for the key, which differs in most."""
+
+    requirement: str
+    target: bytes
+    flag: int
+    needs: dict[bytes, str]
+
+
+@lru_cache(maxsize=256)
+def _header(head: bytes, rest: bytes) -> _Header:
+    record = decode_module(head + bytes(_KEY_SIZE) + rest)
+    required = record.requirement()
+    needs = {target_id(record.requirement(text)): record.requirement(text) for text in reversed(record.features)}
+    return _Header(required, target_id(required), image_flag(record.image_kind), needs)
+
+
+def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
+    """A small module that is as it was published; None for what needs a closer look."""
+    if store.mac_key or store.exposed or not store.verify:
+        return None
+    try:
+        opened = store.files.open_owned(store.module_path(module_id), READ_FLAGS)
+        status = store.files.fstat(opened.number)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _SMALL or store.is_foreign(status):
+            return None
+        return _decode(module_id, read_at(store.files, opened.number, 0, status.st_size), status)
+    except (OSError, FormatError, UnicodeDecodeError) as error:
+        reraise_interrupt(error)
+        return None
+
+
+def _decode(module_id: bytes, data: bytes, status: os.stat_result) -> IndexedModule:
+    footer = decode_footer(data[-FOOTER_SIZE:], len(data))
+    require_intact(footer, module_id, lambda at, size: data[at : at + size])
+    order, seconds = _read_notes(data[footer.content : footer.content + footer.notes])
+    frames = list(iterate_frames(data[footer.image : footer.image + footer.records]))
+    first = frames[0][1] if frames else b""
+    header, key = _header(first[:_KEY_AT], first[_KEY_AT + _KEY_SIZE :]), first[_KEY_AT : _KEY_AT + _KEY_SIZE]
+    row, targets = row_of_frames(module_id, frames, seconds)
+    needs = [header.needs.get(target) for target in targets]
+    if None in needs:
+        raise FormatError("a function names a requirement that its module does not have")
+    functions = marked(
+        [(name, at, text or "") for name, at, text in zip(row.names, row.offsets, needs, strict=True)], [kind for kind, *_ in row.entries]
+    )
+    indexed = functions + [(index_name(kind, name), at, header.requirement) for kind, name, at, *_ in row.entries]
+    stamp = Stamp.packed(status) if is_settled(status) else bytes(STAMP_SIZE)
+    fields = footer.image, footer.records, header.target, header.flag, len(indexed), key, bytes(16)
+    entry = module_id + stamp + MODULE.pack(bytes(16), 0, 0, 0, 0, *fields)[len(module_id) + STAMP_SIZE :]
+    return IndexedModule(indexed, entry, order, row, status.st_size)
+
+
+def _read_notes(section: bytes) -> tuple[Order, float]:
+    try:
+        notes = decode_notes(section)
+    except FormatError:
+        return UNNUMBERED, 0.0
+    return order_of(notes), seconds_in(notes)

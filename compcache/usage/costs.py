@@ -1,0 +1,63 @@
+"""Adds up what functions cost, as lists of modules are read: a label at a time."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.publish.module_lists import base_of
+from compcache.usage.listings import functions_of, uses_by_module
+from compcache.usage.snapshot import Excerpts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.store import Store
+    from compcache.usage.module_files import Progress
+
+__all__ = ["Cost", "costs"]
+
+#: How many labels are read at a time.
+_AT_ONCE = 1 << 12
+
+
+class Cost(NamedTuple):
+    """The cost of one function, or of all content-named functions with the same label.
+
+    `seconds` is the compile time, `size` the bytes of its modules, `uses` their loads; those of a module with several
+    functions are divided equally among them. `misses` are the requests that found no usable realization; `realizations` is
+    the number of stored copies.
+    """
+
+    name: str
+    seconds: float
+    size: int
+    misses: int
+    uses: int
+    realizations: int
+
+
+def costs(store: Store, progress: Progress | None = None) -> Iterator[Cost]:
+    """The costs of all functions of a directory and its layers, sorted by name.
+
+    Args:
+        store: the directory.
+        progress: called with (modules read, modules to read) now and then while lists of modules have to be made.
+    """
+    excerpts = Excerpts(store, progress)
+    bases = excerpts.bases()
+    while batch := list(islice(bases, _AT_ONCE)):
+        found: dict[str, list[float]] = {base: [0.0, 0.0, 0, 0.0, 0] for base in batch}
+        places = excerpts.of_bases(batch[0], batch[-1])
+        for _, overview in places:
+            uses = uses_by_module(overview.ledger)
+            for module_id, row in overview.rows.items():
+                share = 1 / max(len(row.names), 1)
+                values = row.seconds * share, overview.present[module_id].size * share, 0, uses.get(module_id, 0) * share, 1
+                for sums in [found[base] for base in map(base_of, row.names) if base in found]:
+                    for position, value in enumerate(values):
+                        sums[position] += value
+        for function in functions_of(places):
+            if function.misses and base_of(function.func_name) in found:
+                found[base_of(function.func_name)][2] += function.misses
+        yield from [Cost(name, s[0], round(s[1]), int(s[2]), round(s[3]), int(s[4])) for name, s in sorted(found.items()) if s[4]]

@@ -1,0 +1,68 @@
+"""Sorts summaries of functions and modules that may be too many for memory."""
+
+from __future__ import annotations
+
+import heapq
+from functools import partial
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from compcache.publish.scratch import Scratch
+from compcache.usage.summaries import EntrySummary, ExportedFunction, FunctionSummary, ModuleSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Summary = FunctionSummary | EntrySummary | ModuleSummary
+
+__all__ = ["in_order"]
+
+#: So many are sorted in memory.
+_RUN = 1 << 15
+_TYPES: tuple[type[Any], ...] = (FunctionSummary, EntrySummary, ModuleSummary)
+
+
+def in_order(
+    rows: Iterable[Summary], key: Callable[[Summary], Any], *, reverse: bool = False, limit: int | None = None
+) -> Iterator[Summary]:
+    """The first `limit` summaries, or all, in the order of a key, equal ones in their order; the other way round with `reverse`.
+
+    Args:
+        rows: the summaries; lists and not tuples in them come back as tuples.
+        key: what they are sorted by: a number, or text.
+        reverse: the last one comes first.
+        limit: how many; None for all.
+    """
+    keyed = ((key(row), number, row) for number, row in enumerate(rows))
+    order: Any = itemgetter(0, 1)
+    if limit is not None and limit <= _RUN:
+        return map(itemgetter(2), (heapq.nlargest if reverse else heapq.nsmallest)(limit, keyed, key=order))
+    runs: list[Iterator[tuple[Any, int, Summary]]] = []
+    while run := sorted(islice(keyed, _RUN), key=order, reverse=reverse):
+        runs.append(iter(run) if len(run) < _RUN and not runs else _set_down(run))
+    return islice(map(itemgetter(2), heapq.merge(*runs, key=order, reverse=reverse)), limit)
+
+
+def _set_down(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summary]]:
+    """The same run, from a file."""
+    scratch = Scratch(
+        msgpack.packb((key, number, _TYPES.index(type(row)), row), unicode_errors="surrogatepass") for key, number, row in run
+    )
+    return _read(scratch)
+
+
+def _read(scratch: Scratch) -> Iterator[tuple[Any, int, Summary]]:
+    unpacker = msgpack.Unpacker(use_list=False, unicode_errors="surrogatepass")
+    for part in scratch.parts():
+        unpacker.feed(part)
+        for key, number, kind, fields in unpacker:
+            row = _TYPES[kind](*fields)
+            if kind == _TYPES.index(ModuleSummary):
+                row = row._replace(functions=tuple(map(_exported, row.functions)))
+            yield key, number, row
+
+
+_exported: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__, ExportedFunction)

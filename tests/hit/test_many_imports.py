@@ -1,0 +1,109 @@
+"""Functions with many imports: they are looked up together, and bound as one by one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import adder, flip_byte, module_file, run_fresh, sum_of
+
+from compcache import Cache, CacheWarning, CompcacheError, ModuleSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+NAMES = [f"part{number}" for number in range(60)]
+
+
+def library(names: Iterable[str], plus: int = 0, *, number_of: list[str] = NAMES) -> str:
+    return "".join(adder(name, number_of.index(name) + plus) for name in names)
+
+
+def total(plus: int = 0) -> int:
+    return len(NAMES) + sum(range(len(NAMES))) + plus
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    with Cache(tmp_path / "cache") as cache:
+        cache.add_module(ModuleSource(library(NAMES)))
+        cache.add_module(ModuleSource(sum_of("total", NAMES), imports=NAMES))
+    return tmp_path / "cache"
+
+
+def loaded(directory: Path) -> object:
+    with Cache(directory) as cache:
+        return cache.get_target("total")(1)
+
+
+def test_all_are_bound(directory: Path) -> None:
+    assert loaded(directory) == total()
+    assert run_fresh(directory, "import compcache\nresult = compcache.Cache(directory).get_target('total')(1)") == total()
+
+
+def test_the_newest_of_several_realizations_is_taken(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(library(NAMES[:50], 100)))
+        cache.add_module(ModuleSource(adder(NAMES[0], 100_000)))
+    assert loaded(directory) == total(49 * 100 + 100_000)
+
+
+def test_what_needs_something_itself_gets_it(directory: Path) -> None:
+    calls = "declare i64 @below(i64)\n" + library(NAMES[1:]) + sum_of(NAMES[0], ["below"]).partition("\n")[2]
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("below", 10_000)))
+        with pytest.warns(CacheWarning, match="in the cache already"):
+            cache.add_module(ModuleSource(calls, imports=["below"]))
+    assert loaded(directory) == total(10_000)
+
+
+def test_what_is_of_another_type_is_passed_over(directory: Path) -> None:
+    of_numbers = "".join(f"define double @{name}(double %x) {{\n  ret double %x\n}}\n" for name in NAMES)
+    with Cache(directory) as cache:
+        with pytest.warns(CacheWarning, match="in the cache already"):
+            cache.add_module(ModuleSource(of_numbers))
+        assert cache.get_target(NAMES[0])(0.5) == 0.5
+    assert loaded(directory) == total()
+
+
+def test_what_there_is_only_of_another_type_is_not_run(tmp_path: Path) -> None:
+    of_numbers = "".join(f"define double @{name}(double %x) {{\n  ret double %x\n}}\n" for name in NAMES)
+    with Cache(tmp_path) as cache:
+        cache.add_module(ModuleSource(sum_of("total", NAMES), imports=NAMES))
+        cache.add_module(ModuleSource(of_numbers))
+    with pytest.raises(CompcacheError, match="uses it as i64"):
+        loaded(tmp_path)
+
+
+def test_a_damaged_record_is_met(directory: Path) -> None:
+    with Cache(directory) as cache:
+        (module_id,) = {r.module_id for r in cache.realizations(NAMES[7])}
+    path = module_file(directory, module_id)
+    at = path.read_bytes().index(NAMES[7].encode(), path.read_bytes().index(b"CCMODULE") // 2)
+    flip_byte(path, at + 2)
+    with pytest.warns(CacheWarning, match="damaged|digest"), pytest.raises(CompcacheError):
+        loaded(directory)
+
+
+def test_what_is_read_does_not_grow_with_the_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reads(count: int) -> int:
+        names = [f"p{number}" for number in range(count)]
+        with Cache(tmp_path / str(count)) as cache:
+            cache.add_module(ModuleSource(library(names, number_of=names), optimize=0))
+            cache.add_module(ModuleSource(sum_of("total", names), imports=names, optimize=0))
+        counted: list[int] = []
+        pread = os.pread
+
+        def counting(descriptor: int, size: int, at: int) -> bytes:
+            counted.append(at)
+            return pread(descriptor, size, at)
+
+        with Cache(tmp_path / str(count)) as cache, monkeypatch.context() as patched:
+            patched.setattr("os.pread", counting)
+            assert cache.get_target("total")(0) == sum(range(count))
+        return len(counted)
+
+    few, many = reads(100), reads(600)
+    assert many <= few + 20

@@ -1,0 +1,117 @@
+"""Questions about everything that are answered as it is read say what is said of all at once, and hold little."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+from made_up_modules import publish_module
+
+from compcache import PrunePolicy
+from compcache.files import Files
+from compcache.formats.statistics import encode_stats
+from compcache.identity import label_of
+from compcache.maintain.check import check
+from compcache.maintain.prune import propose
+from compcache.publish.index_merge import merge, merge_all
+from compcache.store import Store
+from compcache.usage import costs as costs_module
+from compcache.usage import sorting
+from compcache.usage.costs import Cost, costs
+from compcache.usage.listings import functions, modules
+from compcache.usage.snapshot import Present, Slices
+from compcache.usage.sorting import in_order
+from compcache.usage.statistics import cache_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Modules with imports, copies and variants of labels; some are used, one has been removed by hand."""
+    choose = random.Random(5)
+    store = Store(str(tmp_path / "cache"))
+    uses = {}
+    for number in range(60):
+        some = [f"p{number}.f" for number in range(9)] + [f"l-{number:032x}" for number in range(20)]
+        names = sorted(set(choose.choices(some, k=choose.choice((1, 3)))))
+        module_id = publish_module(store, number, names, [f"p{choose.randrange(9)}.f"] * choose.randrange(2), size=choose.choice((0, 50)))
+        if number % 3 == 0:
+            uses[b"k" * 16, module_id] = number, time.time()
+    (tmp_path / "cache" / "stats").mkdir(exist_ok=True)
+    (tmp_path / "cache" / "stats" / "a.stats1").write_bytes(encode_stats({}, uses, ["x"]))
+    merge(store.index, store=store)
+    store.files.unlink(store.module_path(module_id))
+    return store
+
+
+def test_costs_are_those_of_all_modules(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs_module, "_AT_ONCE", 2)
+    sums: dict[str, list[float]] = {}
+    for module in modules(store):
+        for name, _ in module.functions:
+            mine, share = sums.setdefault(label_of(name) or name, [0.0, 0.0, 0.0, 0]), 1 / len(module.functions)
+            for position, value in enumerate((module.seconds * share, module.size * share, module.uses * share, 1)):
+                mine[position] += value
+    found = list(costs(store))
+    assert [row.name for row in found] == sorted(sums)
+    for row in found:
+        seconds, size, uses, copies = sums[row.name]
+        assert row == Cost(row.name, row.seconds, round(size), 0, round(uses), int(copies))
+        assert row.seconds == pytest.approx(seconds)
+    assert any(row.uses for row in found)
+
+
+@pytest.mark.parametrize("run", [3, 1000])
+def test_rows_are_sorted_as_in_memory(store: Store, monkeypatch: pytest.MonkeyPatch, run: int) -> None:
+    monkeypatch.setattr(sorting, "_RUN", run)
+    for rows in (functions(store), modules(store)):
+        for key in (lambda row: -row.size, lambda row: -row.last_used, lambda row: row[0]):
+            whole = sorted(rows, key=key)
+            for limit in (None, 2, 20):
+                assert list(in_order(rows, key, limit=limit)) == whole[:limit]
+                assert list(in_order(rows, key, limit=limit, reverse=True)) == whole[::-1][:limit]
+
+
+def peak(ask: Callable[[], object]) -> int:
+    ask()  # what is imported and remembered once
+    tracemalloc.start()
+    try:
+        ask()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.stress
+def test_memory_does_not_grow_with_the_number_of_modules(tmp_path: Path) -> None:
+    few, many = (peaks(Store(str(tmp_path / f"{number}"), files=Unsynced()), number) for number in (6000, 12000))
+    for before, after in zip(few, many, strict=True):
+        assert after < 1.5 * before + 1_000_000  # buffers are full with six thousand, nearly
+
+
+class Unsynced(Files):
+    """File operations that do not wait for the disk."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def fsync(_: object) -> None:
+        """Nothing."""
+
+
+def peaks(store: Store, modules_: int) -> list[int]:
+    """How much each question holds at most."""
+    for number in range(modules_):
+        publish_module(store, number, [f"f{number}"], [f"f{number - 1}"] if number % 10 else ())
+    merge(store.index, store=store)
+    policy = PrunePolicy(max_modules=modules_ - 100, unused_for="30d")
+    return [
+        peak(lambda: cache_stats(store, None)), peak(lambda: check(store, checksums=False)), peak(lambda: sum(1 for _ in costs(store))),
+        peak(lambda: propose(store, policy)), peak(lambda: merge_all(store, set(), Present(Slices(store)))),
+    ]  # fmt: skip
