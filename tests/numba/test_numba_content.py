@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import textwrap
 import types
 from typing import Any
 
 import pytest
+from helpers import PACKAGE_ROOT
 
 pytest.importorskip("numba")
 
@@ -29,6 +31,7 @@ _COUNTS = [
     ("DEP.C().m()", "class A:\n    def m(self): return V\nclass C(A):\n    def m(self): return super().m()"),
     ("DEP.T.__args__[0].v", "import typing\nclass Q:\n    v = V\nT = typing.List[Q]"),
     ("DEP.n()", "def make():\n    n = V\n    return lambda: n\nn = make()"),
+    ("int(DEP.table[0, 1])", "import numpy as np\ntable = np.array([[1, 2], [3, 4]], order='C' if V == 3 else 'F')"),
     ("DEP.zero", "zero = 0.0 if V == 3 else -0.0"),
     ("DEP.nan", "nan = float('nan') if V == 3 else -float('nan')"),
 ]
@@ -102,3 +105,19 @@ def test_what_is_read_of_objects_counts(read: str, dep: str) -> None:
 @pytest.mark.parametrize(("read", "dep"), _REFUSED)
 def test_what_is_in_no_key_is_refused(read: str, dep: str) -> None:
     assert all(text.startswith("refused") for text in _contents(read, dep, 3))
+
+
+def test_a_function_of_cython_is_known_at_first_sight() -> None:
+    """What was looked at before does not decide what has content: starts without Numba would compute keys of their own."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(PACKAGE_ROOT)!r})
+import numpy as np
+from compcache.numba.fingerprints.content import content_of
+def seeded(n):
+    np.random.seed(n)
+first = content_of(seeded, ()).digest
+print(first == content_of(seeded, ()).digest, any(name.startswith("numba") for name in sys.modules))
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (said.stdout, said.stderr) == ("True False\n", "")

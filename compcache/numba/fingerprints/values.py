@@ -25,10 +25,10 @@ __all__ = ["handler_of", "is_defined_by_text"]
 
 def handler_of(value: Any, *, with_numba: bool) -> Handler:
     """The handler that digests a value; `with_numba`: those of Numba's own objects among them, and what is registered with it."""
+    late = _late_handlers()  # which adds to the others
     known = _HANDLERS.get(type(value))
     if known is not None:
         return known
-    late = _late_handlers()
     for test, handler in [*_handlers_of_numba(), *late] if with_numba else late:
         if isinstance(value, test):
             return handler

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from time import monotonic
 
 from compcache import frontend
 from compcache.errors import CompcacheError
@@ -71,11 +72,28 @@ def has_extensions() -> bool:
 
 
 def packages_are_those_of_keys(open_cache: Callable[[], Cache | None] | None = None) -> bool:
-    """Whether the packages are still those that keys of this process have: another one may have been installed since."""
+    """Whether the packages are still those that keys of this process have: another one may have been installed since.
+
+    To look takes a millisecond; with a checkout that is installed for editing, seconds. So at most a twentieth of the time goes into it.
+    """
+    global _next_look  # noqa: PLW0603 - packages are installed for the whole process
+    began = monotonic()
+    if _known[0] != tuple(sys.path):
+        return False
+    if began < _next_look:
+        return True
     try:
-        return _known[0] == tuple(sys.path) and _known[1:] == _found_packages(open_cache)
+        is_same = _known[1:] == _found_packages(open_cache)
     except NotLazy:
         return False
+    if is_same:
+        now = monotonic()
+        _next_look = now + _RARELY * (now - began)
+    return is_same
+
+
+_next_look = 0.0
+_RARELY = 20
 
 
 def _settings() -> list[tuple[str, str | None]]:
