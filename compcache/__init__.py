@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 
-from compcache.cache import Cache
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache import batch as batch
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from compcache import globals as globals  # noqa: A004 - the public name
     from compcache import numba as numba
     from compcache.build.source import Function, ModuleSource
+    from compcache.cache import Cache
     from compcache.configuration import SettingError
     from compcache.errors import (
         ArgumentBufferError,
@@ -77,6 +76,8 @@ if TYPE_CHECKING:
         RemoteStats,
         StatsPeriod,
     )
+else:
+    from compcache.facade import Facade as Cache
 
 __version__ = "1.0.0"
 

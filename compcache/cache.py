@@ -1,4 +1,4 @@
-"""The facade: look up and load, or build, link, publish and load."""
+"""The facade: look up and load, or build, link, publish and load. What a hit needs of it is in `compcache.facade`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,32 @@ import sys
 from _weakref import ref
 from time import perf_counter
 
-from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, ReentrantLoadError, StorageError, UndefinedSymbolError
-from compcache.files import absolute_path, users_directory
+from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, ReentrantLoadError, UndefinedSymbolError
+from compcache.facade import (
+    CHECK_VARIABLE,
+    DEBUG_VARIABLE,
+    KEY_VARIABLE,
+    LAYERS_VARIABLE,
+    LOCKS_VARIABLE,
+    RULES,
+    TRUSTED_VARIABLE,
+    Facade,
+    complete,
+    default_directory,
+    open_caches,
+)
+from compcache.facade import func_name_of as _func_name_of
+from compcache.files import absolute_path
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
-from compcache.hit.runtime import path_opener
+from compcache.hit.target import path_opener
 from compcache.settings import is_on, setting
 from compcache.store import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Any, NoReturn
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, NoReturn, TypeGuard
 
     from compcache.build.source import ModuleSource
     from compcache.hit.compiled import CompiledFunctions
@@ -30,7 +44,6 @@ if TYPE_CHECKING:
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import PruneProposal
     from compcache.maintain.report_types import CheckReport, LinkReport, PruneReport
-    from compcache.miss.entries import PendingEntries
     from compcache.remote.client import RemoteStore
     from compcache.session import Session
     from compcache.usage.module_files import Progress
@@ -41,129 +54,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Cache", "default_directory", "find_again", "func_names_of"]
 
-DIRECTORY_VARIABLE = "COMPCACHE_DIR"
-#: Which code is used and what is signed: a hit where none of them is set and none is given reads nothing about it.
-RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
-    "COMPCACHE_SIGNING_KEY", "COMPCACHE_TRUSTED_KEYS", "COMPCACHE_PUBLISH_KEY", "COMPCACHE_MIN_LLVM"
-)  # fmt: skip
-#: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
-CHECK_VARIABLE = "COMPCACHE_CHECK"
-LAYERS_VARIABLE = "COMPCACHE_LAYERS"
-#: A switch that is needed late: what is wrong with it is said when a cache is opened.
-LOCKS_VARIABLE = "COMPCACHE_LOCKS"
-#: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
-DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
-
-def default_directory() -> str:
-    """The directory of a cache that was opened without one: $COMPCACHE_DIR, else the user's cache directory."""
-    chosen = setting(DIRECTORY_VARIABLE)
-    if chosen:
-        return chosen
-    if sys.platform.startswith(("linux", "freebsd", "openbsd", "netbsd")):
-        # The same answer as platformdirs, without its import.
-        return os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), "compcache")
-    from platformdirs import user_cache_dir
-
-    return user_cache_dir("compcache", appauthor=False)
-
-
-#: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it
-#: already.
-_open: dict[tuple[str, bool], ref[Cache]] = {}
-
-
-class Cache:
-    """A directory of compiled LLVM modules.
-
-    Args:
-        path: the directory; None means `default_directory()`. It is created by the first addition.
-        readonly: never write to it. What is not cached is compiled in memory.
-        verify: check the digest of every file before its first use.
-        signing_key: sign what is added, and accept only what carries this key's signature; None reads
-            $COMPCACHE_SIGNING_KEY. Text that begins with ``@`` or ``$`` names a file or an environment variable that has it, as with
-            `publish_key` and `remote`.
-        trust: use the directory even if other users own it or can write to it.
-        allow_pickle: unpickle globals that were stored with pickle.
-        max_size: the size that additions keep the directory below, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024); 0 is
-            no limit, None means $COMPCACHE_MAX_SIZE or the default limit.
-        lock_timeout: for how many seconds at most `get_or_compile` waits for another process that compiles the
-            same function; None means $COMPCACHE_LOCK_TIMEOUT or 60.
-        retarget: where every realization of a function is for other CPUs, compile the kept code of one for this host; with False
-            that is a miss.
-        tune: where a function was loaded that was not compiled for exactly this host, compile its kept code for this host in the
-            background, and link what is loaded again; the next process uses it.
-        link: ``"background"``: link functions that reach several modules and are loaded again (see `Cache.link`), in the background.
-        layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
-            is asked first, then they in their order. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not
-            exist is left out.
-        trusted_keys: run only code that one of these public keys has signed (Ed25519, ``name:base64``; ``@path`` is a file of
-            keys), and what was compiled here. None means $COMPCACHE_TRUSTED_KEYS. Readers hold no secret.
-        publish_key: the secret key that signs what is added, for readers that trust its public key (``name:base64``, as
-            ``compcache key new`` writes it, or ``@path``); None means $COMPCACHE_PUBLISH_KEY.
-        min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
-            none.
-        remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
-            ``file:///``), or a list of them, the nearest first; None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
-        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``, for all stores, or a list with one for each;
-            None means $COMPCACHE_REMOTE_MODE or ``"read"``.
-
-    Raises:
-        UntrustedDirectoryError: another user could have written what is in the directory.
-        TypeError, ValueError: an argument, or what the environment says in its place, is not valid; the message says which.
-
-    While `COMPCACHE_DEBUG` is set, or `logging` is imported when it is opened, it tells the logger ``compcache`` of each hit,
-    miss, compilation, wait and refusal (level DEBUG). Methods of a closed cache raise `StorageError`.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        readonly: bool = False,
-        verify: bool = True,
-        signing_key: bytes | str | None = None,
-        trust: bool = False,
-        allow_pickle: bool = False,
-        max_size: int | str | None = None,
-        lock_timeout: float | None = None,
-        retarget: bool = True,
-        tune: bool = False,
-        link: str | None = None,
-        layers: Iterable[str | os.PathLike[str]] | None = None,
-        trusted_keys: Iterable[str] | str | None = None,
-        publish_key: str | None = None,
-        min_llvm: str | None = None,
-        remote: str | Sequence[str] | None = None,
-        remote_mode: str | Sequence[str] | None = None,
-    ) -> None:
-        _require("path", path, (str, os.PathLike))
-        _require("signing_key", signing_key, (bytes, str))
-        _require("lock_timeout", lock_timeout, (int, float))
-        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm)):
-            _require(name, value, (str,))
-        root = absolute_path(default_directory() if path is None else os.fspath(path))
-        self._store = _open_store(
-            root, layers, signing_key, trusted_keys, publish_key, min_llvm, {"readonly": readonly, "verify": verify, "trust": trust}
-        )
-        self._loader = Loader(self._store, allow_pickle=allow_pickle)
-        self._targets = self._loader.targets
-        self._max_size = max_size if max_size is None else _size_in_bytes(max_size)
-        self._lock_timeout = lock_timeout
-        self._retarget = retarget
-        self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
-        if link not in (None, "background"):
-            raise ValueError(f"link={link!r}: 'background', or None")
-        self._tunes = tune
-        self._tuners: dict[str, int] | None = {} if (tune or link) and not readonly else None  # processes by func_name
-        self._keys_given = signing_key, publish_key
-        self._remote_given = remote, remote_mode
-        self._opened_session: Session | None = None
-        self._entries: PendingEntries | None = None  # of data, which wait to be written
-        if remote is not None or remote_mode is not None:
-            self._session().remote()
-        self._closed = False
-        _open[root, bool(self._store.stamp_key)] = ref(self)
+class Cache(Facade):
+    """See `compcache.facade.Facade`, which becomes this class: what a hit needs of it, its documentation first, is there."""
 
     # ---------------------------------------------------------- compile, or find
 
@@ -202,73 +95,6 @@ class Cache:
         """Whether functions of one source are stored: the first as `has` tells it, the others as the index says."""
         first, *others = names
         return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
-
-    def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
-        """Return the call target of a function, from the cache or compiled now.
-
-        Args:
-            func_name: an `Identity`, which names the function by all that it is made of, or a name of your own.
-            build: called on a miss; returns a `ModuleSource`, or LLVM code, that exports the function. With an `Identity`, the
-                function has the plain label there. Other processes that miss the same function meanwhile wait for
-                this one, for `lock_timeout` seconds at most.
-
-        Returns:
-            The call target, as `get_target` does.
-
-        Raises:
-            ReentrantCompileError: `build` asked for this same function.
-            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
-                result does not fail the call: one `CacheWarning`, and the target works.
-        """
-        identity, func_name = func_name, _func_name_of(func_name)
-        known = self._targets.get(func_name)
-        target = known() if known is not None else None
-        if target is not None:
-            return self._checked(target, identity, build) if self._checks else target
-        try:
-            target = self._load(func_name)
-        except CompcacheError as error:
-            if self._closed or isinstance(error, ReentrantLoadError):
-                raise
-            miss = error
-        else:
-            return self._checked(target, identity, build) if self._checks else target
-        from compcache.miss.compile_once import compile_once
-
-        return compile_once(self._session(), identity, func_name, build, miss)
-
-    def get_target(self, func_name: str | Identity) -> TypedCallTarget:
-        """Return the call target of a cached function.
-
-        Args:
-            func_name: the function's name, or its `Identity`.
-
-        Returns:
-            The call target: the same object for as long as it is referenced.
-
-        Raises:
-            NotCachedError: the cache holds no realization that this host can use.
-            UndefinedSymbolError: something that it needs is not in the cache any more.
-            GlobalValidationError: a global variable that it uses is not what it was.
-            SignatureError: the function cannot be called from Python, only from other modules.
-            ReentrantLoadError: a signal handler or a finalizer asks for what this thread is about to load.
-        """
-        known = self._targets.get(func_name)  # type: ignore[arg-type]  # an Identity is not in it
-        if known is not None:
-            target = known()
-            if target is not None:
-                return target
-        try:
-            return self._load(func_name)
-        except ReentrantLoadError:
-            raise
-        except CompcacheError as error:
-            self._store.stats.missed(error)
-            if isinstance(error, (NotCachedError, UndefinedSymbolError)) and self._session().fetch((_func_name_of(func_name),)):
-                return self._load(func_name)
-            if isinstance(error, NotCachedError):
-                error.suggest = self._suggestion
-            raise
 
     def has(self, func_name: str | Identity) -> bool:
         """Whether the cache holds a realization of this function that this host can use; ``func_name in cache`` is the same.
@@ -373,11 +199,6 @@ class Cache:
         return link(self._session(), None if names is None else map(_func_name_of, names), into)
 
     @property
-    def path(self) -> str:
-        """The directory, absolute."""
-        return self._store.root
-
-    @property
     def exists(self) -> bool:
         """Whether the directory holds a cache: the first addition creates one."""
         return self._store.is_cache()
@@ -415,27 +236,6 @@ class Cache:
         self._require_open()
         return self._loader.unload(_func_name_of(func_name)) > 0
 
-    def close(self) -> None:
-        """Invalidate every call target that was returned, and close the files. Closing twice is allowed."""
-        if not self._closed:
-            if self._entries is not None:
-                self._entries.flush()
-            self._closed = True
-            if self._tuners:
-                from compcache.closures.background import reap
-
-                reap(self._tuners)
-            self._store.stats.flush()  # what is held until now counts as used
-            self._loader.close()
-            self._store.close()
-
-    def __enter__(self) -> Cache:
-        self._require_open()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<compcache.Cache {self.path!r}{' (closed)' if self._closed else ''}>"
 
@@ -448,16 +248,6 @@ class Cache:
         from compcache.hit.call_errors import refuse_copies
 
         refuse_copies()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """What was a part of this class and is of `compcache.frontend` now, with a warning."""
-            if name.startswith("_"):
-                raise AttributeError(name, name=name, obj=self)
-            from compcache.frontend import moved
-
-            return moved(self, name)
 
     # ----------------------------------------------------------------- questions
 
@@ -1033,10 +823,80 @@ class Cache:
 
     # ---------------------------------------------- what the methods above share
 
-    def _load(self, func_name: str | Identity, owner: object = None, accept: Accept | None = None) -> TypedCallTarget:
-        self._require_open()
-        if not isinstance(func_name, str):
-            func_name = _func_name_of(func_name)
+    def _open(
+        self,
+        path: Any,
+        layers: Any,
+        trusted_keys: Any,
+        min_llvm: Any,
+        readonly: bool,
+        verify: bool,
+        trust: bool,
+        allow_pickle: bool,
+        tune: bool,
+        link: Any,
+    ) -> None:
+        """Open the directory, whatever was given; see `Cache`."""
+        signing_key, publish_key = self._keys_given
+        remote, remote_mode = self._remote_given
+        _require("path", path, (str, os.PathLike))
+        _require("signing_key", signing_key, (bytes, str))
+        _require("lock_timeout", self._lock_timeout, (int, float))
+        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm)):
+            _require(name, value, (str,))
+        root = absolute_path(default_directory() if path is None else os.fspath(path))
+        self._store = _open_store(
+            root, layers, signing_key, trusted_keys, publish_key, min_llvm, {"readonly": readonly, "verify": verify, "trust": trust}
+        )
+        self._plain = self._loader = Loader(self._store, allow_pickle=allow_pickle)
+        self._targets = self._loader.targets
+        self._max_size = self._max_size if self._max_size is None else _size_in_bytes(self._max_size)
+        self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
+        if link not in (None, "background"):
+            raise ValueError(f"link={link!r}: 'background', or None")
+        self._tunes = tune
+        self._tuners = {} if (tune or link) and not readonly else None
+        if remote is not None or remote_mode is not None:
+            self._session().remote()
+        open_caches[root, bool(self._store.stamp_key)] = ref(self)
+
+    def _become_whole(self) -> None:
+        """Have a store and a loader where plain hits have needed none."""
+        store = _open_store(self._plain._root, (), None, None, None, None, {})
+        loader = self._plain
+        loader.__class__ = Loader
+        assert isinstance(loader, Loader)
+        loader.adopt(store)
+        self._store, self._loader = store, loader
+
+    def _is_miss(self, error: Exception) -> TypeGuard[CompcacheError]:
+        """Whether `get_or_compile` compiles after this error of a look-up."""
+        return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
+
+    def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
+        """Count a miss; whether the function has been fetched, so that it can be loaded after all."""
+        if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
+            return False
+        self._store.stats.missed(error)
+        if isinstance(error, (NotCachedError, UndefinedSymbolError)) and self._session().fetch((_func_name_of(func_name),)):
+            return True
+        if isinstance(error, NotCachedError):
+            error.suggest = self._suggestion
+        return False
+
+    def _close_whole(self) -> None:
+        if self._entries is not None:
+            self._entries.flush()
+        self._closed = True
+        if self._tuners:
+            from compcache.closures.background import reap
+
+            reap(self._tuners)
+        self._store.stats.flush()  # what is held until now counts as used
+        self._loader.close()
+        self._store.close()
+
+    def _load_whole(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         if self._loader.builds:
             from compcache.miss.held import load_while_building
 
@@ -1097,10 +957,6 @@ class Cache:
         from compcache.inspect.names import suggestion
 
         return suggestion(self._store, func_name)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise StorageError(f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path)
 
 
 class _Suggesting:
@@ -1163,15 +1019,6 @@ def _open_store(
     return Store(root, **options)
 
 
-def _func_name_of(name: str | Identity) -> str:
-    if isinstance(name, str):
-        return name
-    func_name = getattr(name, "func_name", None)
-    if not isinstance(func_name, str):
-        raise TypeError(f"the name of a function is a str or a compcache.Identity, not {type(name).__name__}")
-    return func_name
-
-
 def func_names_of(names: Any) -> list[str]:
     """The names of several functions, or of one, each given as such or as an `Identity`."""
     if isinstance(names, str) or hasattr(names, "func_name"):
@@ -1182,7 +1029,7 @@ def func_names_of(names: Any) -> list[str]:
 
 
 def _open_cache(path: str, *, signed: bool) -> Cache | None:
-    known = _open.get((path, signed))
+    known = open_caches.get((path, signed))
     cache = known() if known is not None else None
     return cache if cache is not None and not cache._closed else None
 
@@ -1212,3 +1059,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
         from compcache.hit.call_errors import pickled_is_gone
 
         raise pickled_is_gone(path, func_name, error) from error
+
+
+if not TYPE_CHECKING:  # last: a signal handler that asks for something meanwhile meets all of this file, or nothing of it
+    Cache = complete(Cache)

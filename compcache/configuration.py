@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.digest import CHECK_SIZE, check, digest
 from compcache.errors import CompcacheError
-from compcache.files import READ_FLAGS, WRITABLE_BY_OTHERS, Files, read_at, read_file, users_directory
+from compcache.files import READ_FLAGS, WRITABLE_BY_OTHERS, Files, read_at, read_file
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.settings import users_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

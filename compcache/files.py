@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "read_at", "read_file",
-    "reraise_interrupt", "users_directory", "writer",
+    "reraise_interrupt", "writer",
 ]  # fmt: skip
 
 DIRECTORY_MODE = 0o700
@@ -54,12 +54,6 @@ def absolute_path(path: str) -> str:
             f"{path!r} is a relative path, and the current directory does not exist any more: change to another, or name the whole path"
         )
         raise StorageError(message, path=path, errno=error.errno) from error
-
-
-def users_directory(variable: str, otherwise: str) -> str:
-    """A base directory of the user by the XDG Base Directory Specification, which passes over relative paths."""
-    base = os.environ.get(variable, "")
-    return base if os.path.isabs(base) else os.path.expanduser(otherwise)
 
 
 class Files:

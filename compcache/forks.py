@@ -5,7 +5,7 @@ imports is never imported, and a build that another thread has claimed never end
 thread imports what the child may need, and takes the locks of the package, in the order of `LOCKS`. Parent and child release them. What
 could not be had in time, or is not worth waiting for, the child makes anew; then it forgets what the threads did that it does not have.
 
-`compcache.hit.runtime`, which every process has that uses a cache, registers the three functions; this file is read by the first fork.
+`compcache.hit.target`, which every process has that uses a cache, registers the three functions; this file is read by the first fork.
 A signal handler that raises in one of them does not end it: it is called again until it returns, and goes on where it was. So it takes
 and releases a lock in one call of C, where no handler runs, and notes what it has done before anything else is called.
 Locks of objects, threads, and what stands in C are in `OTHERS`. `tests/test_forks.py` fails where the package has a lock that is not here.
@@ -61,10 +61,10 @@ class Lock(Record):
 
 #: In the order in which they are taken: the holder of one may wait for later ones, and for none before it.
 LOCKS = (
-    Lock("compcache.hit.loader", "_mapping", 10.0, "the child would wait for the dynamic linker's own lock: nobody maps an image"),
+    Lock("compcache.hit", "_mapping", 10.0, "the child would wait for the dynamic linker's own lock: nobody maps an image"),
     Lock("compcache.images.llvm_thread", "llvm.ffi.lib._lock._lock", 5.0, "llvmlite's: nobody is inside LLVM"),
     Lock("compcache.images.llvm_thread", "_stack_lock", 1.0, "the size of stacks is the program's own"),
-    Lock("compcache.hit.loader", "_lock", 1.0, "no table of modules and targets is half changed"),
+    Lock("compcache.hit", "_lock", 1.0, "no table of modules and targets is half changed"),
     Lock("compcache.miss.builders", "_lock", 1.0, "no list of builders is half changed"),
     Lock("compcache.numba.lazy.garbage", "_thresholds._guard", 1.0, "limits of the garbage collector and what is noted of them agree"),
     Lock("compcache.miss.run_times", "_lock", 0.0, "held while a module is compiled"),

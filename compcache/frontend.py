@@ -7,8 +7,9 @@ cache are its own. The others answer questions about the code to store, and abou
 
 from __future__ import annotations
 
-from compcache.cache import KEY_VARIABLE, PUBLISH_VARIABLE, func_names_of
+from compcache.cache import func_names_of
 from compcache.errors import CompcacheError, FormatError, GlobalValidationError
+from compcache.facade import KEY_VARIABLE, PUBLISH_VARIABLE
 from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
@@ -648,7 +649,7 @@ def address_of(symbol: str) -> int:
     Args:
         symbol: its name in C.
     """
-    from compcache.hit.runtime import load_runtime
+    from compcache.hit.target import load_runtime
 
     address: int = load_runtime().find_symbol(symbol.encode(), None)
     return address

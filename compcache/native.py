@@ -11,14 +11,14 @@ __all__ = ["runtime"]
 
 def _load() -> Any:
     try:
-        from compcache.hit import _runtime
+        import compcache.hit._runtime as extension
     except ImportError as error:
         if error.name is None:  # the extension itself refuses
             raise
         from compcache.hit.native_build import missing
 
         raise missing(error) from error
-    return _runtime
+    return extension
 
 
 #: Raises ImportError where the extension module is not there, or cannot work here; the message says what to do.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from compcache.files import users_directory
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["configuration", "configuration_files", "from_environment", "is_on", "setting"]
+__all__ = ["configuration", "configuration_files", "from_environment", "is_on", "setting", "users_directory"]
 
 #: Names the one configuration file, in place of the user's and the system's; ``none``: no file at all.
 CONFIGURATION_VARIABLE = "COMPCACHE_CONFIG"
@@ -76,6 +74,12 @@ def configuration() -> Mapping[str, str]:
             found = read_configuration(files)
         _read.append(found)
     return _read[0]
+
+
+def users_directory(variable: str, otherwise: str) -> str:
+    """A base directory of the user by the XDG Base Directory Specification, which passes over relative paths."""
+    base = os.environ.get(variable, "")
+    return base if os.path.isabs(base) else os.path.expanduser(otherwise)
 
 
 def configuration_files() -> tuple[str, ...]:

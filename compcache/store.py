@@ -767,7 +767,7 @@ class Store:
     def processor(self) -> Processor:
         """This machine's processor, by what it says of itself."""
         if self._processor is None:
-            from compcache.hit.runtime import load_runtime
+            from compcache.hit.target import load_runtime
 
             self._processor = host.read_processor(load_runtime(), self._until_boot, self._name_of_cpu)
         return self._processor
@@ -796,7 +796,7 @@ class Store:
     def host_file(self) -> tuple[str, HostFile | None]:
         """The name of the file on this machine (empty where it cannot be told from others), and what it holds that can be believed."""
         from compcache.formats.host_file import decode_host
-        from compcache.hit.runtime import load_runtime
+        from compcache.hit.target import load_runtime
 
         key = self._until_boot(load_runtime().processor())
         if key is None:

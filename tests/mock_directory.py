@@ -224,7 +224,7 @@ def cache_on(files: FaultyFiles) -> Cache:
     cache._store.close()
     cache._store = Store(files.root, files=files, recorder=recorder_for)
     cache._loader = Loader(cache._store, allow_pickle=False)
-    cache._targets = cache._loader.targets
+    cache._plain, cache._targets = cache._loader, cache._loader.targets
     return cache
 
 

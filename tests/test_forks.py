@@ -96,7 +96,8 @@ def made() -> Iterator[tuple[str, str]]:
 
 
 def test_every_lock_and_thread_is_in_the_list() -> None:
-    listed = {(lock.module.replace(".", "/").removeprefix("compcache/") + ".py", lock.path) for lock in LOCKS}
+    files = {lock: lock.module.replace(".", "/").removeprefix("compcache/") for lock in LOCKS}
+    listed = {(f"{file}/__init__.py" if (PACKAGE / file).is_dir() else f"{file}.py", lock.path) for lock, file in files.items()}
     objects = {("numba/lazy/garbage.py", "_thresholds._guard"): "_Thresholds._guard"}
     listed = {(file, objects.get((file, path), path)) for file, path in listed if not path.startswith("llvm.")}
     assert set(made()) == listed | set(OTHERS)
@@ -104,7 +105,7 @@ def test_every_lock_and_thread_is_in_the_list() -> None:
 
 def test_one_file_asks_python_to_be_told_of_forks() -> None:
     asking = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if "os.register_at_fork" in path.read_text()]
-    assert asking == ["hit/runtime.py"]
+    assert asking == ["hit/target.py"]
     for path in PACKAGE.rglob("*.c"):
         text = path.read_text()
         assert "pthread_mutex_t" not in text or "pthread_atfork(" in text, f"{path} has a lock that a fork leaves as it is"
@@ -162,8 +163,8 @@ def test_a_child_has_no_lock_that_another_thread_held(directory: Path) -> None:
 WAITED_FOR = """
 cache = Cache(directory)
 cache.get_or_compile("f", lambda: source("f", 1))
-loader = sys.modules["compcache.hit.loader"]
-lock, seen, release = loader._lock, [], threading.Event()
+hit = sys.modules["compcache.hit"]
+lock, seen, release = hit._lock, [], threading.Event()
 def hold():
     with lock:
         release.set()
@@ -171,7 +172,7 @@ def hold():
         seen.append("done")
 thread(hold)
 release.wait()
-result = status_of(lambda: 0 if seen else 1), loader._lock is lock, lock._is_owned()
+result = status_of(lambda: 0 if seen else 1), hit._lock is lock, lock._is_owned()
 """
 
 
@@ -182,13 +183,13 @@ def test_a_fork_waits_until_tables_are_whole(directory: Path) -> None:
 NESTED = """
 cache = Cache(directory)
 cache.get_or_compile("f", lambda: source("f", 1))
-loader, nested = sys.modules["compcache.hit.loader"], []
+hit, nested = sys.modules["compcache.hit"], []
 def handle(*_):
     nested.append(status_of(lambda: cache.get_or_compile("in_handler", lambda: source("in_handler", 1))(1) - 2))
 signal.signal(signal.SIGALRM, handle)
 release = threading.Event()
 def hold():
-    with loader._mapping:
+    with hit._mapping:
         release.set()
         time.sleep(0.5)
 thread(hold)

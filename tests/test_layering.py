@@ -47,6 +47,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("maintain", "inspect", "bundles"),
     ("miss",),
     ("closures",),
+    ("facade",),
     ("cache",),
     ("frontend",),
     ("__init__",),
@@ -67,42 +68,24 @@ DOORS = {
     ("layers.layered_store", "publish.verify"): "that a file of a layer was verified is remembered in the writable directory",
     ("store", "publish.quarantine"): "a file that a look-up finds damaged is set aside",
     ("store", "publish.host_file"): "what is compiled for this host asks LLVM what it is",
-    ("store", "hit.runtime"): "the native runtime reads what the processor says of itself",
-    ("images.anonymous_file", "hit.runtime"): "a file in memory that no interrupt leaves open is made by the native runtime",
+    ("store", "hit.target"): "the native runtime reads what the processor says of itself",
+    ("images.anonymous_file", "hit.target"): "a file in memory that no interrupt leaves open is made by the native runtime",
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
     ("hit.closures.remember", "publish.atomic_file"): "a load that has planned a closure keeps it for the next process",
     ("display", "notebook"): "what shows itself in a notebook is drawn by what knows all of it",
     ("hit.closures.linked", "publish.atomic_file"): "whether a linked closure holds is kept for the next process",
-    ("cache", "frontend"): "members that are functions of front ends now answer for one release, with a warning",
+    ("facade", "frontend"): "members that are functions of front ends now answer for one release, with a warning",
+    ("hit.target", "hit"): "the extension module in C is in the folder of the path that it is the native half of",
+    ("facade", "cache"): "what a hit does not need of the class comes when it is first asked for",
+    ("facade", "miss.compile_once"): "what is not found is compiled",
+    ("settings", "configuration"): "configuration files are read where there are some",
     ("inspect.functions", "__init__"): "the version of the package stands in one place",
     ("build.codegen", "__init__"): "modules name the version of the package among their makers",
 }
 
 #: What a hit of a function without dependencies and globals runs, all of it and no more.
-HIT_PATH = frozenset(
-    (
-        "__init__",
-        "cache",
-        "digest",
-        "errors",
-        "files",
-        "formats",
-        "formats.host",
-        "formats.index",
-        "formats.journal",
-        "formats.manifest",
-        "hit",
-        "hit.loader",
-        "hit.recorder",
-        "hit.runtime",
-        "native",
-        "hit.target",
-        "record",
-        "settings",
-        "store",
-    )
-)
+HIT_PATH = frozenset(("__init__", "facade", "hit", "hit.recorder", "hit.target", "settings"))
 #: What other hits need beside it: functions to plan the load of, globals to decode.
 ALSO_OF_HITS = frozenset(
     (
@@ -116,10 +99,22 @@ ALSO_OF_HITS = frozenset(
         "hit.closures.providers",
         "hit.needs",
         "hit.plan",
+        "store",
+        "record",
+        "native",
+        "hit.loader",
+        "formats.manifest",
+        "formats.index",
+        "formats.host",
+        "formats",
+        "files",
+        "errors",
+        "digest",
+        "cache",
     )
 )
 #: The rooms that hits visit.
-HIT_ROOMS = _GROUND | {"formats", "hit", "store", "cache", "__init__", "globals"}
+HIT_ROOMS = _GROUND | {"formats", "hit", "store", "facade", "cache", "__init__", "globals"}
 HEAVY = frozenset(("llvmlite", "filelock", "numpy", "logging", "dataclasses", "msgpack", "ctypes"))
 #: Names that single modules must not import at all.
 KNOWS_NOTHING_OF = {

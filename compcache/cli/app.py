@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cache import DEBUG_VARIABLE
 from compcache.cli.advice import in_commands
 from compcache.cli.examples import EXAMPLES
 from compcache.cli.output import PROGRAM, QUIET, end_progress, is_quiet, near_name, printable, say
 from compcache.cli.session import Session
 from compcache.errors import CacheWarning, CompcacheError, NotCachedError, UntrustedDirectoryError
+from compcache.facade import DEBUG_VARIABLE
 from compcache.settings import configuration
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from functools import cached_property
 
 import click
 
-from compcache.cache import DIRECTORY_VARIABLE, Cache, default_directory
+from compcache.cache import Cache
 from compcache.cli.environment import source_of
+from compcache.facade import DIRECTORY_VARIABLE, default_directory
 from compcache.files import absolute_path
 from compcache.settings import setting
 

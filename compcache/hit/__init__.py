@@ -1,1 +1,488 @@
-"""The hit path: from a record to a callable, without slow imports."""
+"""The plain hit: a function of one module that needs no other, in a directory that belongs to this user alone.
+
+All that such a hit takes is here, and it imports nothing else of the package but the runtime, the type of targets and the counter of hits:
+a fresh process pays for what it reads, not for what it executes. It decides nothing that `compcache.store` and `compcache.hit.loader`
+decide otherwise: whatever is not plain (keys, layers, several realizations of which the newest is not known by its number, imports and
+globals, damage, a look-up that finds nothing) is no answer, and `Loader`, which a `PlainLoader` becomes then, begins anew.
+
+Tables of targets and modules, and their locks, are explained in `compcache.hit.loader`. `LoadedModule` has what is mapped.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock
+from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
+from sys import audit
+from time import perf_counter
+
+from compcache.hit.target import TargetContext, load_runtime
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from compcache.files import Opened, Tree
+    from compcache.hit.closures.linked import LinkedClosures
+    from compcache.hit.target import TypedCallTarget
+    from compcache.store import ModuleFile
+
+__all__ = ["INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain"]
+
+#: As `compcache.store.PLACES` has them, which a plain hit does not read.
+INDEX_DIRECTORY, SEGMENT_SUFFIX = "index-v1", ".idx"
+MODULES_DIRECTORY, MODULE_SUFFIX = "modules-v1", ".ccm"
+_SEGMENT_NAME = 31  # characters
+_READ_WHOLE = 1 << 16  # bytes of a segment
+_IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # as `compcache.formats.manifest` has them
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_LIST = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+_OTHERS_WRITE = 0o022
+_REGULAR, _FORMAT = 0o100000, 0o170000
+
+_lock: Any = RLock()
+_mapping: Any = RLock()
+#: For how many seconds a finalizer that holds `_lock` waits for another thread's constructors.
+_PATIENCE = 10.0
+
+
+class LoadedModule:
+    """A mapped image and what its filled slots refer to.
+
+    `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
+    image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
+    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run. `file` is kept of
+    linked closures.
+    """
+
+    __slots__ = ("__weakref__", "committed", "file", "finish", "image", "module_id", "size", "slots", "started")
+
+    def __init__(self, module_id: bytes, size: int) -> None:
+        self.module_id = module_id
+        self.size = size
+        self.image: Any = None
+        self.committed = False
+        self.started = False
+        self.finish: Callable[[], None] | None = None
+        self.slots: dict[int | str, object] = {}
+        self.file: ModuleFile | None = None
+
+
+class Door:
+    """The way into a directory for those who only read: what a hit does of `compcache.files.Tree`, which does all else."""
+
+    if TYPE_CHECKING:
+        _tree: Tree
+    __slots__ = ("_beneath", "_identity", "_number", "_opened", "_prefix", "_tree", "root")
+
+    fstat = staticmethod(os.fstat)
+    pread = staticmethod(os.pread)
+    write = staticmethod(os.write)
+
+    def __init__(self, root: str, beneath: Callable[[int, str, int, int], Opened]) -> None:
+        self.root = root
+        self._beneath = beneath
+        self._prefix = root if root.endswith("/") else root + "/"
+
+    def enter(self) -> os.stat_result:
+        """Open the root. It is not opened where it is a link."""
+        audit("open", self.root, None, _ENTER)
+        self._opened = self._beneath(-1, self.root, _ENTER, 0)
+        self._number = self._opened.number
+        status = os.fstat(self._number)
+        self._identity = status.st_dev, status.st_ino
+        return status
+
+    def renew(self) -> None:
+        """Open the root again where it is not the directory at its path any more, or the program has closed its descriptor."""
+        there, here = os.stat(self.root), os.fstat(self._number)
+        if not (there.st_dev, there.st_ino) == self._identity == (here.st_dev, here.st_ino):
+            self._opened.number = -1
+            self.enter()
+
+    def open_owned(self, path: str, flags: int, mode: int = 0) -> Opened:
+        """See `Tree.open_owned`."""
+        if flags & os.O_CREAT or not path.startswith(self._prefix):
+            opened: Opened = self._tree.open_owned(path, flags, mode)
+            return opened
+        audit("open", path, None, flags)
+        return self._beneath(self._number, path[len(self._prefix) :], flags, mode)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Tree.listdir`."""
+        directory = self.open_owned(path, _LIST)
+        return os.listdir(directory.number)
+
+    def __getattr__(self, name: str) -> Any:
+        """What else there is of `Tree`."""
+        if name == "_tree":
+            from compcache.files import Files, Tree
+
+            self._tree = Tree(Files(), self.root, self._beneath)
+            return self._tree
+        return getattr(self._tree, name)
+
+
+class PlainLoader:
+    """Loads functions of one directory, as far as they are plain; its tables are those of the `Loader` that it can become."""
+
+    __slots__ = (
+        "__weakref__",
+        "_accepted",
+        "_by_link",
+        "_by_name",
+        "_ended",
+        "_files",
+        "_functions",
+        "_mine",
+        "_modules",
+        "_names",
+        "_owner",
+        "_recorder",
+        "_root",
+        "_rows",
+        "allow_pickle",
+        "builds",
+        "changed",
+        "closed",
+        "decoded",
+        "linked",
+        "maps_files",
+        "merged",
+        "opened",
+        "providers",
+        "store",
+        "targets",
+    )
+
+    def __init__(self, root: str, files: Door | Tree | None) -> None:
+        """With the directory, and what reads it; None where no hit is plain."""
+        self._root = root
+        self._files: Any = files
+        self._names: list[str] | None = None
+        self._functions: tuple[Any, ...] = ()
+        self._modules: tuple[Any, ...] = ()
+        self._rows: tuple[Callable[[], bytes], ...] = ()
+        self._accepted: set[bytes] = set()
+        self._recorder: Any = None
+        self._owner = -1
+        self.allow_pickle = False
+        self.maps_files = 2  # by the kind of their file system
+        #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
+        self.targets: dict[str, ref[TypedCallTarget]] = {}
+        self._by_name: dict[str, ref[TypedCallTarget]] = {}
+        self._by_link: dict[str, ref[TypedCallTarget]] = {}
+        self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that no look-up gives any more
+        self.builds: set[object] = set()  # the builds under way
+        self.changed: object = None  # another object whenever the tables are changed
+        self._mine: dict[bytes, ref[LoadedModule]] = {}
+        self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
+        self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
+        self.linked: LinkedClosures | None = None  # linked closures that it has met
+        self.closed = False
+        self.decoded = 0  # how many globals were decoded,
+        self.opened = 0  # and images mapped, by loads that succeeded
+
+    def count_with(self, recorder_of: Callable[[Any, str], Any]) -> None:
+        """Count hits with the recorder of the directory."""
+        self._recorder = recorder_of(self._files, self._root)
+        self._recorder.watch(self)
+
+    def close_plain(self) -> None:
+        """Close what no store was needed for."""
+        if self._recorder is not None:
+            self._recorder.flush()
+        self.close()
+        self._files = None
+
+    # ------------------------------------------------------------------- look-up
+
+    def load_plain(self, func_name: str, owner: object) -> TypedCallTarget | None:
+        """The call target of a function, if it is plain; None where that is not so, or not known here."""
+        if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
+            return None
+        started = perf_counter()
+        try:
+            found = self._look_up(func_name)
+            target = self._commit_plain(*found, owner) if found is not None else None
+        except Exception as error:  # noqa: BLE001 - whatever it is, `Loader` meets it again and says what it means
+            from compcache.files import reraise_interrupt
+
+            reraise_interrupt(error)
+            self._names = None
+            return None
+        if target is not None and found is not None and self._recorder is not None:
+            self._recorder.hit(func_name, found[0].module_id, perf_counter() - started)
+        return target
+
+    def _look_up(self, func_name: str) -> tuple[LoadedModule, tuple[Any, ...]] | None:
+        """The module and the record of a function."""
+        runtime = load_runtime()
+        ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
+        if (ordered or self._names is None) and not self._look_again(runtime):
+            return None
+        key = runtime.digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name")
+        found = runtime.newest(self._functions, key, ordered)
+        if found is None or found[2] >= _LINKED:
+            return None
+        segment, module_id, offset, number = found
+        name = module_id.hex()
+        path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
+        files = self._files
+        opened = files.open_owned(path, _READ)
+        descriptor = opened.number
+        status = files.fstat(descriptor)
+        entry = self._entry_of(runtime, segment, module_id, status) if self._is_own(status) else None
+        if entry is None:
+            return None
+        image, records, target_id, flags, _, key, _ = entry
+        payload = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
+        record = runtime.function_record(payload)
+        if flags != _IMAGE_SHARED or record[0] != func_name or record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
+            return None
+        accepted = self._accepted
+        if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
+            return None
+        module = self._loaded(module_id)
+        if module is None:
+            with self.mapping():
+                module = self._loaded(module_id) or self._map(
+                    module_id, image, lambda: _mapped(runtime, descriptor, path, key, status.st_size, self.maps_files)
+                )
+        return module, record
+
+    def _look_again(self, runtime: Any) -> bool:
+        """Have the segments of the index as they are now; False where there is more than segments."""
+        files = self._files
+        files.renew()
+        directory = f"{self._root}/{INDEX_DIRECTORY}"
+        names = files.listdir(directory)
+        if names == self._names:
+            return True
+        self._names = None
+        functions, modules, rows = [], [], []
+        for name in names:
+            if len(name) != _SEGMENT_NAME or not name.endswith(SEGMENT_SUFFIX):
+                return False
+            opened = files.open_owned(f"{directory}/{name}", _READ)
+            status = files.fstat(opened.number)
+            if not self._is_own(status):
+                return False
+            size = status.st_size
+            source = files.pread(opened.number, size, 0) if size <= _READ_WHOLE else _reader(files, opened)
+            one, other, at, length, _ = runtime.open_segment(source, size, name)
+            functions.append(one)
+            modules.append(other)
+            rows.append(_rows(source, at, length))
+        self._functions, self._modules, self._rows = tuple(functions), tuple(modules), tuple(rows)
+        self._names = names
+        return True
+
+    def _is_own(self, status: os.stat_result) -> bool:
+        """Whether a file is a regular one that this user alone can write to."""
+        mode = status.st_mode
+        return status.st_uid == self._owner and not mode & _OTHERS_WRITE and mode & _FORMAT == _REGULAR
+
+    def _entry_of(self, runtime: Any, segment: int, module_id: bytes, status: os.stat_result) -> Any:
+        """What the index says of a module whose file has this status; None where no stamp is of that status."""
+        stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        for table in (self._modules[segment], *self._modules):
+            for entry in runtime.stamped(table, module_id, stamp):
+                return entry
+        return None
+
+    def _accept(self, runtime: Any, segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
+        """Whether this host can run code whose requirement has this number; its ids are accepted from now on."""
+        text = runtime.requirements(self._rows[segment]()).get(number)
+        if text is None:
+            return False
+        content = runtime.processor()
+        words = runtime.processor_words(content)
+        platform = f"{os.uname().machine}-linux-elf"  # of another one no code says that it is for it
+        if not words or not runtime.platform_serves(text, platform, os.confstr("CS_GNU_LIBC_VERSION") or ""):
+            return False
+        identity = runtime.digest(platform.encode() + content, 12).hex()
+        if not runtime.processor_meets(text.rpartition("\0")[2], words, identity, runtime.processor_word):
+            return False
+        to_load = text.rpartition("\0")[0] + "\0"
+        self._accepted |= {runtime.digest(t.encode("utf-8", "surrogatepass"), 8) for t in (text, to_load)}
+        return target_id in self._accepted and features_id in self._accepted
+
+    # ----------------------------------------------------------------- mapping
+
+    def _loaded(self, module_id: bytes) -> LoadedModule | None:
+        known = self._mine.get(module_id)
+        module = known() if known is not None else None
+        return module if module is not None and module.image is not None else None
+
+    def mapping(self) -> Any:
+        """The lock of who maps images and runs constructors."""
+        return _Impatient() if _lock._is_owned() else _mapping
+
+    def _map(self, module_id: bytes, size: int, map_image: Callable[[], Any]) -> LoadedModule:
+        module = LoadedModule(module_id, size)
+        try:
+            if not _claim(self._mine, module_id, module):
+                committed = self._loaded(module_id)  # by a thread that mapped it before it was unloaded
+                if committed is not None:
+                    return committed
+                from compcache.hit.interrupts import half_mapped, in_constructor
+
+                raise in_constructor(module_id) if load_runtime().is_linking() else half_mapped(module_id)
+            module.image = map_image()
+        finally:
+            if module.image is None:  # whoever looks at the traceback keeps the module alive, but claims nothing
+                _give_up(self._mine, module_id, module)
+        return module
+
+    # ------------------------------------------------------------------ commit
+
+    def held(self, func_name: str) -> TypedCallTarget | None:
+        """The call target of a function that look-ups give, if it is in memory."""
+        known = self._by_name.get(func_name)
+        return known() if known is not None else None
+
+    def _commit_plain(self, module: LoadedModule, record: tuple[Any, ...], owner: object) -> TypedCallTarget | None:
+        """The target of a function that needs nothing; None where another thread has loaded its module anew meanwhile."""
+        runtime = load_runtime()
+        name, symbol, signature, _, function, entry, _, _ = record
+        context = TargetContext(name, symbol, module, signature, self._root, False, owner)
+        target: TypedCallTarget = runtime.make_target(module.image, function, entry, name, context)
+        with _lock:
+            done = False
+            while not done:  # again where what interrupts this thread has changed the tables meanwhile
+                change = self.changed = object()
+                if self.closed:
+                    return None
+                existing = self.held(name)
+                if existing is not None:
+                    return existing
+                known = self._loaded(module.module_id)
+                if known is not None and known is not module:
+                    return None
+                mine = {} if known is module else {module.module_id: _weak(self._mine, module.module_id, module)}
+                tables = *self._table_updates(name, target), self._mine, mine
+                commit = runtime.commit
+                done = self.changed is change and commit(b"", tables) is None  # handlers run between lines
+            self.opened += not module.committed
+            module.committed = True
+        return target
+
+    def _table_updates(self, func_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
+        key = f"{target.link_name}\0{func_name}"
+        targets, by_name, by_link = self.targets, self._by_name, self._by_link
+
+        def forget(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+            remove(targets, func_name)
+            remove(by_name, func_name)
+            remove(by_link, key)
+
+        weak = ref(target, forget)
+        updates: list[dict[Any, Any]] = [by_name, {func_name: weak}, by_link, {key: weak}]
+        return updates if self.builds else [*updates, targets, {func_name: weak}]
+
+    def loaded_modules(self) -> list[LoadedModule]:
+        """The modules that this loader has loaded and that are still referenced."""
+        modules = [self._loaded(module_id) for module_id in list(self._mine)]
+        return [module for module in modules if module is not None]
+
+    def close(self) -> None:
+        """Invalidate every call target that this loader returned, and refuse further loads."""
+        with _lock:
+            self.closed = True
+            self._mine.clear()
+            gone = self.invalidate(lambda _: True)
+        del gone  # here if this was the last reference: destructors may do anything
+
+    def invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
+        """Invalidate call targets, with `_lock`; those that were valid."""
+        self.changed = None
+        gone = []
+        for key, weak in [*self._by_link.items(), *self._ended.items()]:
+            target = weak()
+            context = target._context if target is not None else None
+            if target is None or context is None or not concerns(context):
+                continue
+            load_runtime().invalidate(target)
+            gone.append(target)
+            name = context.func_name
+            tables: tuple[tuple[dict[Any, Any], object], ...] = (
+                (self._by_link, key), (self._ended, key), (self.targets, name), (self._by_name, name),
+            )  # fmt: skip
+            for table, used in tables:
+                if table.get(used) is weak:
+                    del table[used]
+        return gone
+
+
+class _Impatient:
+    """Takes `_mapping`, with a bounded wait: the thread that holds it may be waiting for `_lock`, which we hold."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        if not _mapping.acquire(timeout=_PATIENCE):
+            from compcache.errors import ReentrantLoadError
+
+            raise ReentrantLoadError("a finalizer asks for a function while another thread maps a module: ask again later")
+
+    def __exit__(self, *_: object) -> None:
+        _mapping.release()
+
+
+def _reader(files: Any, opened: Opened) -> Callable[[int, int], bytes]:
+    """What reads of an open file, and keeps it open."""
+    return lambda offset, size: files.pread(opened.number, size, offset)
+
+
+def _rows(source: Any, at: int, size: int) -> Callable[[], bytes]:
+    return lambda: source[at : at + size] if isinstance(source, bytes) else source(at, size)
+
+
+def _mapped(runtime: Any, descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> Any:
+    image = runtime.map_image(descriptor, os.fsencode(path), key, size, maps_files)
+    if image is None:
+        raise OSError(f"{path} is mapped by another owner, or not from here")
+    return image
+
+
+def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> ref[LoadedModule]:
+    """A reference that leaves the table when the module goes."""
+
+    def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+        remove(table, key)  # bound above: when the interpreter ends, this file's globals go before the last modules
+
+    return ref(module, forget)
+
+
+def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> bool:
+    """Make `module` the one of this key, unless another one is; `_mapping` is held."""
+    known = table.get(key)
+    if known is not None and known() is not None:
+        return False
+    table[key] = _weak(table, key, module)
+    return True
+
+
+def _give_up(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> None:
+    known = table.get(key)
+    if known is not None and known() is module:
+        del table[key]
+
+
+def open_plain(root: str) -> PlainLoader | None:
+    """A loader of a directory that belongs to this user alone; None where that is not so, or the directory is not there."""
+    try:
+        door = Door(root, load_runtime().open_beneath)
+        status = door.enter()
+    except (ImportError, OSError) as error:
+        from compcache.files import reraise_interrupt
+
+        reraise_interrupt(error)
+        return None
+    loader = PlainLoader(root, door)
+    loader._owner = os.geteuid()
+    return loader if status.st_uid == loader._owner and not status.st_mode & _OTHERS_WRITE else None

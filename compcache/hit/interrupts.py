@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compcache.errors import ReentrantLoadError
+from compcache.errors import LinkError, ReentrantLoadError
 
-__all__ = ["before_start", "half_mapped", "named"]
+__all__ = ["before_start", "half_mapped", "in_constructor", "named"]
 
 _INTERRUPTED = "asked from a signal handler or a finalizer during a load"
 
@@ -12,6 +12,12 @@ _INTERRUPTED = "asked from a signal handler or a finalizer during a load"
 def half_mapped(module_id: bytes) -> ReentrantLoadError:
     """The exception for a module that this thread is about to map, or has just mapped."""
     return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}: ask again when it has returned")
+
+
+def in_constructor(module_id: bytes) -> LinkError:
+    """The exception for a module one of whose own constructors asks for it."""
+    name = module_id.hex()
+    return LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
 
 
 def before_start(module_id: bytes) -> ReentrantLoadError:

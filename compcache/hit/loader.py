@@ -23,15 +23,15 @@ is taken before `_lock`; who has `_lock` already (a finalizer in a garbage colle
 from __future__ import annotations
 
 import os
-from _thread import RLock
-from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
+from _weakref import ref
 
+from compcache import hit
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
-from compcache.hit.runtime import load_runtime
-from compcache.hit.target import TargetContext
+from compcache.hit import LoadedModule, PlainLoader, _weak
+from compcache.hit.target import TargetContext, load_runtime
 from compcache.settings import is_on, setting
 from compcache.store import CLOSURES, is_ordered
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.formats.records import GlobalRecord
-    from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.target import TypedCallTarget
@@ -59,47 +58,6 @@ _FEWEST_PLANNED = 3
 #: 1: images are mapped out of their files wherever these are, 0: nowhere; else by the kind of their file system (`native/places.c`).
 MAP_VARIABLE = "COMPCACHE_MAP_FILES"
 _BY_FILE_SYSTEM = 2
-
-_lock: Any = RLock()
-_mapping = RLock()
-#: For how many seconds a finalizer that holds `_lock` waits for another thread's constructors.
-_PATIENCE = 10.0
-
-
-class LoadedModule:
-    """A mapped image and what its filled slots refer to.
-
-    `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
-    image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
-    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run. `file` is kept of
-    linked closures.
-    """
-
-    __slots__ = ("__weakref__", "committed", "file", "finish", "image", "module_id", "size", "slots", "started")
-
-    def __init__(self, module_id: bytes, size: int) -> None:
-        self.module_id = module_id
-        self.size = size
-        self.image: Any = None
-        self.committed = False
-        self.started = False
-        self.finish: Callable[[], None] | None = None
-        self.slots: dict[int | str, object] = {}
-        self.file: ModuleFile | None = None
-
-    def keep_order(self) -> None:
-        """Call `finish` before anything that the destructors may use goes."""
-        self.__class__ = _StartedModule
-
-
-class _StartedModule(LoadedModule):
-    """Of modules that refer to one another in a cycle, the garbage collector finalizes all before it takes any apart."""
-
-    __slots__ = ()
-
-    def __del__(self) -> None:
-        if self.finish is not None:
-            self.finish()
 
 
 class Source:
@@ -181,49 +139,23 @@ class Choice:
         return loaded
 
 
-class Loader:
+class Loader(PlainLoader):
     """Loads functions of one store; its tables hold modules and call targets for as long as they are referenced elsewhere."""
 
-    __slots__ = (
-        "__weakref__",
-        "_by_link",
-        "_by_name",
-        "_ended",
-        "_mine",
-        "allow_pickle",
-        "builds",
-        "changed",
-        "closed",
-        "decoded",
-        "linked",
-        "maps_files",
-        "merged",
-        "opened",
-        "providers",
-        "store",
-        "targets",
-    )
+    __slots__ = ()
 
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
-        self.store = store
+        super().__init__(store.root, None)
         self.allow_pickle = allow_pickle
+        self.adopt(store)
+
+    def adopt(self, store: Store) -> None:
+        """Load functions of this store from now on."""
+        self.store = store
         self.maps_files = is_on(MAP_VARIABLE) if setting(MAP_VARIABLE) else _BY_FILE_SYSTEM
         store.listener = ref(self)
-        #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
-        self.targets: dict[str, ref[TypedCallTarget]] = {}
-        self._by_name: dict[str, ref[TypedCallTarget]] = {}
-        self._by_link: dict[str, ref[TypedCallTarget]] = {}
-        self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that no look-up gives any more
-        self.builds: set[object] = set()  # the builds under way
-        self.changed: object = None  # another object whenever the tables are changed
         store.stats.watch(self)
-        self._mine: dict[bytes, ref[LoadedModule]] = {}
-        self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
-        self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
-        self.linked: LinkedClosures | None = None  # those that it has met
-        self.closed = False
-        self.decoded = 0  # how many globals were decoded,
-        self.opened = 0  # and images mapped, by loads that succeeded
+        self._files = None  # no hit is plain from now on: what it passes by is there, and knows more
 
     # ------------------------------------------------------------------- plan
 
@@ -391,11 +323,6 @@ class Loader:
             if admitted is not None:
                 yield admitted
 
-    def _loaded(self, module_id: bytes) -> LoadedModule | None:
-        known = self._mine.get(module_id)
-        module = known() if known is not None else None
-        return module if module is not None and module.image is not None else None
-
     def is_loaded(self, module_id: bytes) -> bool:
         """Whether this loader has mapped a module that somebody uses."""
         return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
@@ -530,38 +457,15 @@ class Loader:
             with self.mapping():
                 start_modules(self, chosen)
 
-    def mapping(self) -> Any:
-        """The lock for mapping images and running constructors."""
-        return _Impatient() if _lock._is_owned() else _mapping
-
     def provide(self, source: Source) -> None:
         """Map the module, or wait for the thread that is mapping it: once for all functions and all threads."""
         if source.loaded is None:
             suspended = source.suspended
             file = source.open_file(self.store)
             with self.mapping():
-                source.loaded = self._loaded(file.module_id) or self._map(file)
+                source.loaded = self._loaded(file.module_id) or self._map(file.module_id, file.image, lambda: self._map_image(file))
             if suspended:
                 source.suspend()
-
-    def _map(self, file: ModuleFile) -> LoadedModule:
-        module = LoadedModule(file.module_id, file.image)
-        try:
-            if not _claim(self._mine, file.module_id, module):
-                committed = self._loaded(file.module_id)  # by a thread that mapped it before it was unloaded
-                if committed is not None:
-                    return committed
-                name = file.module_id.hex()
-                if not self.runtime().is_linking():
-                    from compcache.hit.interrupts import half_mapped
-
-                    raise half_mapped(file.module_id)
-                raise LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
-            module.image = self._map_image(file)
-        finally:
-            if module.image is None:  # whoever looks at the traceback keeps the module alive, but claims nothing
-                _give_up(self._mine, file.module_id, module)
-        return module
 
     def _map_image(self, file: ModuleFile) -> Any:
         try:
@@ -607,7 +511,7 @@ class Loader:
         modules = {c.module_id: c.loaded for c in chosen.values()}
         if self.linked:
             self.linked.keep_files(chosen)
-        with _lock:
+        with hit._lock:
             done = False
             while not done:  # again where what interrupts this thread has changed the tables meanwhile
                 change = self.changed = object()
@@ -676,19 +580,6 @@ class Loader:
             raise misfit(self, root, error) from None
         return target
 
-    def _table_updates(self, func_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
-        key = f"{target.link_name}\0{func_name}"
-        targets, by_name, by_link = self.targets, self._by_name, self._by_link
-
-        def forget(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
-            remove(targets, func_name)
-            remove(by_name, func_name)
-            remove(by_link, key)
-
-        weak = ref(target, forget)
-        updates: list[dict[Any, Any]] = [by_name, {func_name: weak}, by_link, {key: weak}]
-        return updates if self.builds else [*updates, targets, {func_name: weak}]
-
     def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
         """What to store in images, and what to record of it, so that the chosen realizations find what they use."""
         if not any(choice.imports or choice.fills for choice in chosen.values()):
@@ -701,12 +592,7 @@ class Loader:
 
     def lock(self) -> Any:
         """What guards the tables, in this process: a forked child has another one."""
-        return _lock
-
-    def held(self, func_name: str) -> TypedCallTarget | None:
-        """The call target of a function that look-ups give, if it is in memory."""
-        known = self._by_name.get(func_name)
-        return known() if known is not None else None
+        return hit._lock
 
     def forget(self, module_id: bytes) -> None:
         """Have no look-up find a module in memory any more, nor what is bound to it; call targets stay valid."""
@@ -729,44 +615,11 @@ class Loader:
 
         return unload(self, func_name)
 
-    def close(self) -> None:
-        """Invalidate every call target that this loader returned, and refuse further loads."""
-        with _lock:
-            self.closed = True
-            self._mine.clear()
-            gone = self.invalidate(lambda _: True)
-        del gone  # here if this was the last reference: destructors may do anything
-
-    def invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
-        """Invalidate call targets, holding `_lock`; return those that were valid."""
-        self.changed = None
-        gone = []
-        for key, weak in [*self._by_link.items(), *self._ended.items()]:
-            target = weak()
-            context = target._context if target is not None else None
-            if target is None or context is None or not concerns(context):
-                continue
-            self.runtime().invalidate(target)
-            gone.append(target)
-            name = context.func_name
-            tables: tuple[tuple[dict[Any, Any], object], ...] = (
-                (self._by_link, key), (self._ended, key), (self.targets, name), (self._by_name, name),
-            )  # fmt: skip
-            for table, used in tables:
-                if table.get(used) is weak:
-                    del table[used]
-        return gone
-
     def _has_loaded(self) -> bool:
         """Whether modules are loaded, or unloaded ones that are still in use provide variables: both decide what a load chooses."""
         if self.loaded_modules():
             return True
         return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
-
-    def loaded_modules(self) -> list[LoadedModule]:
-        """The modules that this loader has loaded and somebody uses."""
-        modules = [self._loaded(module_id) for module_id in list(self._mine)]
-        return [module for module in modules if module is not None]
 
     def loaded_targets(self) -> list[TypedCallTarget]:
         """The valid call targets that this loader returned and somebody has."""
@@ -777,40 +630,3 @@ class Loader:
 def _is_of(target: TypedCallTarget, choice: Choice) -> bool:
     context = target._context
     return context is not None and context.module is choice.loaded
-
-
-class _Impatient:
-    """Takes `_mapping`, with a bounded wait: the thread that holds it may be waiting for `_lock`, which we hold."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        if not _mapping.acquire(timeout=_PATIENCE):
-            raise ReentrantLoadError("a finalizer asks for a function while another thread maps a module: ask again later")
-
-    def __exit__(self, *_: object) -> None:
-        _mapping.release()
-
-
-def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> ref[LoadedModule]:
-    """A reference that leaves the table when the module goes."""
-
-    def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
-        remove(table, key)  # bound above: when the interpreter ends, this file's globals go before the last modules
-
-    return ref(module, forget)
-
-
-def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> bool:
-    """Make `module` the one of this key, unless another one is; `_mapping` is held."""
-    known = table.get(key)
-    if known is not None and known() is not None:
-        return False
-    table[key] = _weak(table, key, module)
-    return True
-
-
-def _give_up(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> None:
-    known = table.get(key)
-    if known is not None and known() is module:
-        del table[key]

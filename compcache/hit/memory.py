@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from compcache.hit.loader import LoadedModule, Loader
+    from compcache.hit import LoadedModule, PlainLoader
+    from compcache.hit.loader import Loader
     from compcache.hit.target import TypedCallTarget
 
 __all__ = ["begin_build", "end_build", "forget", "forget_name", "held_lines", "modules_behind", "unload"]
@@ -101,7 +102,7 @@ def _end(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> N
             del table[func_name]
 
 
-def held_lines(loaders: list[ref[Loader]], now: float) -> list[str]:
+def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:
     """Of what loaders hold, lines of a journal that count nothing, and whose uses have no name."""
     modules = {module.module_id for known in loaders if (loader := known()) is not None for module in loader.loaded_modules()}
     return [f"{now} loads 0 {module_id.hex()} {name_key('').hex()}" for module_id in sorted(modules)]

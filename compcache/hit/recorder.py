@@ -15,20 +15,20 @@ from _weakref import ref
 from stat import S_ISREG
 from time import time
 
-from compcache.digest import name_key
-from compcache.files import FILE_MODE, Files, Tree, reraise_interrupt
-from compcache.formats.journal import HOUR, MISSES_ID, encode_batch
 from compcache.settings import is_on
-from compcache.store import JOURNALS, NullRecorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from compcache.files import Opened
-    from compcache.hit.loader import Loader
+    from compcache.files import Opened, Tree
+    from compcache.hit import Door, PlainLoader
+    from compcache.store import NullRecorder
 
-__all__ = ["Recorder", "recorder_for"]
+__all__ = ["DIRECTORY", "SUFFIX", "Recorder", "encode_batch", "recorder_for", "recorder_of"]
+
+#: As `compcache.store.PLACES` has them, which a plain hit does not read.
+DIRECTORY, SUFFIX = "stats", ".journal1"
 
 SWITCH_VARIABLE = "COMPCACHE_STATS"
 _PAUSE_SECONDS = 1.0
@@ -51,12 +51,12 @@ class Recorder:
         "_directory", "_events", "_files", "_flushed", "_is_long", "_loaders", "_registered", "_seen", "_told", "unaccounted",
     )  # fmt: skip
 
-    def __init__(self, files: Tree, root: str) -> None:
+    def __init__(self, files: Tree | Door, root: str) -> None:
         self._files = files
-        self._directory = f"{root}/{JOURNALS.directory}"
+        self._directory = f"{root}/{DIRECTORY}"
         self._registered = False
         self._is_long = False
-        self._loaders: list[ref[Loader]] = []
+        self._loaders: list[ref[PlainLoader]] = []
         self.reset()
 
     def reset(self) -> None:
@@ -68,7 +68,11 @@ class Recorder:
         self._registered = self._registered and "multiprocessing.util" not in sys.modules
         self.unaccounted = 0  # bytes added that are not in the estimate yet (compcache.maintain.size_limit)
 
-    def watch(self, loader: Loader) -> None:
+    def write_by(self, files: Tree | Door) -> None:
+        """Write through these files from now on: what was used for it may be closed."""
+        self._files = files
+
+    def watch(self, loader: PlainLoader) -> None:
         """What this loader holds when the journal is written counts as used then."""
         self._loaders = [*[known for known in self._loaders if known() is not None], ref(loader)]
         if not self._registered:
@@ -80,6 +84,7 @@ class Recorder:
 
     def missed(self, error: Exception) -> None:
         """A function was missing or had no usable realization; `error` says why."""
+        from compcache.formats.journal import MISSES_ID
         from compcache.hit.miss import miss_reason
 
         func_name = getattr(error, "func_name", "")
@@ -132,7 +137,7 @@ class Recorder:
 
                 fold_small(self._files.system, os.path.dirname(self._directory))
             except Exception as error:  # noqa: BLE001 - the next process that fills a journal folds it; an exit must not print tracebacks
-                reraise_interrupt(error)
+                _reraise_interrupt(error)
                 return
 
     def flush(self, *, now_held: bool = False) -> None:
@@ -148,16 +153,18 @@ class Recorder:
         sums: dict[tuple[float, str, str], float] = {}
         events = _drain(self._events)
         for when, counter, amount, func_name, module_id in events:
-            if not module_id or module_id == MISSES_ID:  # programs may ask for what is not there very often
+            if not any(module_id):  # programs may ask for what is not there very often
+                from compcache.formats.journal import HOUR
+
                 key = when // HOUR * HOUR, counter, func_name
                 sums[key] = sums.get(key, 0) + amount
                 continue
-            lines.append(f"{when} {counter} {amount} {module_id.hex()} {name_key(func_name).hex()}")
+            lines.append(f"{when} {counter} {amount} {module_id.hex()} {_key(func_name)}")
             mine = object()
             if self._seen.setdefault(module_id, mine) is mine:  # atomic: threads may meet here
                 lines.append(f"{when} loads 1 {module_id.hex()}")
         for (hour, counter, func_name), amount in sums.items():
-            missed = f" {MISSES_ID.hex()} {name_key(func_name).hex()}" if func_name else ""
+            missed = f" {bytes(16).hex()} {_key(func_name)}" if func_name else ""
             lines.append(f"{hour} {counter} {amount}{missed}")
         if not self._write(encode_batch(lines)) and len(events) < _MOST_KEPT:
             self._events += events  # the directory is made by the first addition
@@ -165,7 +172,7 @@ class Recorder:
     def _write(self, data: bytes) -> bool:
         """Append to the journal; return False where there is no directory for it."""
         # Two hosts append to two files: between them appending is not atomic.
-        path = f"{self._directory}/{JOURNALS.file_name(_host_name())}"
+        path = f"{self._directory}/{_host_name()}{SUFFIX}"
         try:
             journal = self._open(path)
             status = self._files.fstat(journal.number)
@@ -173,7 +180,7 @@ class Recorder:
                 return True  # it is also something else, or a pipe: nothing that a process of ours has made
             self._files.write(journal.number, data)
         except OSError as error:
-            reraise_interrupt(error)
+            _reraise_interrupt(error)
             return not isinstance(error, FileNotFoundError)
         if status.st_size + len(data) >= _LONG and not self._is_long:
             self._is_long = True
@@ -185,12 +192,34 @@ class Recorder:
         try:
             return self._files.open_owned(path, flags)
         except FileNotFoundError as error:
-            reraise_interrupt(error)
+            _reraise_interrupt(error)
+            from compcache.files import FILE_MODE
+
             try:
                 self._files.mkdir(self._directory)
             except FileExistsError as exists:  # another thread or process was faster, or only the file is missing
-                reraise_interrupt(exists)
+                _reraise_interrupt(exists)
             return self._files.open_owned(path, flags | os.O_CREAT, FILE_MODE)
+
+
+def encode_batch(lines: Iterable[str]) -> bytes:
+    """One batch of a journal: the empty line separates it from one before it that was torn within a line."""
+    from compcache.hit._runtime import digest
+
+    text = "\n".join(lines)
+    return f"\n\n{text}\n= {digest(text.encode(), 8).hex()}\n".encode()
+
+
+def _key(func_name: str) -> str:
+    from compcache.hit._runtime import digest
+
+    return digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name").hex()
+
+
+def _reraise_interrupt(error: Exception) -> None:
+    from compcache.files import reraise_interrupt
+
+    reraise_interrupt(error)
 
 
 def _drain(items: list) -> list:  # type: ignore[type-arg]
@@ -215,12 +244,22 @@ _recorders: dict[str, Recorder] = {}
 
 def recorder_for(files: Tree, root: str, *, readonly: bool) -> Recorder | NullRecorder:
     """The recorder of a directory; one that counts nothing for a cache that must not be written to."""
+    from compcache.files import Files
+
     if readonly or not is_on(SWITCH_VARIABLE, default=True):
+        from compcache.store import NullRecorder
+
         return NullRecorder()
-    if type(files.system) is not Files:
-        return Recorder(files, root)
+    return recorder_of(files, root) if type(files.system) is Files else Recorder(files, root)
+
+
+def recorder_of(files: Tree | Door, root: str) -> Recorder:
+    """The one recorder of a directory."""
     known = _recorders.get(root)
-    return known if known is not None else _recorders.setdefault(root, Recorder(files, root))
+    if known is None:
+        return _recorders.setdefault(root, Recorder(files, root))
+    known.write_by(files)
+    return known
 
 
 def _forget_all() -> None:

@@ -1,20 +1,26 @@
-"""Typed call targets: compiled functions as Python callables.
+"""Typed call targets: compiled functions as Python callables; and the native runtime of this process, which makes them.
 
 `TypedCallTarget` is the Python half. The native half, a subclass that the runtime makes (`native/targets.c`), carries the
 vectorcall slot and owns image and context, so that the code and everything that it uses live as long as the target.
+
+The runtime is the extension module `compcache.hit._runtime` (C sources in `native/`). It is built with the package, and once for all
+versions of CPython except free-threaded ones. What it calls back is given to it here, before it is used.
 """
 
 from __future__ import annotations
 
-from compcache.record import Record, set_field
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
+    from collections.abc import Callable
+    from types import ModuleType
     from typing import Any, Generic, NoReturn
 
     from typing_extensions import ParamSpec, TypeVar
 
+    from compcache.files import OpenBeneath
     from compcache.signature import Signature
 
     Parameters = ParamSpec("Parameters", default=...)
@@ -34,7 +40,7 @@ else:
         __class_getitem__ = classmethod(lambda cls, _: cls)
 
 
-__all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of"]
+__all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of", "load_runtime", "path_opener"]
 
 
 def link_name_of(symbol: str, module_id: bytes) -> str:
@@ -42,31 +48,23 @@ def link_name_of(symbol: str, module_id: bytes) -> str:
     return f"{symbol}@{module_id.hex()}"
 
 
-class TargetContext(Record):
-    """The state of a call target: the loaded module, its names, and where it came from."""
+class TargetContext:
+    """The state of a call target: the loaded module, its names, and where it came from. Nobody changes one."""
 
     __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "signed", "owner", "layers")
-    func_name: str
-    symbol: str
-    module: Any
-    signature_text: str
-    cache_path: str
-    signed: bool
-    owner: object
-    layers: tuple[str, ...]
 
     def __init__(
         self, func_name: str, symbol: str, module: Any, signature_text: str, cache_path: str, signed: bool, owner: object,
         layers: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        set_field(self, "func_name", func_name)
-        set_field(self, "symbol", symbol)
-        set_field(self, "module", module)
-        set_field(self, "signature_text", signature_text)
-        set_field(self, "cache_path", cache_path)
-        set_field(self, "signed", signed)
-        set_field(self, "owner", owner)
-        set_field(self, "layers", layers)
+        self.func_name = func_name
+        self.symbol = symbol
+        self.module = module
+        self.signature_text = signature_text
+        self.cache_path = cache_path
+        self.signed = signed
+        self.owner = owner
+        self.layers = layers
 
 
 class TypedCallTarget(_Typed[Parameters, Result]):
@@ -171,6 +169,76 @@ class TypedCallTarget(_Typed[Parameters, Result]):
 # ------------------------------------------------------------------------- the runtime's side
 
 _runtime: Any = None
+_loaded: Any = None  # the same; tests put doubles here
+
+
+def load_runtime() -> Any:
+    """The native runtime of this process.
+
+    Raises:
+        ImportError: the extension module is not there, was not built from the sources beside it, or cannot work here
+            (in a subinterpreter); the message says what to do.
+    """
+    global _loaded  # noqa: PLW0603 - an extension module is one per process
+    if _loaded is None:
+        try:
+            import compcache.hit._runtime as extension
+        except ImportError as error:
+            if error.name is None:  # the extension itself refuses
+                raise
+            from compcache.hit.native_build import missing
+
+            raise missing(error) from error
+        if extension.SOURCES:
+            _require_current(extension)
+        import atexit
+
+        atexit.register(extension.end)
+        _register_forks(extension)
+        install(extension)
+        _loaded = extension
+    return _loaded
+
+
+def _register_forks(runtime: Any) -> None:
+    """Have `compcache.forks` do what it does around each fork, to the end: a signal handler that raises there does not stop it."""
+    if hasattr(os, "register_at_fork"):
+        from _functools import partial  # type: ignore[import-not-found] # what `functools` has, without its import
+
+        hooks = {when: partial(runtime.uninterrupted, _at_fork(when)) for when in ("before", "after_in_parent", "after_in_child")}
+        os.register_at_fork(**hooks)
+
+
+def _at_fork(when: str) -> Callable[[list[Any]], None]:
+    def act(done: list[Any]) -> None:
+        from compcache import forks
+
+        getattr(forks, when)(done)
+
+    return act
+
+
+def path_opener() -> OpenBeneath | None:
+    """The function that opens files below a directory in one call; None where the native runtime cannot be loaded."""
+    try:
+        opener: OpenBeneath = load_runtime().open_beneath
+    except ImportError:  # a load will say why
+        return None
+    return opener
+
+
+def _require_current(extension: ModuleType) -> None:
+    """In a source checkout: read the sources if one is newer than the extension (folder included, for new files)."""
+    folder = f"{os.path.dirname(str(extension.__file__))}/native/"
+    built = os.stat(str(extension.__file__)).st_mtime_ns
+    try:
+        changed = any(os.stat(folder + name).st_mtime_ns > built for name in ("", *extension.SOURCES.split()))
+    except FileNotFoundError:
+        changed = os.path.isdir(folder)
+    if changed:
+        from compcache.hit.native_build import require_same_sources
+
+        require_same_sources(extension)
 
 
 def _is_valid(target: TypedCallTarget) -> bool:

@@ -29,7 +29,7 @@ def anonymous_file(*parts: bytes) -> Opened:
 
 def _in_memory() -> Opened | None:
     """Made by the native runtime: a number that `os.memfd_create` returned could be lost to an interrupt."""
-    from compcache.hit.runtime import load_runtime
+    from compcache.hit.target import load_runtime
 
     try:
         made: Opened = load_runtime().memory_file("compcache")

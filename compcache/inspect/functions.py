@@ -160,7 +160,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
 
 
 def _loading(store: Store, maps_files: int) -> str:
-    from compcache.hit.runtime import load_runtime
+    from compcache.hit.target import load_runtime
     from compcache.images.kinds import is_mapped, make_side
     from compcache.images.making import usual_kind
     from compcache.images.shared.load import way_into_memory

@@ -9,7 +9,7 @@ from compcache.formats.footer import intact_footer, sections_of
 from compcache.formats.host import target_id
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.hit.memory import modules_behind
-from compcache.hit.runtime import load_runtime
+from compcache.hit.target import load_runtime
 from compcache.publish.additions import merge
 from compcache.publish.writer import Publication, keep_in_memory, publish_modules
 

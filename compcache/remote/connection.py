@@ -18,7 +18,7 @@ import msgpack
 from compcache.files import reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.processes.detached import start_detached
-from compcache.remote.directory import state_directory
+from compcache.remote.directory import outbox_directory, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,7 +267,7 @@ def _start_helper(directory: str, stores: Stores) -> str:
         in_vain = 0
     _reached.discard(directory)
     try:
-        told = encode([list(store) for store in stores.each])
+        told = encode([[*store, state_directory(store.url, os.environ), outbox_directory(store.url, os.environ)] for store in stores.each])
         _started[directory] = start_detached(_HELPER, [directory], os.environ, told), time.monotonic(), in_vain
     except OSError as error:
         reraise_interrupt(error)

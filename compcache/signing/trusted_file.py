@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compcache.files import users_directory
+from compcache.settings import users_directory
 from compcache.signing.keys import parse_publics
 
 if TYPE_CHECKING:

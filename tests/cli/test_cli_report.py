@@ -16,7 +16,7 @@ from helpers import adder
 from compcache import Cache, Function, ModuleSource, Signature
 from compcache.cli.report.page import page
 from compcache.cli.report.story import tell
-from compcache.formats.journal import encode_batch
+from compcache.hit.recorder import encode_batch
 
 if TYPE_CHECKING:
     from pathlib import Path

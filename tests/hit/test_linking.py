@@ -161,7 +161,7 @@ def cache_with(directory: Path, files: Files) -> Cache:
     cache._store.close()
     cache._store = Store(str(directory), files=files)
     cache._loader = Loader(cache._store, allow_pickle=False)
-    cache._targets = cache._loader.targets
+    cache._plain, cache._targets = cache._loader, cache._loader.targets
     return cache
 
 

@@ -16,7 +16,7 @@ from mock_directory import FaultyFiles, cache_on
 from test_lifetimes import mapped_images
 
 from compcache import Cache, CompileError, ModuleSource
-from compcache.hit import runtime as runtime_module
+from compcache.hit import target as runtime_module
 from compcache.images.linkers.find import find_linker
 from compcache.images.linkers.link import link_shared
 

@@ -58,9 +58,9 @@ def test_a_childs_unload_does_not_disturb_the_parent(filled: Cache) -> None:
 
 
 def test_a_child_that_is_forked_during_a_load_can_load(filled: Cache) -> None:
-    from compcache.hit import loader
+    from compcache import hit
 
-    with loader._lock:  # held by a thread that the child does not have
+    with hit._lock:  # held by a thread that the child does not have
         assert in_fork(lambda: filled.get_target("outer")(1)) == 6
 
 

@@ -21,7 +21,7 @@ from compcache import Cache, Function, ModuleSource
 from compcache.build.entry_points import entry_point, entry_text, read_head
 from compcache.formats.host import ABI_VERSION
 from compcache.hit import _runtime, native_build
-from compcache.hit.runtime import _require_current, load_runtime
+from compcache.hit.target import _require_current, load_runtime
 from compcache.signature import Signature
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_other_interpreters_than_the_main_one_are_refused(directory: Path) -> No
     code = f'''
     import sys
     sys.path[:] = {sys.path!r}
-    from compcache.hit.runtime import load_runtime
+    from compcache.hit.target import load_runtime
     try:
         load_runtime()
     except ImportError as error:
@@ -310,9 +310,9 @@ def test_an_extension_that_is_not_there_is_told(tmp_path: Path) -> None:
     sys.path.insert(0, {str(tmp_path)!r})
     for name in [name for name in sys.modules if name.startswith("compcache")]:
         del sys.modules[name]
-    from compcache.hit import runtime
+    from compcache.hit import target
     try:
-        runtime.load_runtime()
+        target.load_runtime()
     except ImportError as error:
         result = str(error)
     """

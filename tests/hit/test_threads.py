@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import adder
 
-from compcache import Cache, Function, ModuleSource, TargetUnloadedError
-from compcache.hit import loader as loader_module
+from compcache import Cache, Function, ModuleSource, TargetUnloadedError, hit
 from compcache.hit.loader import LoadedModule, Loader
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def test_a_module_that_another_thread_commits_meanwhile_is_taken(
 
     def look(self: Loader, module_id: bytes) -> LoadedModule | None:
         found = looked(self, module_id)
-        if late and loader_module._mapping._is_owned():  # type: ignore[attr-defined]
+        if late and hit._mapping._is_owned():
             assert found is None
             late.clear()
             self._mine[module_id] = weakref.ref(module)

@@ -14,10 +14,9 @@ import pytest
 from helpers import adder, caller, constant
 from test_lifetimes import mapped_images
 
-from compcache import Cache, FormatError, GlobalValidationError, ModuleSource, NotCachedError, UndefinedSymbolError
+from compcache import Cache, FormatError, GlobalValidationError, ModuleSource, NotCachedError, UndefinedSymbolError, hit
 from compcache.globals import DictMember, PythonObject
-from compcache.hit import loader
-from compcache.hit import runtime as runtime_module
+from compcache.hit import target as runtime_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,7 +186,7 @@ def test_a_failure_at_any_line_of_a_load_leaves_the_state(tower: Cache, step: in
     tower.get_target("top")(1)
     gc.collect()
     before = state_of(tower)
-    files = ("loader.py", "store.py", "globals.py", "manifest.py")
+    files = ("hit/__init__.py", "loader.py", "store.py", "globals.py", "manifest.py")
     line = 1 - step
     while True:
         line += step
@@ -202,7 +201,7 @@ def test_a_failure_at_any_line_of_a_load_leaves_the_state(tower: Cache, step: in
             assert after["slots"] in ([], before["slots"])
             assert {**after, "slots": []} == {**before, "slots": []}, f"line {line}"
     assert line > 100
-    assert _free_for_others(loader._lock)
+    assert _free_for_others(hit._lock)
     assert tower.get_target("top")(1) == 112
 
 

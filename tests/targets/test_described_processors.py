@@ -18,7 +18,7 @@ from pretended_processor import environment, is_possible
 from test_processor_words import PROCESSORS, description_of
 
 from compcache.formats.host import Processor, read_processor
-from compcache.hit.runtime import load_runtime
+from compcache.hit.target import load_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ def run_on(name: str, files: tuple[str, ...], folder: Path) -> None:
 
 def test_the_pretence_reaches_the_package_and_llvm(tmp_path: Path) -> None:
     code = (
-        "import json, llvmlite.binding as llvm\nfrom compcache.hit.runtime import load_runtime\n"
+        "import json, llvmlite.binding as llvm\nfrom compcache.hit.target import load_runtime\n"
         "from compcache.formats.host import read_processor\n"
         "p = read_processor(load_runtime(), lambda _: None, str)\n"
         "print(json.dumps([p.words['1.0.a'], llvm.get_host_cpu_features()['avx'], llvm.get_host_cpu_features()['sse4.2']]))"

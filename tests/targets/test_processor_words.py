@@ -96,7 +96,7 @@ def test_the_table_says_what_llvm_says_whatever_bit_is_changed(tmp_path: Path) -
 
 def readings() -> list[str]:
     """Where the native runtime reads other words than the processor has."""
-    from compcache.hit.runtime import load_runtime
+    from compcache.hit.target import load_runtime
 
     machine, wrong = MadeUp(), []
     for name, row in PROCESSORS.items():

@@ -18,10 +18,11 @@ from compcache.digest import DIGEST_SIZE, check, digest, name_key
 from compcache.formats.footer import LARGEST_FOREIGN
 from compcache.formats.host_file import HostFile, encode_host
 from compcache.formats.index import MODULE, NAME_SIZE, ModuleEntry, Stamp
-from compcache.formats.journal import HOUR, encode_batch
+from compcache.formats.journal import HOUR
 from compcache.formats.order import GREATEST_NUMBER, Order
 from compcache.formats.statistics import encode_stats
 from compcache.hit.closures import MAGIC, seal
+from compcache.hit.recorder import encode_batch
 from compcache.layers.layered_store import LayeredStore
 from compcache.layers.unpacked_bundle import name_of_state
 from compcache.publish import index_merge

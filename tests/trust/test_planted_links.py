@@ -23,7 +23,7 @@ from mock_directory import FaultyFiles
 from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy, frontend
 from compcache.bundles.unpack import import_bundle
 from compcache.files import READ_FLAGS, Files, Tree
-from compcache.hit.runtime import path_opener
+from compcache.hit.target import path_opener
 from compcache.inspect.uncached import note
 from compcache.signing.keys import new_key
 from compcache.store import MODULES, PLACES
@@ -404,7 +404,7 @@ def test_what_is_created_has_its_mode_under_any_umask(
     import os
     os.umask(0o777)
     from compcache.files import Files, Tree
-    from compcache.hit.runtime import path_opener
+    from compcache.hit.target import path_opener
     tree = Tree(Files(), {str(tmp_path)!r} + "/new", path_opener() if {one_call} else None)
     tree.mkdir(tree.root)
     tree.mkdir(tree.root + "/directory")

@@ -17,9 +17,9 @@ from helpers import adder, constant
 from compcache import Cache, FormatError, Function, ModuleSource, PrunePolicy
 from compcache.digest import check, name_key
 from compcache.formats.graph import decode_graph, decode_notes
-from compcache.formats.journal import encode_batch
 from compcache.formats.sorted_keys import encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
+from compcache.hit.recorder import encode_batch
 from compcache.inspect.uncached import read_all
 from compcache.publish.module_rows import Platform, decode_rows
 from compcache.store import JOURNALS, MODULE_FILES, MODULE_LISTS, SIZE, STATISTICS, UNCACHED, Place

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from compcache.hit import LoadedModule
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from compcache.hit.loader import Choice, LoadedModule, Loader
+    from compcache.hit.loader import Choice, Loader
 
 __all__ = ["start_modules"]
+
+
+class _StartedModule(LoadedModule):
+    """Of modules that refer to one another in a cycle, the garbage collector finalizes all before it takes any apart."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if self.finish is not None:
+            self.finish()
 
 
 def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
@@ -55,7 +67,7 @@ def _start(runtime: Any, module: LoadedModule, number: int) -> None:
     image, finish = module.image, runtime.finish
     try:
         module.finish = lambda: finish(image, number + 1)  # also what a constructor finds that asks for its own module
-        module.keep_order()
+        module.__class__ = _StartedModule  # `finish` is called before anything that the destructors may use goes
         runtime.start(image, number)
     finally:
         module.started = True  # until then other threads wait

@@ -397,6 +397,96 @@ PyObject *function_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
                          (unsigned long long)found.order, found.content.at, (Py_ssize_t)found.content.size);
 }
 
+/* The realization of a function that look-ups have found so far, in which table, and whether another one may go before it. */
+typedef struct {
+    FunctionEntry entry;
+    Py_ssize_t index;
+    PyObject *kept; /* keeps the entry; NULL where there is none */
+    int is_open;
+} Newest;
+
+static int is_same(const FunctionEntry *one, const FunctionEntry *other) {
+    return memcmp(one->module_id, other->module_id, NAME_BYTES) == 0 && one->offset == other->offset
+        && memcmp(one->number, other->number, 4) == 0;
+}
+
+static int has_content(const FunctionEntry *entry) {
+    for (size_t i = 0; i < entry->content.size; i++) {
+        if (entry->content.at[i] != 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether of two realizations it takes more than the numbers of their additions to say which goes first. */
+static int leaves_open(const FunctionEntry *one, const FunctionEntry *other, int ordered) {
+    return !ordered || one->order == other->order
+        || (has_content(one) && one->content.size == other->content.size
+            && memcmp(one->content.at, other->content.at, one->content.size) == 0);
+}
+
+/* Takes the entries of one table into account; 0, or -1 with an exception. */
+static int look_in(Table *table, Py_ssize_t index, const uint8_t *key, int ordered, Newest *newest) {
+    PyObject *kept;
+    Bytes bucket;
+    if (read_bucket(table, bucket_of(key, &table->head), &kept, &bucket) < 0) {
+        return -1;
+    }
+    const uint32_t width = table->head.width;
+    for (size_t at = find_entry(bucket, 0, width, key); at < bucket.size; at = find_entry(bucket, at + width, width, key)) {
+        FunctionEntry entry;
+        const Fault fault = decode_function_entry((Bytes){bucket.at + at + NAME_BYTES, width - NAME_BYTES}, &entry);
+        if (fault != NULL) {
+            Py_DECREF(kept);
+            damaged(fault, NULL);
+            return -1;
+        }
+        const int other = newest->kept != NULL && !is_same(&entry, &newest->entry);
+        newest->is_open |= other && leaves_open(&entry, &newest->entry, ordered);
+        if (newest->kept == NULL || entry.order > newest->entry.order) {
+            Py_XDECREF(newest->kept);
+            newest->kept = Py_NewRef(kept);
+            newest->entry = entry;
+            newest->index = index;
+        }
+    }
+    Py_DECREF(kept);
+    return 0;
+}
+
+/* newest(tables: tuple[Table, ...], key: bytes, ordered: bool) -> (index, module_id, offset, number) | None
+ * The realization that goes before all others of the function tables: the only one, or of those that are ordered by their additions the
+ * newest, unless others have its content. Else None. */
+PyObject *newest(PyObject *module, PyObject *args) {
+    PyObject *tables, *key_object;
+    int ordered;
+    if (!PyArg_ParseTuple(args, "O!Op:newest", &PyTuple_Type, &tables, &key_object, &ordered)) {
+        return NULL;
+    }
+    const uint8_t *key = key_of(key_object);
+    Newest found = {.kept = NULL};
+    int status = key != NULL ? 0 : -1;
+    for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(tables); i++) {
+        PyObject *table = PyTuple_GetItem(tables, i);
+        if (Py_TYPE(table) != module_state(module)->table_type) {
+            PyErr_SetString(PyExc_TypeError, "newest() takes tables");
+            status = -1;
+        } else {
+            status = look_in((Table *)table, i, key, ordered, &found);
+        }
+    }
+    PyObject *result = NULL;
+    if (status == 0 && (found.kept == NULL || found.is_open)) {
+        result = Py_NewRef(Py_None);
+    } else if (status == 0) {
+        result = Py_BuildValue("(ny#Iy#)", found.index, found.entry.module_id, (Py_ssize_t)NAME_BYTES, found.entry.offset,
+                               found.entry.number, (Py_ssize_t)4);
+    }
+    Py_XDECREF(found.kept);
+    return result;
+}
+
 static PyObject *fields_of_module(const ModuleEntry *entry) {
     return Py_BuildValue("(KKy#IIy#y#)", (unsigned long long)entry->image, (unsigned long long)entry->records, entry->target_id,
                          (Py_ssize_t)CHECK_BYTES, entry->flags, entry->functions, entry->key, (Py_ssize_t)NAME_BYTES, entry->mac,

@@ -98,6 +98,7 @@ extern PyType_Spec table_spec;
 PyObject *open_segment(PyObject *module, PyObject *args);
 PyObject *function_entry(PyObject *module, PyObject *entry);
 PyObject *module_entry(PyObject *module, PyObject *entry);
+PyObject *newest(PyObject *module, PyObject *args);
 PyObject *stamped(PyObject *module, PyObject *args);
 PyObject *requirements(PyObject *module, PyObject *rows);
 PyObject *read_frame(PyObject *module, PyObject *args);

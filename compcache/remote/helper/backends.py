@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from compcache.files import DIRECTORY_MODE, Tree, read_file
-from compcache.hit.runtime import path_opener
+from compcache.hit.target import path_opener
 from compcache.processes.detached import LateFiles
 from compcache.publish.atomic_file import make_directories
 from compcache.remote.shelves import LAYOUT

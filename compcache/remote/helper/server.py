@@ -21,7 +21,6 @@ from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, UNAVAILABLE, Said
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
-from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.leases import LONGEST_WAIT
@@ -366,10 +365,10 @@ def _code_on_disk() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve stores. The argument is the directory of the socket; the URLs and modes come by standard input, as a message."""
+    """Serve stores. The argument is the directory of the socket; by standard input come, for each, URL, mode, and its two directories."""
     (directory,) = arguments
     with open(0, "rb", closefd=False) as told:
-        stores = [RemoteSettings(url, mode) for url, mode in decode(told.read()[LENGTH.size :])]
+        stores = decode(told.read()[LENGTH.size :])
     os.umask(0o077)
     os.chdir(directory)  # paths of sockets have 107 bytes at most
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -379,10 +378,8 @@ def main(arguments: list[str]) -> int:
         return 0  # another one serves
     helper = Helper(directory)
     try:
-        for store in stores:
-            own = state_directory(store.url, os.environ)
-            outbox = Outbox(outbox_directory(store.url, os.environ))
-            helper.add(open_backend(store), Breaker(os.path.join(own, "breaker")), outbox, own)
+        for url, mode, own, outbox in stores:
+            helper.add(open_backend(RemoteSettings(url, mode)), Breaker(os.path.join(own, "breaker")), Outbox(outbox), own)
     except (BackendMissingError, ValueError, OSError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
             json.dump(words(error), file)

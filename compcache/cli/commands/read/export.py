@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from compcache.cache import PUBLISH_VARIABLE
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import resolve_all
 from compcache.cli.output import plural
 from compcache.cli.session import Session, pass_session
+from compcache.facade import PUBLISH_VARIABLE
 from compcache.settings import setting
 
 __all__ = ["command"]

@@ -1,0 +1,358 @@
+"""`Cache` as far as a hit needs it; all else is in `compcache.cache`, and comes when it is first asked for.
+
+A fresh process that finds what it asks for imports this file and what is plain about a hit, and no more. `Cache` is one class all the
+same: what is not here is a stand-in (`_Later`), in whose place `complete` puts what `compcache.cache` says.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _weakref import ref
+
+from compcache.hit import open_plain
+from compcache.hit.recorder import recorder_of
+from compcache.settings import setting, users_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, Self, TypeAlias, TypeGuard, TypeVar
+
+    from compcache.build.source import ModuleSource
+    from compcache.errors import CompcacheError
+    from compcache.hit import PlainLoader
+    from compcache.hit.loader import Accept, Loader
+    from compcache.hit.target import TypedCallTarget
+    from compcache.identity import Identity
+    from compcache.miss.entries import PendingEntries
+    from compcache.session import Session
+    from compcache.store import Store
+
+    #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
+    Source: TypeAlias = ModuleSource | str | bytes | Any
+    _C = TypeVar("_C", bound="type[Facade]")
+
+__all__ = ["Facade", "complete", "default_directory", "func_name_of", "open_caches"]
+
+DIRECTORY_VARIABLE = "COMPCACHE_DIR"
+#: Which code is used and what is signed: a hit where none of them is set and none is given reads nothing about it.
+RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
+    "COMPCACHE_SIGNING_KEY", "COMPCACHE_TRUSTED_KEYS", "COMPCACHE_PUBLISH_KEY", "COMPCACHE_MIN_LLVM"
+)  # fmt: skip
+#: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
+CHECK_VARIABLE = "COMPCACHE_CHECK"
+LAYERS_VARIABLE = "COMPCACHE_LAYERS"
+#: A switch that is needed late: what is wrong with it is said when a cache is opened.
+LOCKS_VARIABLE = "COMPCACHE_LOCKS"
+#: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
+DEBUG_VARIABLE = "COMPCACHE_DEBUG"
+#: What nobody has to have set for a cache to be plain (`compcache.hit`).
+_NOT_PLAIN = (*RULES, CHECK_VARIABLE, LAYERS_VARIABLE, LOCKS_VARIABLE, DEBUG_VARIABLE, "COMPCACHE_MAP_FILES", "COMPCACHE_STATS")
+
+#: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it
+#: already.
+open_caches: dict[tuple[str, bool], ref[Any]] = {}
+
+
+def default_directory() -> str:
+    """The directory of a cache that was opened without one: $COMPCACHE_DIR, else the user's cache directory."""
+    chosen = setting(DIRECTORY_VARIABLE)
+    if chosen:
+        return chosen
+    if sys.platform.startswith(("linux", "freebsd", "openbsd", "netbsd")):
+        # The same answer as platformdirs, without its import.
+        return os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), "compcache")
+    from platformdirs import user_cache_dir
+
+    return user_cache_dir("compcache", appauthor=False)
+
+
+def func_name_of(name: str | Identity) -> str:
+    """The name of a function that is given as such, or as an `Identity`."""
+    if isinstance(name, str):
+        return name
+    func_name = getattr(name, "func_name", None)
+    if not isinstance(func_name, str):
+        raise TypeError(f"the name of a function is a str or a compcache.Identity, not {type(name).__name__}")
+    return func_name
+
+
+class _Later:
+    """Stands for a member of `Cache` that `compcache.cache` defines."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, cache: Any, owner: Any = None) -> Any:
+        import compcache.cache
+
+        member = Facade.__dict__[self._name]
+        if member is self:  # this thread is in the middle of importing it
+            message = (
+                "asked from a signal handler or a finalizer during a load that imports compcache.cache: ask again when it has returned"
+            )
+            raise getattr(getattr(compcache, "errors", None), "ReentrantLoadError", RuntimeError)(message)
+        return member.__get__(cache, owner) if hasattr(member, "__get__") else member
+
+
+class Facade:
+    """A directory of compiled LLVM modules.
+
+    Args:
+        path: the directory; None means `default_directory()`. It is created by the first addition.
+        readonly: never write to it. What is not cached is compiled in memory.
+        verify: check the digest of every file before its first use.
+        signing_key: sign what is added, and accept only what carries this key's signature; None reads
+            $COMPCACHE_SIGNING_KEY. Text that begins with ``@`` or ``$`` names a file or an environment variable that has it, as with
+            `publish_key` and `remote`.
+        trust: use the directory even if other users own it or can write to it.
+        allow_pickle: unpickle globals that were stored with pickle.
+        max_size: the size that additions keep the directory below, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024); 0 is
+            no limit, None means $COMPCACHE_MAX_SIZE or the default limit.
+        lock_timeout: for how many seconds at most `get_or_compile` waits for another process that compiles the
+            same function; None means $COMPCACHE_LOCK_TIMEOUT or 60.
+        retarget: where every realization of a function is for other CPUs, compile the kept code of one for this host; with False
+            that is a miss.
+        tune: where a function was loaded that was not compiled for exactly this host, compile its kept code for this host in the
+            background, and link what is loaded again; the next process uses it.
+        link: ``"background"``: link functions that reach several modules and are loaded again (see `Cache.link`), in the background.
+        layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
+            is asked first, then they in their order. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not
+            exist is left out.
+        trusted_keys: run only code that one of these public keys has signed (Ed25519, ``name:base64``; ``@path`` is a file of
+            keys), and what was compiled here. None means $COMPCACHE_TRUSTED_KEYS. Readers hold no secret.
+        publish_key: the secret key that signs what is added, for readers that trust its public key (``name:base64``, as
+            ``compcache key new`` writes it, or ``@path``); None means $COMPCACHE_PUBLISH_KEY.
+        min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
+            none.
+        remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
+            ``file:///``), or a list of them, the nearest first; None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
+        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``, for all stores, or a list with one for each;
+            None means $COMPCACHE_REMOTE_MODE or ``"read"``.
+
+    Raises:
+        UntrustedDirectoryError: another user could have written what is in the directory.
+        TypeError, ValueError: an argument, or what the environment says in its place, is not valid; the message says which.
+
+    While `COMPCACHE_DEBUG` is set, or `logging` is imported when it is opened, it tells the logger ``compcache`` of each hit,
+    miss, compilation, wait and refusal (level DEBUG). Methods of a closed cache raise `StorageError`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        readonly: bool = False,
+        verify: bool = True,
+        signing_key: bytes | str | None = None,
+        trust: bool = False,
+        allow_pickle: bool = False,
+        max_size: int | str | None = None,
+        lock_timeout: float | None = None,
+        retarget: bool = True,
+        tune: bool = False,
+        link: str | None = None,
+        layers: Iterable[str | os.PathLike[str]] | None = None,
+        trusted_keys: Iterable[str] | str | None = None,
+        publish_key: str | None = None,
+        min_llvm: str | None = None,
+        remote: str | Sequence[str] | None = None,
+        remote_mode: str | Sequence[str] | None = None,
+    ) -> None:
+        self._tuners: dict[str, int] | None = None  # processes by func_name
+        self._opened_session: Session | None = None
+        self._entries: PendingEntries | None = None  # of data, which wait to be written
+        self._closed = False
+        self._lock_timeout = lock_timeout
+        self._retarget = retarget
+        self._max_size: Any = max_size
+        self._keys_given = signing_key, publish_key
+        self._remote_given = remote, remote_mode
+        given = signing_key, layers or None, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout, link
+        plain = None
+        if verify and not (readonly or trust or allow_pickle or tune or sys.flags.dev_mode or given != (None,) * len(given)):
+            plain = _open_plain(path)
+        if plain is None:
+            self._open(path, layers, trusted_keys, min_llvm, readonly, verify, trust, allow_pickle, tune, link)
+        else:
+            self._checks = False
+            self._plain: PlainLoader = plain
+            self._targets = plain.targets
+            open_caches[plain._root, False] = ref(self)
+
+    if TYPE_CHECKING:
+        _store: Store
+        _loader: Loader
+        _checks: bool
+
+        def _open(self, *given: Any) -> None: ...
+        def _become_whole(self) -> None: ...
+        def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget: ...
+        def _session(self) -> Session: ...
+        def _is_miss(self, error: Exception) -> TypeGuard[CompcacheError]: ...
+        def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool: ...
+        def _load_whole(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget: ...
+        def _close_whole(self) -> None: ...
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            """What a cache has once more was asked of it than plain hits; or what was a part of this class, with a warning."""
+            if name in ("_store", "_loader"):
+                self._become_whole()
+                return self.__dict__[name]
+            if name.startswith("_"):
+                raise AttributeError(name, name=name, obj=self)
+            from compcache.frontend import moved
+
+            return moved(self, name)
+
+    if not TYPE_CHECKING:
+        compile = _Later("compile")
+
+    def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
+        """Return the call target of a function, from the cache or compiled now.
+
+        Args:
+            func_name: an `Identity`, which names the function by all that it is made of, or a name of your own.
+            build: called on a miss; returns a `ModuleSource`, or LLVM code, that exports the function. With an `Identity`, the
+                function has the plain label there. Other processes that miss the same function meanwhile wait for
+                this one, for `lock_timeout` seconds at most.
+
+        Returns:
+            The call target, as `get_target` does.
+
+        Raises:
+            ReentrantCompileError: `build` asked for this same function.
+            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
+                result does not fail the call: one `CacheWarning`, and the target works.
+        """
+        identity, func_name = func_name, func_name_of(func_name)
+        known = self._targets.get(func_name)
+        target = known() if known is not None else None
+        try:
+            if target is None:
+                target = self._load(func_name)
+        except Exception as error:
+            if not self._is_miss(error):
+                raise
+            miss = error
+        else:
+            return self._checked(target, identity, build) if self._checks else target
+        from compcache.miss.compile_once import compile_once
+
+        return compile_once(self._session(), identity, func_name, build, miss)
+
+    def get_target(self, func_name: str | Identity) -> TypedCallTarget:
+        """Return the call target of a cached function.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Returns:
+            The call target: the same object for as long as it is referenced.
+
+        Raises:
+            NotCachedError: the cache holds no realization that this host can use.
+            UndefinedSymbolError: something that it needs is not in the cache any more.
+            GlobalValidationError: a global variable that it uses is not what it was.
+            SignatureError: the function cannot be called from Python, only from other modules.
+            ReentrantLoadError: a signal handler or a finalizer asks for what this thread is about to load.
+        """
+        known = self._targets.get(func_name)  # type: ignore[arg-type]  # an Identity is not in it
+        if known is not None:
+            target = known()
+            if target is not None:
+                return target
+        try:
+            return self._load(func_name)
+        except Exception as error:
+            if not self._may_load_now(error, func_name):
+                raise
+        return self._load(func_name)
+
+    if not TYPE_CHECKING:
+        has = _Later("has")
+
+    def close(self) -> None:
+        """Invalidate every call target that was returned, and close the files. Closing twice is allowed."""
+        if self._closed:
+            return
+        if "_store" in self.__dict__:
+            self._close_whole()
+        else:
+            self._closed = True
+            self._plain.close_plain()
+
+    @property
+    def path(self) -> str:
+        """The directory, absolute."""
+        return self._plain._root
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _load(self, func_name: str | Identity, owner: object = None, accept: Accept | None = None) -> TypedCallTarget:
+        if self._closed:
+            self._require_open()
+        if not isinstance(func_name, str):
+            func_name = func_name_of(func_name)
+        target = self._plain.load_plain(func_name, owner) if accept is None and self._tuners is None else None
+        return target if target is not None else self._load_whole(func_name, owner, accept)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            from compcache.errors import StorageError
+
+            raise StorageError(f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path)
+
+    for _name in (
+        "__contains__", "add_module", "add_modules", "replace", "link", "exists", "readonly", "layers",
+        "loaded", "unload", "__repr__", "_repr_html_", "__reduce__", "functions", "__iter__", "__len__", "__bool__", "labelled",
+        "function", "realizations", "dependencies", "graph", "ir", "asm", "explain", "modules", "module", "info", "stats", "history",
+        "zero_stats", "prune", "propose_prune", "carry_out", "check", "pin", "unpin", "pinned", "remove", "remove_module", "clear",
+        "export", "import_bundle", "remote", "has_many", "prefetch", "push", "flush_uploads", "_checked", "_session", "_open",
+        "_become_whole", "_is_miss", "_may_load_now", "_load_whole", "_close_whole",
+    ):  # fmt: skip
+        locals()[_name] = _Later(_name)
+    del _name
+
+
+Facade.__name__ = Facade.__qualname__ = "Cache"
+Facade.__module__ = "compcache.cache"
+
+
+def complete(whole: _C) -> _C:
+    """Put the members of a class in place of what stands for them here; `Cache` is this class with all of them."""
+    for name, member in vars(whole).items():
+        if name not in ("__dict__", "__weakref__", "__module__", "__doc__"):
+            setattr(Facade, name, member)
+    return Facade  # type: ignore[return-value] # which is `whole` from now on
+
+
+def _open_plain(path: Any) -> PlainLoader | None:
+    """The loader of a directory whose hits are plain, as far as that is known before the first; else None."""
+    if any(map(setting, _NOT_PLAIN)):
+        return None
+    try:
+        plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))
+    except (OSError, TypeError) as error:  # who opens it otherwise says why
+        from compcache.files import reraise_interrupt
+
+        reraise_interrupt(error)
+        return None
+    if plain is None:
+        return None
+    if hasattr(sys.modules.get("logging"), "getLogger"):
+        from compcache.hit.log import logging_recorder_for
+
+        plain.count_with(lambda files, root: logging_recorder_for(files, root, readonly=False))
+    else:
+        plain.count_with(recorder_of)
+    return plain

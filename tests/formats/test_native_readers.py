@@ -1,0 +1,29 @@
+"""The native readers of formats, and what the plain case of a hit has in its own words."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compcache import hit, store
+from compcache.formats import manifest
+from compcache.hit import recorder
+from compcache.native import runtime
+
+
+@given(st.binary(max_size=600), st.integers(1, 64), st.binary(max_size=16), st.binary(max_size=16), st.binary(max_size=64))
+def test_digests_are_those_of_the_standard_library(data: bytes, size: int, person: bytes, salt: bytes, key: bytes) -> None:
+    assert runtime.digest(data, size, person, salt, key) == blake2b(data, digest_size=size, person=person, salt=salt, key=key).digest()
+
+
+def test_the_plain_case_knows_the_places_of_the_store() -> None:
+    assert (store.INDEX.directory, store.INDEX.suffix) == (hit.INDEX_DIRECTORY, hit.SEGMENT_SUFFIX)
+    assert (store.MODULES.directory, store.MODULES.suffix) == (hit.MODULES_DIRECTORY, hit.MODULE_SUFFIX)
+    assert (store.JOURNALS.directory, store.JOURNALS.suffix) == (recorder.DIRECTORY, recorder.SUFFIX)
+
+
+def test_the_plain_case_knows_the_numbers_of_records() -> None:
+    numbers = manifest.IMAGE_SHARED, manifest.NO_ENTRY, manifest.LINKED, manifest.LINK_ONLY
+    assert numbers == (hit._IMAGE_SHARED, hit._NO_ENTRY, hit._LINKED, hit._LINK_ONLY)
