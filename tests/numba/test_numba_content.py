@@ -121,3 +121,9 @@ print(first == content_of(seeded, ()).digest, any(name.startswith("numba") for n
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (said.stdout, said.stderr) == ("True False\n", "")
+
+
+def test_attributes_of_arguments_count() -> None:
+    from compcache.numba.fingerprints.content import content_of
+
+    assert content_of(lambda x: x.real, ()).digest != content_of(lambda x: x.imag, ()).digest
