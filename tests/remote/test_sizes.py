@@ -67,7 +67,7 @@ def test_a_python_without_lzma_reads_and_writes_packs_of_zlib(monkeypatch: pytes
     monkeypatch.setattr("compcache.remote.card._lzma", lambda: None)
     own = encode_pack(items)
     assert list(decode_pack(own)) == ["f"]
-    with pytest.raises(FormatError, match="without LZMA"):
+    with pytest.raises(FormatError, match="which this Python was built without"):
         decode_pack(others)
     monkeypatch.undo()
     assert list(decode_pack(own)) == ["f"]
