@@ -5,11 +5,13 @@
     python tests/mutants/run.py --sample 12 --seed $(git rev-parse HEAD)
 
 A mutant is a small change that takes a line of defence away, or lets old code pass for new. They are data: the TOML files beside this one.
-A table ``[[mutant]]`` has `name`; `file` (from the root of the repository); `old`, which stands there exactly once, and `new`; `why`
-it matters, a sentence that says what goes wrong; `tests`, what is given to pytest; `options` for pytest where it needs some.
+A table ``[[mutant]]`` has `name`; `file`, from the root of the repository (in C, of the native runtime); `old`, which stands there exactly
+once, and `new`; `why` it matters, a sentence that says what goes wrong; `tests`, what is given to pytest; `options` for pytest where it
+needs some.
 
-A mutant that its tests do not notice fails, and so does one that no longer applies: the code has changed, and the mutant
-must follow. That the tests pass without any mutant is checked first, so that a failure is the mutant's.
+A mutant that its tests do not notice fails, and so does one that no longer applies: the code has changed, and the mutant must follow
+(`test_mutants.py` tells). The native runtime is built anew for one whose file is in C. That the tests pass without any mutant is checked
+first, so that a failure is the mutant's.
 """
 
 from __future__ import annotations
@@ -19,9 +21,12 @@ import concurrent.futures
 import os
 import queue
 import random
+import runpy
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import tomllib
@@ -32,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: What the tests read of the repository.
 COPIED = ("compcache", "tests", "examples", "docs", "tools", "benchmarks", "build_backend")
 _FAILED, _SECONDS = 1, 300
+_C_OPTIONS = "-shared", "-fPIC", "-O1", "-std=gnu11", "-fvisibility=hidden"
 
 
 class Mutant(NamedTuple):
@@ -45,6 +51,11 @@ class Mutant(NamedTuple):
     why: str
     tests: tuple[str, ...]
     options: tuple[str, ...]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the file is a source of the native runtime."""
+        return self.file.startswith("compcache/hit/native/")
 
     def apply(self, text: str) -> str:
         """The file with the change.
@@ -77,6 +88,7 @@ class Copy:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
         for path in [path for path in ROOT.iterdir() if path.is_file()]:
             shutil.copy2(path, folder)
+        self._runtime = next((folder / "compcache/hit").glob("_runtime*.so"))
 
     def test(self, tests: tuple[str, ...], options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         """Run tests there."""
@@ -92,12 +104,34 @@ class Copy:
         self._time += 2
         os.utime(path, (self._time, self._time))
 
+    def _compile(self) -> None:
+        """Build the native runtime of the sources as they are now.
+
+        Raises:
+            ValueError: it cannot be built.
+        """
+        build = runpy.run_path(str(self.folder / "compcache/hit/native_build.py"))
+        macros = f'-DCOMPCACHE_SOURCE_DIGEST="{build["source_digest"]()}"', '-DCOMPCACHE_SOURCES=""', "-DCOMPCACHE_LIMITED_API=0x030B0000"
+        sources = [path for path in build["source_paths"]() if path.endswith(".c")]
+        compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+        self._runtime.unlink()  # a process that a test has left may have it mapped
+        command = [*compiler, *_C_OPTIONS, *macros, f"-I{sysconfig.get_path('include')}", *sources, "-o", str(self._runtime)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise ValueError(f"it cannot be compiled:\n{done.stderr[-2000:]}")
+
+    def _put_back_runtime(self) -> None:
+        self._runtime.unlink(missing_ok=True)
+        shutil.copy2(ROOT / self._runtime.relative_to(self.folder), self._runtime)
+
     def try_out(self, mutant: Mutant) -> str:
         """What is wrong: that nothing noticed, or that it does not apply; empty where a test failed."""
         path = self.folder / mutant.file
         before = path.read_text(encoding="utf-8")
         try:
             self._write(path, mutant.apply(before))
+            if mutant.is_compiled:
+                self._compile()
             done = self.test(mutant.tests, mutant.options)
             if done.returncode == 0:  # on a busy machine a race may not come about
                 done = self.test(mutant.tests, mutant.options)
@@ -107,6 +141,8 @@ class Copy:
             return ""  # a test that no longer ends has noticed
         finally:
             self._write(path, before)
+            if mutant.is_compiled:
+                self._put_back_runtime()
         if done.returncode == _FAILED:
             return ""
         return "SURVIVED" if done.returncode == 0 else f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
