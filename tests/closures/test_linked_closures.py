@@ -277,7 +277,9 @@ define i64 @second(i64 %x) {{
     assert load(directory, "zero") == ([(closure.module_id, 2 + 40)], 2)  # the state is in the closure
 
 
-def test_addresses_are_those_of_the_home(cache: Cache, directory: Path) -> None:
+@pytest.mark.parametrize("moves", [True, False])
+def test_addresses_are_those_of_the_home(cache: Cache, directory: Path, moves: bool) -> None:
+    """It is one for what moves into the closure, and for what stays and is also copied, as a part of what calls it."""
     giver = """\
 @seen = internal global i64 0
 declare i64 @named(i64)
@@ -298,10 +300,13 @@ define i64 @same(i64 %x) {
   ret i64 %r
 }
 """
-    sources = [giver, adder("named", 0), user, adder("plus", 3), sum_of("top", ["same", "plus"])]
-    cache.add_modules([ModuleSource(source) for source in sources])
+    named = adder("named", 1).replace(" {", " noinline {")
+    named += "define i64 @other(i64 %x) {\n  %r = call i64 @named(i64 %x)\n  ret i64 %r\n}\n"
+    data = {} if moves else {"program.data": b"read of the module's own file"}
+    cache.add_modules([ModuleSource(source, entries=data) for source in (giver, named)])
+    cache.add_modules([ModuleSource(source) for source in (user, adder("plus", 3), sum_of("top", ["same", "plus", "other"]))])
     (closure,) = cache.link(["top"]).linked
-    assert load(directory, "top")[0] == [(closure.module_id, 1 + 1 + 4)]
+    assert load(directory, "top")[0] == [(closure.module_id, 1 + 2 + 4 + 2)]
 
 
 def test_graphs_are_of_the_modules_that_it_is_made_of(chain: Cache) -> None:
