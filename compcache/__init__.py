@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 
 TYPE_CHECKING = False
+if not TYPE_CHECKING:
+    from compcache.facade import Facade as Cache
 if TYPE_CHECKING:
     from compcache import batch as batch
     from compcache import clang as clang
@@ -76,8 +78,6 @@ if TYPE_CHECKING:
         RemoteStats,
         StatsPeriod,
     )
-else:
-    from compcache.facade import Facade as Cache
 
 __version__ = "1.0.0"
 

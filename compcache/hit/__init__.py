@@ -129,6 +129,9 @@ class Door:
 class PlainLoader:
     """Loads functions of one directory, as far as they are plain; its tables are those of the `Loader` that it can become."""
 
+    #: As `compcache.store.Store.known_faults`: stamps of another state of that table are not believed.
+    known_faults = b""
+
     __slots__ = (
         "__weakref__",
         "_accepted",
@@ -137,6 +140,7 @@ class PlainLoader:
         "_ended",
         "_files",
         "_functions",
+        "_mac_key",
         "_mine",
         "_modules",
         "_names",
@@ -169,6 +173,7 @@ class PlainLoader:
         self._accepted: set[bytes] = set()
         self._recorder: Any = None
         self._owner = -1
+        self._mac_key = load_runtime().digest(self.known_faults, 32, b"compcache-mac-v1") if self.known_faults else b""
         self.allow_pickle = False
         self.maps_files = 2  # by the kind of their file system
         #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
@@ -290,7 +295,7 @@ class PlainLoader:
         """What the index says of a module whose file has this status; None where no stamp is of that status."""
         stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         for table in (self._modules[segment], *self._modules):
-            for entry in runtime.stamped(table, module_id, stamp):
+            for entry in runtime.stamped(table, module_id, stamp, self._mac_key):
                 return entry
         return None
 

@@ -91,8 +91,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
 
 
 def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
-    from compcache.cache import Cache
-    from compcache.facade import default_directory
+    from compcache.cache import Cache, default_directory
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.installed import installed_backend, set_installed

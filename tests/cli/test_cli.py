@@ -13,7 +13,7 @@ import pytest
 from cli_process import SIGNATURES, command, compcache, environment, fill, fresh, on_terminal
 from helpers import PACKAGE_ROOT, constant, flip_byte, module_file
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, ModuleSource, __version__
 from compcache.cli.app import COMMANDS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_the_console_script_and_python_m_are_the_same_program() -> None:
         [sys.executable, "-c", script], env=environment({}), capture_output=True, text=True, check=True
     )
     assert done.stdout == fresh("--version").out
-    assert done.stdout.startswith("compcache 0.")
+    assert done.stdout.startswith(f"compcache {__version__}")
 
 
 def test_help_imports_nothing_slow() -> None:

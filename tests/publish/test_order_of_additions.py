@@ -22,6 +22,7 @@ from compcache.formats.host import platform_name
 from compcache.formats.index import FUNCTION, HEADER, MAGIC
 from compcache.formats.table import Table, all_entries
 from compcache.formats.table_writer import encode_table
+from compcache.hit import Door
 from compcache.miss.retarget import tune
 from compcache.publish import numbering
 from compcache.publish.index_merge import publish_segment
@@ -324,6 +325,7 @@ def test_a_look_up_that_a_replacement_overtakes_finds_the_new_one(
     cache.add_module(version(1))
     with Cache(directory) as reader:
         assert not asked_before or reader.get_target("f")() == 1
+        assert reader._store  # from now on its hits are not plain
         left = [version(3), version(2)]
         open_module = Store.open_module
 
@@ -335,6 +337,25 @@ def test_a_look_up_that_a_replacement_overtakes_finds_the_new_one(
 
         monkeypatch.setattr(Store, "open_module", replace_and_open)
         assert reader.get_target("f")() == 3
+
+
+def test_a_plain_look_up_that_a_replacement_overtakes_finds_the_new_one(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.add_module(version(1))
+    with Cache(directory) as reader:
+        left = [version(2)]
+        open_owned = Door.open_owned
+
+        def replace_and_open(door: Door, path: str, *arguments: int) -> Any:
+            """What is to be opened has been looked up in the index."""
+            if left and path.endswith(".ccm") and door is reader._plain._files:
+                cache.replace(left.pop())
+            return open_owned(door, path, *arguments)
+
+        monkeypatch.setattr(Door, "open_owned", replace_and_open)
+        assert reader.get_target("f")() == 2
+        assert not left
 
 
 # ------------------------------------------------------------------------------------------------------------ a long life

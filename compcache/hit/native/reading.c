@@ -508,15 +508,29 @@ PyObject *module_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
                          (unsigned long long)found.stamp[2], (unsigned long long)found.stamp[3], fields);
 }
 
-/* stamped(table, module_id, (inode, size, mtime, ctime)) -> list of (image, records, target_id, flags, functions, key, mac): of the
- * module's entries those that were made while its file had this stamp */
+/* Whether the MAC at the end of an entry is by this key; see `mac` in compcache/digest.py. */
+static int is_made_with(Bytes key, Bytes entry) {
+    static const uint8_t person[] = "compcache-mac-v1";
+    uint8_t found[32];
+    blake2b(found, sizeof found, (Bytes){entry.at, entry.size - MAC_BYTES}, key, NULL, person);
+    return memcmp(found, entry.at + entry.size - MAC_BYTES, MAC_BYTES) == 0;
+}
+
+/* stamped(table, module_id, (inode, size, mtime, ctime), mac_key=b"") -> list of (image, records, target_id, flags, functions, key, mac):
+ * of the module's entries those that were made while its file had this stamp, and with this key where there is one */
 PyObject *stamped(PyObject *module, PyObject *args) {
     PyObject *table, *key_object, *kept;
     unsigned long long stamp[4];
-    if (!PyArg_ParseTuple(args, "O!O(KKKK):stamped", module_state(module)->table_type, &table, &key_object, &stamp[0], &stamp[1],
-                          &stamp[2], &stamp[3])) {
+    const char *mac_key = NULL;
+    Py_ssize_t mac_size = 0;
+    if (!PyArg_ParseTuple(args, "O!O(KKKK)|y#:stamped", module_state(module)->table_type, &table, &key_object, &stamp[0], &stamp[1],
+                          &stamp[2], &stamp[3], &mac_key, &mac_size)) {
         return NULL;
     }
+    if (mac_size > 64) {
+        return PyErr_Format(PyExc_ValueError, "a key of %zd bytes", mac_size);
+    }
+    const Bytes seal_key = {(const uint8_t *)mac_key, (size_t)mac_size};
     Table *self = (Table *)table;
     const uint8_t *key = key_of(key_object);
     Bytes bucket;
@@ -532,7 +546,8 @@ PyObject *stamped(PyObject *module, PyObject *args) {
         if (fault != NULL) {
             damaged(fault, NULL);
             status = -1;
-        } else if (entry.stamp[0] == stamp[0] && entry.stamp[1] == stamp[1] && entry.stamp[2] == stamp[2] && entry.stamp[3] == stamp[3]) {
+        } else if (entry.stamp[0] == stamp[0] && entry.stamp[1] == stamp[1] && entry.stamp[2] == stamp[2] && entry.stamp[3] == stamp[3] &&
+                   (mac_size == 0 || is_made_with(seal_key, (Bytes){bucket.at + at, width}))) {
             PyObject *fields = fields_of_module(&entry);
             status = fields != NULL ? PyList_Append(found, fields) : -1;
             Py_XDECREF(fields);
