@@ -63,6 +63,9 @@ def test_what_is_added_again_is_the_newest_whatever_the_segments_are_called(tmp_
             for value in (number, number + 100, number):
                 cache.add_module(version(value))
         assert answer(tmp_path / str(number)) == number
+        with Cache(tmp_path / str(number)) as cache:
+            assert cache._store  # from now on its hits are not plain
+            assert cache.get_target("f")() == number
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
