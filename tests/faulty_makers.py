@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from helpers import adder
 
-from compcache import ModuleSource
+from compcache import ModuleSource, hit
 from compcache.formats import known_faults
 from compcache.formats.known_faults import KnownFault
 from compcache.store import Store
@@ -22,6 +22,7 @@ def set_faults(patch: pytest.MonkeyPatch, *versions: str) -> None:
     faults = tuple([KnownFault(text, "adds one too many", "2026-01-31") for text in versions])
     patch.setattr(known_faults, "FAULTS", faults)
     patch.setattr(Store, "known_faults", known_faults.state())
+    patch.setattr(hit, "KNOWN_FAULTS", known_faults.state())
 
 
 def made_by(name: str, number: int, **makers: str) -> ModuleSource:

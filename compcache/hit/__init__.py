@@ -33,6 +33,8 @@ __all__ = ["INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUF
 #: As `compcache.store.PLACES` has them, which a plain hit does not read.
 INDEX_DIRECTORY, SEGMENT_SUFFIX = "index-v1", ".idx"
 MODULES_DIRECTORY, MODULE_SUFFIX = "modules-v1", ".ccm"
+#: As `compcache.store.Store` has it.
+KNOWN_FAULTS = b""
 _SEGMENT_NAME = 31  # characters
 _READ_WHOLE = 1 << 16  # bytes of a segment
 _IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # as `compcache.formats.manifest` has them
@@ -74,9 +76,7 @@ class LoadedModule:
 class Door:
     """The way into a directory for those who only read: what a hit does of `compcache.files.Tree`, which does all else."""
 
-    if TYPE_CHECKING:
-        _tree: Tree
-    __slots__ = ("_beneath", "_identity", "_number", "_opened", "_prefix", "_tree", "root")
+    __slots__ = ("_beneath", "_entered", "_prefix", "_tree", "root")
 
     fstat = staticmethod(os.fstat)
     pread = staticmethod(os.pread)
@@ -85,31 +85,43 @@ class Door:
     def __init__(self, root: str, beneath: Callable[[int, str, int, int], Opened]) -> None:
         self.root = root
         self._beneath = beneath
+        self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and which directory that is
         self._prefix = root if root.endswith("/") else root + "/"
+        self._tree: Tree | None = None
 
     def enter(self) -> os.stat_result:
         """Open the root. It is not opened where it is a link."""
         audit("open", self.root, None, _ENTER)
-        self._opened = self._beneath(-1, self.root, _ENTER, 0)
-        self._number = self._opened.number
-        status = os.fstat(self._number)
-        self._identity = status.st_dev, status.st_ino
+        opened = self._beneath(-1, self.root, _ENTER, 0)
+        status = os.fstat(opened.number)
+        self._entered = opened, opened.number, (status.st_dev, status.st_ino)
         return status
 
     def renew(self) -> None:
         """Open the root again where it is not the directory at its path any more, or the program has closed its descriptor."""
-        there, here = os.stat(self.root), os.fstat(self._number)
-        if not (there.st_dev, there.st_ino) == self._identity == (here.st_dev, here.st_ino):
-            self._opened.number = -1
+        entered = self._entered
+        there = os.stat(self.root)
+        if entered is None or not _is_ours(entered) or (there.st_dev, there.st_ino) != entered[2]:
+            self.leave()
             self.enter()
+
+    def leave(self) -> None:
+        """Close the root; the next use opens it again. Its number is not closed where the program has done that: it may be another's."""
+        entered, self._entered, self._tree = self._entered, None, None
+        if entered is not None and not _is_ours(entered):
+            entered[0].number = -1
 
     def open_owned(self, path: str, flags: int, mode: int = 0) -> Opened:
         """See `Tree.open_owned`."""
         if flags & os.O_CREAT or not path.startswith(self._prefix):
-            opened: Opened = self._tree.open_owned(path, flags, mode)
+            opened: Opened = self._others().open_owned(path, flags, mode)
             return opened
+        entered = self._entered
+        while entered is None:
+            self.enter()
+            entered = self._entered
         audit("open", path, None, flags)
-        return self._beneath(self._number, path[len(self._prefix) :], flags, mode)
+        return self._beneath(entered[1], path[len(self._prefix) :], flags, mode)
 
     def listdir(self, path: str) -> list[str]:
         """See `Tree.listdir`."""
@@ -118,12 +130,14 @@ class Door:
 
     def __getattr__(self, name: str) -> Any:
         """What else there is of `Tree`."""
-        if name == "_tree":
+        return getattr(self._others(), name)
+
+    def _others(self) -> Tree:
+        if self._tree is None:
             from compcache.files import Files, Tree
 
             self._tree = Tree(Files(), self.root, self._beneath)
-            return self._tree
-        return getattr(self._tree, name)
+        return self._tree
 
 
 class PlainLoader:
@@ -196,7 +210,14 @@ class PlainLoader:
         if self._recorder is not None:
             self._recorder.flush()
         self.close()
-        self._files = None
+        self.leave_plain()
+
+    def leave_plain(self) -> None:
+        """Close the files; no hit is plain any more."""
+        files, self._files = self._files, None
+        self._names, self._functions, self._modules, self._rows = None, (), (), ()
+        if files is not None:
+            files.leave()
 
     # ------------------------------------------------------------------- look-up
 
@@ -265,7 +286,7 @@ class PlainLoader:
         self._names = None
         functions, modules, rows = [], [], []
         for name in names:
-            if len(name) != _SEGMENT_NAME or not name.endswith(SEGMENT_SUFFIX):
+            if not _is_segment_name(name):
                 return False
             opened = files.open_owned(f"{directory}/{name}", _READ)
             status = files.fstat(opened.number)
@@ -289,8 +310,9 @@ class PlainLoader:
     def _entry_of(self, runtime: Any, segment: int, module_id: bytes, status: os.stat_result) -> Any:
         """What the index says of a module whose file has this status; None where no stamp is of that status."""
         stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
         for table in (self._modules[segment], *self._modules):
-            for entry in runtime.stamped(table, module_id, stamp):
+            for entry in runtime.stamped(table, module_id, stamp, mac_key):
                 return entry
         return None
 
@@ -431,6 +453,24 @@ class _Impatient:
 
     def __exit__(self, *_: object) -> None:
         _mapping.release()
+
+
+def _is_ours(entered: tuple[Opened, int, tuple[int, int]]) -> bool:
+    """Whether a descriptor is still that of the directory for which it was opened."""
+    try:
+        status = os.fstat(entered[1])
+    except OSError as error:  # a program that closes all descriptors, as daemons do, has closed it
+        from compcache.files import reraise_interrupt
+
+        reraise_interrupt(error)
+        return False
+    return (status.st_dev, status.st_ino) == entered[2]
+
+
+def _is_segment_name(name: str) -> bool:
+    level, rest = name[:2], name[2 : -len(SEGMENT_SUFFIX)]
+    is_made = name.endswith(SEGMENT_SUFFIX) and not level.strip("0123456789") and rest.strip("0123456789abcdef") == "-" and rest[0] == "-"
+    return is_made and len(name) == _SEGMENT_NAME
 
 
 def _reader(files: Any, opened: Opened) -> Callable[[int, int], bytes]:
