@@ -57,16 +57,17 @@ class LoadedModule:
     `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
     image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
     tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run. `file` is kept of
-    linked closures.
+    linked closures. `given_up` is one that was not mapped, and claims nothing, whatever keeps it alive.
     """
 
-    __slots__ = ("__weakref__", "committed", "file", "finish", "image", "module_id", "size", "slots", "started")
+    __slots__ = ("__weakref__", "committed", "file", "finish", "given_up", "image", "module_id", "size", "slots", "started")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
         self.size = size
         self.image: Any = None
         self.committed = False
+        self.given_up = False
         self.started = False
         self.finish: Callable[[], None] | None = None
         self.slots: dict[int | str, object] = {}
@@ -356,8 +357,8 @@ class PlainLoader:
                 raise in_constructor(module_id) if load_runtime().is_linking() else half_mapped(module_id)
             module.image = map_image()
         finally:
-            if module.image is None:  # whoever looks at the traceback keeps the module alive, but claims nothing
-                _give_up(self._mine, module_id, module)
+            if module.image is None:  # whoever looks at the traceback keeps the module alive
+                module.given_up = True  # nothing is called here: a signal handler that raises would leave the claim
         return module
 
     # ------------------------------------------------------------------ commit
@@ -501,16 +502,11 @@ def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule
 def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> bool:
     """Make `module` the one of this key, unless another one is; `_mapping` is held."""
     known = table.get(key)
-    if known is not None and known() is not None:
+    other = known() if known is not None else None
+    if other is not None and not other.given_up:
         return False
     table[key] = _weak(table, key, module)
     return True
-
-
-def _give_up(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> None:
-    known = table.get(key)
-    if known is not None and known() is module:
-        del table[key]
 
 
 def open_plain(root: str) -> PlainLoader | None:

@@ -162,3 +162,37 @@ def test_files_that_only_look_like_segments_are_no_part_of_the_index(stored: Pat
         assert len(name) == 31
         script = "from compcache import Cache; c = Cache(directory); result = c._plain.load_plain('f', None) is None"
         assert run_fresh(stored, script)
+
+
+def test_an_interrupt_leaves_no_claim_wherever_it_comes(stored: Path) -> None:
+    script = """
+    from compcache import Cache
+
+    class Interrupt(Exception):
+        pass
+
+    def interrupting(which):
+        def trace(frame, event, argument):
+            count[0] += frame.f_globals.get("__name__") == "compcache.hit"
+            if count[0] == which:  # where a function begins, as handlers do
+                count[0] += 1
+                raise Interrupt
+        return trace
+
+    held = Cache(directory).get_target("f")  # whose image no other cache has: a plain load of it fails while it maps
+    result, which = [], 0
+    while True:
+        which, count, cache = which + 1, [0], Cache(directory)
+        sys.settrace(interrupting(which))
+        try:
+            cache.get_target("f")
+        except Interrupt as error:
+            kept = error
+        finally:
+            sys.settrace(None)
+        if count[0] < which:
+            break
+        result.append(cache.get_target("f")(1))
+    result = set(result), len(result) > 10
+    """
+    assert run_fresh(stored, script) == ({2}, True)
