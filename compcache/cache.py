@@ -861,13 +861,21 @@ class Cache(Facade):
         open_caches[root, bool(self._store.stamp_key)] = ref(self)
 
     def _become_whole(self) -> None:
-        """Have a store and a loader where plain hits have needed none."""
-        store = _open_store(self._plain._root, (), None, None, None, None, {})
-        loader = self._plain
+        """Have a store and a loader where plain hits have needed none: those of a cache that was opened whole when this one was.
+
+        What the environment and the owner of the directory were then counts, not what they are by now.
+        """
+        loader, recorder = self._plain, self._plain._recorder
+        loader.leave_plain()
+        store = Store(loader._root, open_beneath=path_opener(), user=loader._owner)
+        store = self.__dict__.setdefault("_first_store", store)  # of threads that meet here, and of handlers, the first one's
+        recorder.write_by(store.files)
+        store.stats = recorder
         loader.__class__ = Loader
         assert isinstance(loader, Loader)
         loader.adopt(store)
-        self._store, self._loader = store, loader
+        self._loader = loader
+        self._store = store
 
     def _is_miss(self, error: Exception) -> TypeGuard[CompcacheError]:
         """Whether `get_or_compile` compiles after this error of a look-up."""

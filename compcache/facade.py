@@ -89,13 +89,32 @@ class _Later:
     def __get__(self, cache: Any, owner: Any = None) -> Any:
         import compcache.cache
 
-        member = Facade.__dict__[self._name]
+        member = _members.get(self._name, self)
         if member is self:  # this thread is in the middle of importing it
             message = (
                 "asked from a signal handler or a finalizer during a load that imports compcache.cache: ask again when it has returned"
             )
             raise getattr(getattr(compcache, "errors", None), "ReentrantLoadError", RuntimeError)(message)
         return member.__get__(cache, owner) if hasattr(member, "__get__") else member
+
+
+class _Whole:
+    """What a cache has once more was asked of it than plain hits: no data descriptor, what the object has goes before it."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, cache: Any, owner: Any = None) -> Any:
+        if cache is None:
+            return self
+        cache._become_whole()
+        return cache.__dict__[self._name]
+
+
+#: What `compcache.cache` has put in place of stand-ins.
+_members: dict[str, Any] = {}
 
 
 class Facade:
@@ -197,12 +216,11 @@ class Facade:
         def _load_whole(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget: ...
         def _close_whole(self) -> None: ...
     else:
+        _store = _Whole("_store")
+        _loader = _Whole("_loader")
 
         def __getattr__(self, name: str) -> Any:
-            """What a cache has once more was asked of it than plain hits; or what was a part of this class, with a warning."""
-            if name in ("_store", "_loader"):
-                self._become_whole()
-                return self.__dict__[name]
+            """What was a part of this class, with a warning."""
             if name.startswith("_"):
                 raise AttributeError(name, name=name, obj=self)
             from compcache.frontend import moved
@@ -329,9 +347,14 @@ Facade.__module__ = "compcache.cache"
 
 
 def complete(whole: _C) -> _C:
-    """Put the members of a class in place of what stands for them here; `Cache` is this class with all of them."""
-    for name, member in vars(whole).items():
-        if name not in ("__dict__", "__weakref__", "__module__", "__doc__"):
+    """Put the members of a class in place of what stands for them here; `Cache` is this class with all of them.
+
+    What a program has put in such a place, as tests do, stays there. What it then puts back may be a stand-in.
+    """
+    unlike = "__dict__", "__weakref__", "__module__", "__doc__"
+    _members.update({name: member for name, member in vars(whole).items() if name not in unlike})
+    for name, member in _members.items():
+        if isinstance(Facade.__dict__.get(name, _Later(name)), _Later):
             setattr(Facade, name, member)
     return Facade  # type: ignore[return-value] # which is `whole` from now on
 

@@ -258,6 +258,9 @@ class NullRecorder:
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
         """Something happened."""
 
+    def write_by(self, files: file_ops.Tree) -> None:
+        """Nothing is written."""
+
     def watch(self, loader: Loader) -> None:
         """A loader holds modules from now on."""
 
@@ -282,6 +285,7 @@ class Store:
         trusted_keys: accept only modules that one of these has signed, and what this store publishes itself.
         publish_key: sign what is published for readers with its public key.
         min_llvm: pass over code that an older version of LLVM has compiled; empty for none.
+        user: to whom the directory was found to belong alone, when it was opened; it is not checked again.
         recorder: makes what counts events, from the tree, the root and whether nothing may be written there; None counts nothing.
 
     Raises:
@@ -332,6 +336,7 @@ class Store:
         trusted_keys: tuple[PublicKey, ...] = (),
         publish_key: SecretKey | None = None,
         min_llvm: str = "",
+        user: int | None = None,
         recorder: Callable[..., Recorder | NullRecorder] | None = None,
     ) -> None:
         self.root = root
@@ -361,7 +366,10 @@ class Store:
         self.trust = trust
         self._owners: frozenset[int] | None = None  # the users whose files are used; None: of all
         self.exposed = False  # others can write here, and nothing but signatures tells what to believe
-        self.check_root()
+        if user is None:
+            self.check_root()
+        else:
+            self._use_files_of(user)
         self.stats = NullRecorder() if recorder is None else recorder(self.files, root, readonly=readonly or self.exposed)
 
     def check_root(self) -> None:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from helpers import adder
 
-from compcache import ModuleSource
+from compcache import ModuleSource, hit
 from compcache.formats import known_faults
 from compcache.formats.known_faults import KnownFault
-from compcache.hit import PlainLoader
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ def set_faults(patch: pytest.MonkeyPatch, *versions: str) -> None:
     """Have these versions of makers stand in the table of this process; none empties it."""
     faults = tuple([KnownFault(text, "adds one too many", "2026-01-31") for text in versions])
     patch.setattr(known_faults, "FAULTS", faults)
-    for reader in (Store, PlainLoader):
-        patch.setattr(reader, "known_faults", known_faults.state())
+    patch.setattr(Store, "known_faults", known_faults.state())
+    patch.setattr(hit, "KNOWN_FAULTS", known_faults.state())
 
 
 def made_by(name: str, number: int, **makers: str) -> ModuleSource:

@@ -1,7 +1,7 @@
 """Versions of makers that are known to have made wrong code: what they made is not used, and prunes remove it.
 
-To add one, append a row to `FAULTS` and set `Store.known_faults` and `PlainLoader.known_faults` to what `state` gives then;
-a test compares them. Stamps of files that were verified by another table do not count: every module is looked at once more.
+To add one, append a row to `FAULTS` and set `Store.known_faults` and `compcache.hit.KNOWN_FAULTS` to what `state` gives then; a test
+compares them. Stamps of files that were verified by another table do not count: every module is looked at once more.
 """
 
 from __future__ import annotations

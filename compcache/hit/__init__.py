@@ -33,6 +33,8 @@ __all__ = ["INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUF
 #: As `compcache.store.PLACES` has them, which a plain hit does not read.
 INDEX_DIRECTORY, SEGMENT_SUFFIX = "index-v1", ".idx"
 MODULES_DIRECTORY, MODULE_SUFFIX = "modules-v1", ".ccm"
+#: As `compcache.store.Store` has it.
+KNOWN_FAULTS = b""
 _SEGMENT_NAME = 31  # characters
 _READ_WHOLE = 1 << 16  # bytes of a segment
 _IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # as `compcache.formats.manifest` has them
@@ -55,16 +57,17 @@ class LoadedModule:
     `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
     image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
     tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run. `file` is kept of
-    linked closures.
+    linked closures. `given_up` is one that was not mapped, and claims nothing, whatever keeps it alive.
     """
 
-    __slots__ = ("__weakref__", "committed", "file", "finish", "image", "module_id", "size", "slots", "started")
+    __slots__ = ("__weakref__", "committed", "file", "finish", "given_up", "image", "module_id", "size", "slots", "started")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
         self.size = size
         self.image: Any = None
         self.committed = False
+        self.given_up = False
         self.started = False
         self.finish: Callable[[], None] | None = None
         self.slots: dict[int | str, object] = {}
@@ -74,9 +77,7 @@ class LoadedModule:
 class Door:
     """The way into a directory for those who only read: what a hit does of `compcache.files.Tree`, which does all else."""
 
-    if TYPE_CHECKING:
-        _tree: Tree
-    __slots__ = ("_beneath", "_identity", "_number", "_opened", "_prefix", "_tree", "root")
+    __slots__ = ("_beneath", "_entered", "_prefix", "_tree", "root")
 
     fstat = staticmethod(os.fstat)
     pread = staticmethod(os.pread)
@@ -85,31 +86,43 @@ class Door:
     def __init__(self, root: str, beneath: Callable[[int, str, int, int], Opened]) -> None:
         self.root = root
         self._beneath = beneath
+        self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and which directory that is
         self._prefix = root if root.endswith("/") else root + "/"
+        self._tree: Tree | None = None
 
     def enter(self) -> os.stat_result:
         """Open the root. It is not opened where it is a link."""
         audit("open", self.root, None, _ENTER)
-        self._opened = self._beneath(-1, self.root, _ENTER, 0)
-        self._number = self._opened.number
-        status = os.fstat(self._number)
-        self._identity = status.st_dev, status.st_ino
+        opened = self._beneath(-1, self.root, _ENTER, 0)
+        status = os.fstat(opened.number)
+        self._entered = opened, opened.number, (status.st_dev, status.st_ino)
         return status
 
     def renew(self) -> None:
         """Open the root again where it is not the directory at its path any more, or the program has closed its descriptor."""
-        there, here = os.stat(self.root), os.fstat(self._number)
-        if not (there.st_dev, there.st_ino) == self._identity == (here.st_dev, here.st_ino):
-            self._opened.number = -1
+        entered = self._entered
+        there = os.stat(self.root)
+        if entered is None or not _is_ours(entered) or (there.st_dev, there.st_ino) != entered[2]:
+            self.leave()
             self.enter()
+
+    def leave(self) -> None:
+        """Close the root; the next use opens it again. Its number is not closed where the program has done that: it may be another's."""
+        entered, self._entered, self._tree = self._entered, None, None
+        if entered is not None and not _is_ours(entered):
+            entered[0].number = -1
 
     def open_owned(self, path: str, flags: int, mode: int = 0) -> Opened:
         """See `Tree.open_owned`."""
         if flags & os.O_CREAT or not path.startswith(self._prefix):
-            opened: Opened = self._tree.open_owned(path, flags, mode)
+            opened: Opened = self._others().open_owned(path, flags, mode)
             return opened
+        entered = self._entered
+        while entered is None:
+            self.enter()
+            entered = self._entered
         audit("open", path, None, flags)
-        return self._beneath(self._number, path[len(self._prefix) :], flags, mode)
+        return self._beneath(entered[1], path[len(self._prefix) :], flags, mode)
 
     def listdir(self, path: str) -> list[str]:
         """See `Tree.listdir`."""
@@ -118,19 +131,18 @@ class Door:
 
     def __getattr__(self, name: str) -> Any:
         """What else there is of `Tree`."""
-        if name == "_tree":
+        return getattr(self._others(), name)
+
+    def _others(self) -> Tree:
+        if self._tree is None:
             from compcache.files import Files, Tree
 
             self._tree = Tree(Files(), self.root, self._beneath)
-            return self._tree
-        return getattr(self._tree, name)
+        return self._tree
 
 
 class PlainLoader:
     """Loads functions of one directory, as far as they are plain; its tables are those of the `Loader` that it can become."""
-
-    #: As `compcache.store.Store.known_faults`: stamps of another state of that table are not believed.
-    known_faults = b""
 
     __slots__ = (
         "__weakref__",
@@ -140,7 +152,6 @@ class PlainLoader:
         "_ended",
         "_files",
         "_functions",
-        "_mac_key",
         "_mine",
         "_modules",
         "_names",
@@ -173,7 +184,6 @@ class PlainLoader:
         self._accepted: set[bytes] = set()
         self._recorder: Any = None
         self._owner = -1
-        self._mac_key = load_runtime().digest(self.known_faults, 32, b"compcache-mac-v1") if self.known_faults else b""
         self.allow_pickle = False
         self.maps_files = 2  # by the kind of their file system
         #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
@@ -201,7 +211,14 @@ class PlainLoader:
         if self._recorder is not None:
             self._recorder.flush()
         self.close()
-        self._files = None
+        self.leave_plain()
+
+    def leave_plain(self) -> None:
+        """Close the files; no hit is plain any more."""
+        files, self._files = self._files, None
+        self._names, self._functions, self._modules, self._rows = None, (), (), ()
+        if files is not None:
+            files.leave()
 
     # ------------------------------------------------------------------- look-up
 
@@ -270,7 +287,7 @@ class PlainLoader:
         self._names = None
         functions, modules, rows = [], [], []
         for name in names:
-            if len(name) != _SEGMENT_NAME or not name.endswith(SEGMENT_SUFFIX):
+            if not _is_segment_name(name):
                 return False
             opened = files.open_owned(f"{directory}/{name}", _READ)
             status = files.fstat(opened.number)
@@ -294,8 +311,9 @@ class PlainLoader:
     def _entry_of(self, runtime: Any, segment: int, module_id: bytes, status: os.stat_result) -> Any:
         """What the index says of a module whose file has this status; None where no stamp is of that status."""
         stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
         for table in (self._modules[segment], *self._modules):
-            for entry in runtime.stamped(table, module_id, stamp, self._mac_key):
+            for entry in runtime.stamped(table, module_id, stamp, mac_key):
                 return entry
         return None
 
@@ -339,8 +357,8 @@ class PlainLoader:
                 raise in_constructor(module_id) if load_runtime().is_linking() else half_mapped(module_id)
             module.image = map_image()
         finally:
-            if module.image is None:  # whoever looks at the traceback keeps the module alive, but claims nothing
-                _give_up(self._mine, module_id, module)
+            if module.image is None:  # whoever looks at the traceback keeps the module alive
+                module.given_up = True  # nothing is called here: a signal handler that raises would leave the claim
         return module
 
     # ------------------------------------------------------------------ commit
@@ -438,6 +456,24 @@ class _Impatient:
         _mapping.release()
 
 
+def _is_ours(entered: tuple[Opened, int, tuple[int, int]]) -> bool:
+    """Whether a descriptor is still that of the directory for which it was opened."""
+    try:
+        status = os.fstat(entered[1])
+    except OSError as error:  # a program that closes all descriptors, as daemons do, has closed it
+        from compcache.files import reraise_interrupt
+
+        reraise_interrupt(error)
+        return False
+    return (status.st_dev, status.st_ino) == entered[2]
+
+
+def _is_segment_name(name: str) -> bool:
+    level, rest = name[:2], name[2 : -len(SEGMENT_SUFFIX)]
+    is_made = name.endswith(SEGMENT_SUFFIX) and not level.strip("0123456789") and rest.strip("0123456789abcdef") == "-" and rest[0] == "-"
+    return is_made and len(name) == _SEGMENT_NAME
+
+
 def _reader(files: Any, opened: Opened) -> Callable[[int, int], bytes]:
     """What reads of an open file, and keeps it open."""
     return lambda offset, size: files.pread(opened.number, size, offset)
@@ -466,16 +502,11 @@ def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule
 def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> bool:
     """Make `module` the one of this key, unless another one is; `_mapping` is held."""
     known = table.get(key)
-    if known is not None and known() is not None:
+    other = known() if known is not None else None
+    if other is not None and not other.given_up:
         return False
     table[key] = _weak(table, key, module)
     return True
-
-
-def _give_up(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> None:
-    known = table.get(key)
-    if known is not None and known() is module:
-        del table[key]
 
 
 def open_plain(root: str) -> PlainLoader | None:

@@ -147,15 +147,14 @@ class Loader(PlainLoader):
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
         super().__init__(store.root, None)
         self.allow_pickle = allow_pickle
+        self.maps_files = is_on(MAP_VARIABLE) if setting(MAP_VARIABLE) else _BY_FILE_SYSTEM
         self.adopt(store)
 
     def adopt(self, store: Store) -> None:
         """Load functions of this store from now on."""
         self.store = store
-        self.maps_files = is_on(MAP_VARIABLE) if setting(MAP_VARIABLE) else _BY_FILE_SYSTEM
         store.listener = ref(self)
         store.stats.watch(self)
-        self._files = None  # no hit is plain from now on: what it passes by is there, and knows more
 
     # ------------------------------------------------------------------- plan
 

@@ -103,6 +103,10 @@ class LoggingRecorder(NullRecorder):
         """Something happened."""
         self._counts.count(counter, amount, func_name, module_id)
 
+    def write_by(self, files: Tree) -> None:
+        """See `Recorder`."""
+        self._counts.write_by(files)
+
     def watch(self, loader: Loader) -> None:
         """A loader holds modules."""
         self._counts.watch(loader)

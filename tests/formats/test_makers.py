@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compcache import hit
 from compcache.errors import FormatError
 from compcache.formats import known_faults
 from compcache.formats.makers import Maker, Versions, decode_makers, encode_makers, makers_of, makers_text
-from compcache.hit import PlainLoader
 from compcache.store import Store
 
 NAMES = st.from_regex(r"[a-z][a-z0-9._+-]{0,8}", fullmatch=True)
@@ -77,7 +77,7 @@ def test_other_texts_are_refused_with_an_example(text: str) -> None:
 
 
 def test_stamps_stand_for_the_table_of_known_faults() -> None:
-    assert Store.known_faults == PlainLoader.known_faults == known_faults.state()
+    assert Store.known_faults == hit.KNOWN_FAULTS == known_faults.state()
 
 
 def test_every_known_fault_means_versions() -> None:

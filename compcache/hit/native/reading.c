@@ -402,6 +402,7 @@ typedef struct {
     FunctionEntry entry;
     Py_ssize_t index;
     PyObject *kept; /* keeps the entry; NULL where there is none */
+    int others;     /* how many entries were other realizations than the one that was the newest so far */
     int is_open;
 } Newest;
 
@@ -443,6 +444,7 @@ static int look_in(Table *table, Py_ssize_t index, const uint8_t *key, int order
             return -1;
         }
         const int other = newest->kept != NULL && !is_same(&entry, &newest->entry);
+        newest->others += other;
         newest->is_open |= other && leaves_open(&entry, &newest->entry, ordered);
         if (newest->kept == NULL || entry.order > newest->entry.order) {
             Py_XDECREF(newest->kept);
@@ -467,13 +469,16 @@ PyObject *newest(PyObject *module, PyObject *args) {
     const uint8_t *key = key_of(key_object);
     Newest found = {.kept = NULL};
     int status = key != NULL ? 0 : -1;
-    for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(tables); i++) {
-        PyObject *table = PyTuple_GetItem(tables, i);
-        if (Py_TYPE(table) != module_state(module)->table_type) {
-            PyErr_SetString(PyExc_TypeError, "newest() takes tables");
-            status = -1;
-        } else {
-            status = look_in((Table *)table, i, key, ordered, &found);
+    for (int round = 0; status == 0 && (round == 0 || (round == 1 && found.others > 1)); round++) {
+        found.is_open = 0; /* of three or more, one may have been compared with others than the newest: again, with that from the start */
+        for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(tables); i++) {
+            PyObject *table = PyTuple_GetItem(tables, i);
+            if (Py_TYPE(table) != module_state(module)->table_type) {
+                PyErr_SetString(PyExc_TypeError, "newest() takes tables");
+                status = -1;
+            } else {
+                status = look_in((Table *)table, i, key, ordered, &found);
+            }
         }
     }
     PyObject *result = NULL;
@@ -508,29 +513,30 @@ PyObject *module_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
                          (unsigned long long)found.stamp[2], (unsigned long long)found.stamp[3], fields);
 }
 
-/* Whether the MAC at the end of an entry is by this key; see `mac` in compcache/digest.py. */
-static int is_made_with(Bytes key, Bytes entry) {
-    static const uint8_t person[] = "compcache-mac-v1";
+/* Whether an entry, with its key, carries the authentication code by this key, as compcache.digest.mac makes it; with an empty one: yes. */
+static int has_mac(Bytes entry, Bytes key) {
     uint8_t found[32];
-    blake2b(found, sizeof found, (Bytes){entry.at, entry.size - MAC_BYTES}, key, NULL, person);
-    return memcmp(found, entry.at + entry.size - MAC_BYTES, MAC_BYTES) == 0;
+    if (key.size == 0) {
+        return 1;
+    }
+    const Bytes data = {entry.at, entry.size - MAC_BYTES};
+    blake2b(found, sizeof found, data, key, NULL, (const uint8_t *)"compcache-mac-v1");
+    return memcmp(found, entry.at + data.size, MAC_BYTES) == 0;
 }
 
-/* stamped(table, module_id, (inode, size, mtime, ctime), mac_key=b"") -> list of (image, records, target_id, flags, functions, key, mac):
- * of the module's entries those that were made while its file had this stamp, and with this key where there is one */
+/* stamped(table, module_id, (inode, size, mtime, ctime), mac_key) -> list of (image, records, target_id, flags, functions, key, mac): of
+ * the module's entries those that were made while its file had this stamp, by who has the key (64 bytes at most; empty: by anybody) */
 PyObject *stamped(PyObject *module, PyObject *args) {
-    PyObject *table, *key_object, *kept;
+    PyObject *table, *key_object, *mac_key, *kept;
     unsigned long long stamp[4];
-    const char *mac_key = NULL;
-    Py_ssize_t mac_size = 0;
-    if (!PyArg_ParseTuple(args, "O!O(KKKK)|y#:stamped", module_state(module)->table_type, &table, &key_object, &stamp[0], &stamp[1],
-                          &stamp[2], &stamp[3], &mac_key, &mac_size)) {
+    if (!PyArg_ParseTuple(args, "O!O(KKKK)S:stamped", module_state(module)->table_type, &table, &key_object, &stamp[0], &stamp[1],
+                          &stamp[2], &stamp[3], &mac_key)) {
         return NULL;
     }
-    if (mac_size > 64) {
-        return PyErr_Format(PyExc_ValueError, "a key of %zd bytes", mac_size);
+    if (PyBytes_Size(mac_key) > 64) {
+        PyErr_SetString(PyExc_ValueError, "a key of BLAKE2b has 64 bytes at most");
+        return NULL;
     }
-    const Bytes seal_key = {(const uint8_t *)mac_key, (size_t)mac_size};
     Table *self = (Table *)table;
     const uint8_t *key = key_of(key_object);
     Bytes bucket;
@@ -546,8 +552,8 @@ PyObject *stamped(PyObject *module, PyObject *args) {
         if (fault != NULL) {
             damaged(fault, NULL);
             status = -1;
-        } else if (entry.stamp[0] == stamp[0] && entry.stamp[1] == stamp[1] && entry.stamp[2] == stamp[2] && entry.stamp[3] == stamp[3] &&
-                   (mac_size == 0 || is_made_with(seal_key, (Bytes){bucket.at + at, width}))) {
+        } else if (entry.stamp[0] == stamp[0] && entry.stamp[1] == stamp[1] && entry.stamp[2] == stamp[2] && entry.stamp[3] == stamp[3]
+                   && has_mac((Bytes){bucket.at + at, width}, bytes_of(mac_key))) {
             PyObject *fields = fields_of_module(&entry);
             status = fields != NULL ? PyList_Append(found, fields) : -1;
             Py_XDECREF(fields);

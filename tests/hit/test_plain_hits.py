@@ -1,0 +1,198 @@
+"""A plain hit is what a hit is otherwise, and a cache that was opened for it becomes the same as one that was opened whole."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import adder, run_fresh
+
+from compcache import Cache, ModuleSource
+from compcache.digest import name_key
+from compcache.hit.target import load_runtime
+from compcache.publish.index_merge import encode_function_entry, encode_segment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs Linux's /proc")
+
+_SETTLED = "import time; time.sleep(0.15)\n"
+
+
+@pytest.fixture
+def stored(directory: Path) -> Path:
+    """A directory with `f` and `g`, whose hits are plain by now."""
+    with Cache(directory) as cache:
+        cache.add_modules([ModuleSource(adder("f", 1)), ModuleSource(adder("g", 2))])
+    run_fresh(directory, _SETTLED + "from compcache import Cache; result = Cache(directory).get_target('f')(1)")
+    return directory
+
+
+def test_a_closed_cache_has_no_descriptors_and_closes_none_of_the_program(stored: Path) -> None:
+    script = """
+    import os
+    from compcache import Cache
+
+    null = os.open(os.devnull, os.O_RDONLY)
+
+    def numbers():
+        return set(os.listdir("/proc/self/fd"))
+
+    def roots_in(numbers):
+        return [int(n) for n in numbers if os.path.exists(f"/proc/self/fd/{n}") and os.readlink(f"/proc/self/fd/{n}") == directory]
+
+    def replaced(act):
+        cache = Cache(directory)
+        cache.get_target("f")
+        roots = roots_in(numbers())
+        for number in roots:
+            os.dup2(null, number)
+        act(cache)
+        return [os.readlink(f"/proc/self/fd/{n}") for n in roots]
+
+    with Cache(directory) as cache:
+        cache.get_target("f")(1)
+    before = numbers()
+    for _ in range(5):
+        with Cache(directory) as cache:
+            cache.get_target("f")(1)
+    result = [len(numbers() - before), roots_in(before)]
+    result += [replaced(act) for act in (Cache.close, lambda cache: cache.get_target("g"))]
+    result += ["compcache.cache" in sys.modules, replaced(lambda cache: cache.has("g"))]
+    """
+    taken = [os.devnull]
+    assert run_fresh(stored, script) == [0, [], taken, taken, False, taken]
+
+
+def test_what_is_set_or_done_after_a_cache_was_opened_counts_as_for_one_that_was_opened_whole(stored: Path) -> None:
+    script = """
+    import os
+    import shutil
+    import warnings
+    from compcache import Cache, ModuleSource
+    first, second = Cache(directory), Cache(directory)
+    os.environ["COMPCACHE_MIN_LLVM"] = "99"
+    os.environ["COMPCACHE_MAP_FILES"] = "neither"
+    import logging
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("compcache").addHandler(handler)
+    logging.getLogger("compcache").setLevel(logging.DEBUG)
+    result = [first.has("f"), "compcache.cache" in sys.modules, first.get_target("f")(1), lines]
+    os.rename(directory, directory + ".away")
+    open(directory, "w").close()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        code = "define i64 @h(i64 %x) {\\n  ret i64 %x\\n}\\n"
+        result += [second.get_or_compile("h", lambda: ModuleSource(code))(7), [w.category.__name__ for w in caught]]
+    """
+    assert run_fresh(stored, script) == [True, True, 2, [], 7, ["CacheWarning"]]
+
+
+def test_threads_that_ask_for_more_at_once_get_one_store(stored: Path) -> None:
+    script = """
+    import threading
+    import compcache.cache
+    from compcache import Cache
+    from compcache.cache import Store
+    cache = Cache(directory)
+    meet = threading.Barrier(2, timeout=20)
+    made = Store.__init__
+
+    def slow(self, *args, **named):
+        made(self, *args, **named)
+        meet.wait()  # each thread has made one
+
+    compcache.cache.Store.__init__ = slow
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(cache._store)) for _ in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    result = [len(set(map(id, found))), found[0] is cache._store is cache._loader.store, cache.get_target("f")(1)]
+    """
+    assert run_fresh(stored, script) == [1, True, 2]
+
+
+def test_members_are_replaced_and_overridden_while_stand_ins_are_there(stored: Path) -> None:
+    script = """
+    from unittest import mock
+    from compcache import Cache
+
+    class Lookup(Cache):
+        def __getattr__(self, name):
+            return {"extra": 1}[name]
+
+    cache = Cache(directory)
+    result = ["compcache.cache" in sys.modules]
+    with mock.patch.object(Cache, "has", lambda self, name: "replaced"):
+        result += [cache.info().modules, cache.has("f")]
+    result += [cache.has("f"), "f" in cache]
+    other = Lookup(directory)
+    result += [other.extra, other.has("f"), other.get_target("f")(1)]
+    """
+    assert run_fresh(stored, script) == [False, 2, "replaced", True, True, 1, True, 2]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_of_several_realizations_the_newest_is_plain_unless_any_has_its_content(order: tuple[int, ...]) -> None:
+    def chosen(*contents: bytes) -> object:
+        rows = [encode_function_entry("f", bytes([number]) * 16, 8, "r", number, content) for number, content in enumerate(contents, 5)]
+        names = [encode_segment([rows[place]], [], ["r"], 9) for place in order]
+        tables = tuple([runtime.open_segment(data, len(data), "s")[0] for data in names])
+        found = runtime.newest(tables, name_key("f"), True)
+        return found and found[1][0]
+
+    runtime = load_runtime()
+    one, other, third = (digit * 8 for digit in (b"1", b"2", b"3"))
+    assert chosen(one, other, third) == 7
+    assert chosen(one, one, third) == 7
+    assert chosen(one, other, bytes(8)) == 7
+    assert chosen(one, other, one) is None
+    assert chosen(other, one, one) is None
+
+
+def test_files_that_only_look_like_segments_are_no_part_of_the_index(stored: Path) -> None:
+    (segment,) = (stored / "index-v1").glob("*.idx")
+    for name in ("zz" + segment.name[2:], segment.name[:3] + "g" + segment.name[4:]):
+        segment = segment.rename(segment.with_name(name))
+        assert len(name) == 31
+        script = "from compcache import Cache; c = Cache(directory); result = c._plain.load_plain('f', None) is None"
+        assert run_fresh(stored, script)
+
+
+def test_an_interrupt_leaves_no_claim_wherever_it_comes(stored: Path) -> None:
+    script = """
+    from compcache import Cache
+
+    class Interrupt(Exception):
+        pass
+
+    def interrupting(which):
+        def trace(frame, event, argument):
+            count[0] += frame.f_globals.get("__name__") == "compcache.hit"
+            if count[0] == which:  # where a function begins, as handlers do
+                count[0] += 1
+                raise Interrupt
+        return trace
+
+    held = Cache(directory).get_target("f")  # whose image no other cache has: a plain load of it fails while it maps
+    result, which = [], 0
+    while True:
+        which, count, cache = which + 1, [0], Cache(directory)
+        sys.settrace(interrupting(which))
+        try:
+            cache.get_target("f")
+        except Interrupt as error:
+            kept = error
+        finally:
+            sys.settrace(None)
+        if count[0] < which:
+            break
+        result.append(cache.get_target("f")(1))
+    result = set(result), len(result) > 10
+    """
+    assert run_fresh(stored, script) == ({2}, True)
