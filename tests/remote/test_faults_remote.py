@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -76,6 +77,11 @@ def until(holds: Callable[[], Any], seconds: float = 30.0) -> bool:
     while not (held := holds()) and time.monotonic() < end:
         time.sleep(0.05)
     return bool(held)
+
+
+def recover(web: WebStore) -> bool:
+    web.behave = lambda *_: ""
+    return True
 
 
 def is_there(cache: Cache, name: Identity) -> bool:
@@ -155,15 +161,18 @@ def test_a_store_that_takes_no_uploads_is_read(web: WebStore, tmp_path: Path) ->
 
 
 def test_uploads_that_are_waited_for_outlast_a_doubt(web: WebStore, tmp_path: Path) -> None:
-    """A look-up that timed out just before does not end the wait."""
+    """A look-up that timed out just before does not end the wait, nor does a probe that fails."""
     name = Identity("f", code="waits")
     with Cache(tmp_path / "b", remote=web.url, remote_mode="write") as cache:
-        slow = iter(["stall"] * 6)
-        web.behave = lambda method, _: next(slow, "") if method == "GET" else ""
+        (breaker,) = cache.remote.breakers()  # type: ignore[union-attr]
+        web.behave = lambda method, _: "stall" if method == "GET" else ""
+        recovery = threading.Thread(target=until, args=(lambda: breaker.state()[0] >= 2 and recover(web),))
+        recovery.start()
         assert not is_there(cache, Identity("f", code="absent"))
         compiled(cache, name, 1)
         cache.push([name])
         assert cache.flush_uploads(60)
+        recovery.join()
         assert cache.has_many([name]) == (True,)
 
 
