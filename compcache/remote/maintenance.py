@@ -66,10 +66,11 @@ def status(stores: Stores) -> list[dict[str, Any]]:
     """
     states = _asked(stores, "states", module_key(bytes(DIGEST_SIZE)))
     answers = zip(stores.each, _asked(stores, "status"), states, strict=True)
-    return [
-        {"url": store.shown, "mode": store.mode, **answer, "last_error": state or (answer["last_error"] if answer["uploads_rest_seconds"] else "")}
-        for store, answer, state in answers
-    ]
+    rows = []
+    for store, said, state in answers:
+        problem = state or (said["last_error"] if said["uploads_rest_seconds"] else "")
+        rows.append({"url": store.shown, "mode": store.mode, **said, "last_error": problem})
+    return rows
 
 
 def verify(store: Stores) -> RemoteReport:
