@@ -149,6 +149,24 @@ def test_a_profile_signs_with_what_a_program_or_single_sign_on_gives(
     assert services.tokens == {f"{kind}-token"}
 
 
+def test_a_profile_that_fails_says_why_and_serves_when_it_is_mended(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("boto3")
+    config = tmp_path / "config"
+    config.write_text("[profile team]\ncredential_process = /nonexistent\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    with Cache(tmp_path / "a", remote="s3://bucket/prefix") as cache:
+        assert cache.remote is not None
+        assert "/nonexistent" in cache.remote.status()[0]["last_error"]
+        config.write_text("[profile other]\n")
+        assert "ProfileNotFound" in cache.remote.status()[0]["last_error"]
+        config.write_text("[profile team]\naws_access_key_id = A\naws_secret_access_key = s\naws_session_token = mended\n")
+        assert cache.remote.status()[0]["last_error"] == ""
+    assert services.tokens == {"mended"}
+
+
 def test_a_web_identity_is_changed_for_keys(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text("of-the-cluster")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
