@@ -170,7 +170,7 @@ def test_uploads_that_are_waited_for_outlast_a_doubt(web: WebStore, tmp_path: Pa
     with Cache(tmp_path / "b", remote=web.url, remote_mode="write") as cache:
         (breaker,) = cache.remote.breakers()  # type: ignore[union-attr]
         web.behave = lambda method, _: "stall" if method == "GET" else ""
-        recovery = threading.Thread(target=until, args=(lambda: breaker.state()[0] >= 2 and recover(web),))
+        recovery = threading.Thread(target=until, args=(lambda: breaker.state()[0] >= 2 and recover(web),), daemon=True)
         recovery.start()
         assert not is_there(cache, Identity("f", code="absent"))
         compiled(cache, name, 1)
