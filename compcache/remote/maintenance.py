@@ -59,14 +59,18 @@ class RemoteReport(NamedTuple):
 
 
 def status(stores: Stores) -> list[dict[str, Any]]:
-    """For each store its `url`, what the helper process has counted, and in `last_error` why it does not answer now, if it does not.
+    """For each store its `url`, what the helper process has counted, and in `last_error` why it does not answer now, or takes no uploads.
 
     Raises:
         StorageError: the helper does not answer.
     """
     states = _asked(stores, "states", module_key(bytes(DIGEST_SIZE)))
     answers = zip(stores.each, _asked(stores, "status"), states, strict=True)
-    return [{"url": store.shown, "mode": store.mode, **answer, "last_error": state} for store, answer, state in answers]
+    rows = []
+    for store, said, state in answers:
+        problem = state or (said["last_error"] if said["uploads_rest_seconds"] else "")
+        rows.append({"url": store.shown, "mode": store.mode, **said, "last_error": problem})
+    return rows
 
 
 def verify(store: Stores) -> RemoteReport:

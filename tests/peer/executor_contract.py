@@ -98,6 +98,8 @@ def of_ray() -> Iterator[Any]:
 
 @contextmanager
 def mpi() -> Iterator[Executor]:
+    # Open MPI starts no more processes than there are cores, this one among them.
+    os.environ["OMPI_MCA_rmaps_base_oversubscribe"] = "1"  # noqa: SIM112 - its spelling
     from mpi4py.futures import MPIPoolExecutor
 
     with MPIPoolExecutor(max_workers=2, path=[HERE]) as executor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -25,6 +28,7 @@ KEYS = (
     '{"Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": "AKIDROLE", "SecretAccessKey": "s", "Token": "role-token", '
     f'"LastUpdated": "2020-01-01T00:00:00Z", "Expiration": "{EXPIRES}"}}'
 )
+SSO = '{"roleCredentials": {"accessKeyId": "AKIDSSO", "secretAccessKey": "s", "sessionToken": "sso-token", "expiration": 4102444800000}}'
 STS = f"""<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>
 <AccessKeyId>AKIDWEB</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>web-token</SessionToken><Expiration>{EXPIRES}</Expiration>
 </Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"""
@@ -72,6 +76,9 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, KEYS)
         elif "AssumeRoleWithWebIdentity" in self.path:
             self.do_POST()
+        elif self.path.startswith("/federation/credentials"):
+            is_logged_in = self.headers.get("x-amz-sso_bearer_token") == "of-the-login"
+            self._answer(200 if is_logged_in else 401, SSO)
         else:
             self.server.tokens.add(self.headers.get("x-amz-security-token", ""))
             self._answer(404)
@@ -100,11 +107,64 @@ def ask(tmp_path: Path) -> None:
         assert cache.has_many([Identity("f", code=1)]) == (False,)
 
 
-def test_an_instance_signs_with_what_its_metadata_gives(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_boto3", [True, False])
+def test_an_instance_signs_with_what_its_metadata_gives(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_boto3: bool
+) -> None:
+    """By boto3, and by the client of the store where there is no boto3."""
+    if has_boto3:
+        pytest.importorskip("boto3")
+    else:
+        (tmp_path / "hidden").mkdir()
+        (tmp_path / "hidden" / "boto3.py").write_text("raise ImportError('hidden')")
+        monkeypatch.syspath_prepend(str(tmp_path / "hidden"))
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", services.url)
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", services.url)  # as boto3 calls it
     ask(tmp_path)
     assert services.tokens == {"role-token"}
+
+
+PROFILES = {
+    "process": "credential_process = {program}",
+    "sso": "sso_session = company\nsso_account_id = 123456789012\nsso_role_name = reader\n"
+    "[sso-session company]\nsso_region = eu-west-1\nsso_start_url = https://company.example/start",
+}
+
+
+@pytest.mark.parametrize("kind", PROFILES)
+def test_a_profile_signs_with_what_a_program_or_single_sign_on_gives(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pytest.importorskip("boto3")
+    keys = {"Version": 1, "AccessKeyId": "AKIDTEAM", "SecretAccessKey": "s", "SessionToken": "process-token", "Expiration": EXPIRES}
+    program = tmp_path / "keys.py"
+    program.write_text(f"print({json.dumps(json.dumps(keys))})")
+    (tmp_path / "config").write_text(f"[profile team]\n{PROFILES[kind].format(program=f'{sys.executable} {program}')}\n")
+    login = tmp_path / ".aws" / "sso" / "cache" / f"{hashlib.sha1(b'company', usedforsecurity=False).hexdigest()}.json"
+    login.parent.mkdir(parents=True)
+    login.write_text(json.dumps({"accessToken": "of-the-login", "expiresAt": EXPIRES}))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    ask(tmp_path)
+    assert services.tokens == {f"{kind}-token"}
+
+
+def test_a_profile_that_fails_says_why_and_serves_when_it_is_mended(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("boto3")
+    config = tmp_path / "config"
+    config.write_text("[profile team]\ncredential_process = /nonexistent\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    with Cache(tmp_path / "a", remote="s3://bucket/prefix") as cache:
+        assert cache.remote is not None
+        assert "/nonexistent" in cache.remote.status()[0]["last_error"]
+        config.write_text("[profile other]\n")
+        assert "ProfileNotFound" in cache.remote.status()[0]["last_error"]
+        config.write_text("[profile team]\naws_access_key_id = A\naws_secret_access_key = s\naws_session_token = mended\n")
+        assert cache.remote.status()[0]["last_error"] == ""
+    assert services.tokens == {"mended"}
 
 
 def test_a_web_identity_is_changed_for_keys(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -378,6 +378,8 @@ def _found_by_boto3(settings: RemoteSettings) -> dict[str, Any]:
         region = provider().config.get("region")
     except ValueError:
         return {}  # it finds none: the bucket may be public, or the metadata of the instance come later
+    except (OSError, import_module("botocore.exceptions").BotoCoreError):
+        region = None  # a profile or program that fails does so at each request, which says why, until it is mended
     return {"credential_provider": credentials, **({"config": {"region": region}} if region else {})}
 
 
