@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import time
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,8 @@ from web_store import WebStore
 
 from compcache import Cache, Identity, ModuleSource
 from compcache.remote.address import read_settings, read_url
+from compcache.remote.answer import FOUND
+from compcache.remote.helper.tiers import Chain
 from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
@@ -144,6 +148,26 @@ def test_a_mirror_that_does_not_answer_costs_the_way_to_the_origin(fleet: Fleet,
         assert cache.get_or_compile(G, never)() == 1
         assert time.monotonic() - started < 10
         assert cache.stats().remote.hits == 2
+
+
+def test_a_mirror_that_says_nothing_does_not_keep_the_question() -> None:
+    """However long its own request may take."""
+
+    def tier(*answer: Any) -> Any:
+        async def find(*_: Any, **__: Any) -> list[Any]:
+            if not answer:
+                await asyncio.Event().wait()
+            return list(answer)
+
+        return SimpleNamespace(is_asked=lambda: True, silence=lambda: 0.25, reads=SimpleNamespace(find=find))
+
+    async def ask() -> Any:
+        chain = Chain()
+        chain.add(tier())
+        chain.add(tier(FOUND, b"module", SimpleNamespace(imports=(), signatures=()), "shelf"))
+        return await asyncio.wait_for(chain.find("f", "platform", []), 15)
+
+    assert asyncio.run(ask()).said.data == b"module"
 
 
 def test_a_mirror_in_front_of_an_origin_that_is_down_serves_what_it_has(fleet: Fleet) -> None:
