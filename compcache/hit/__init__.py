@@ -1,5 +1,7 @@
 """The plain hit: a function of one module that needs no other, in a directory that belongs to this user alone.
 
+A function of a linked closure that needs no other module is plain, too, where nothing else is loaded and it is kept that the closure holds.
+
 All that such a hit takes is here, and it imports nothing else of the package but the runtime, the type of targets and the counter of hits:
 a fresh process pays for what it reads, not for what it executes. It decides nothing that `compcache.store` and `compcache.hit.loader`
 decide otherwise: whatever is not plain (keys, layers, several realizations of which the newest is not known by its number, imports and
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from compcache.files import Opened, Tree
     from compcache.hit.closures.linked import LinkedClosures
+    from compcache.hit.plain_closures import PlainClosure
     from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile
 
@@ -149,6 +152,7 @@ class PlainLoader:
         "_accepted",
         "_by_link",
         "_by_name",
+        "_closure",
         "_ended",
         "_files",
         "_functions",
@@ -184,6 +188,7 @@ class PlainLoader:
         self._accepted: set[bytes] = set()
         self._recorder: Any = None
         self._owner = -1
+        self._closure: PlainClosure | None = None
         self.allow_pickle = False
         self.maps_files = 2  # by the kind of their file system
         #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
@@ -212,6 +217,7 @@ class PlainLoader:
             self._recorder.flush()
         self.close()
         self.leave_plain()
+        self._closure = None
 
     def leave_plain(self) -> None:
         """Close the files; no hit is plain any more."""
@@ -240,17 +246,13 @@ class PlainLoader:
             self._recorder.hit(func_name, found[0].module_id, perf_counter() - started)
         return target
 
-    def _look_up(self, func_name: str) -> tuple[LoadedModule, tuple[Any, ...]] | None:
-        """The module and the record of a function."""
+    def _look_up(self, func_name: str) -> tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes] | None:
+        """The module and the record of a function, and the linked closure that it is in, with its content."""
         runtime = load_runtime()
-        ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
-        if (ordered or self._names is None) and not self._look_again(runtime):
+        found = self._find(runtime, func_name)
+        if found is None:
             return None
-        key = runtime.digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name")
-        found = runtime.newest(self._functions, key, ordered)
-        if found is None or found[2] >= _LINKED:
-            return None
-        segment, module_id, offset, number = found
+        (segment, module_id, offset, number, content), closure = found
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         files = self._files
@@ -261,20 +263,60 @@ class PlainLoader:
         if entry is None:
             return None
         image, records, target_id, flags, _, key, _ = entry
-        payload = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
-        record = runtime.function_record(payload)
-        if flags != _IMAGE_SHARED or record[0] != func_name or record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
+
+        def read(offset: int) -> bytes:
+            payload: bytes = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
+            return payload
+
+        record = runtime.function_record(read(offset & ~_LINKED))
+        if flags != _IMAGE_SHARED or record[0] != func_name or record[5] == _NO_ENTRY or record[2].startswith(_LINK_ONLY):
             return None
         accepted = self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
             return None
+        if record[6]:
+            from compcache.hit.plain_closures import is_alone
+
+            if not is_alone(runtime, read, record[6]):
+                return None
+        if closure is not None:
+            closure.describe(opened, path, status.st_size, entry)
         module = self._loaded(module_id)
         if module is None:
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
                     module_id, image, lambda: _mapped(runtime, descriptor, path, key, status.st_size, self.maps_files)
                 )
-        return module, record
+        return module, record, closure, content
+
+    def _find(self, runtime: Any, func_name: str) -> tuple[Any, PlainClosure | None] | None:
+        """What the index says of the realization of a function, and the linked closure that it is in."""
+        ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
+        if (ordered or self._names is None) and not self._look_again(runtime):
+            return None
+        key = runtime.digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name")
+        found = runtime.newest(self._functions, key, ordered)
+        if found is None:
+            return None
+        is_linked = found[2] >= _LINKED
+        if is_linked:
+            from compcache.hit.plain_closures import find_holding
+
+            closure = find_holding(runtime, self._files, self._root, self._names or (), found[1], self._is_own)
+        else:
+            closure = None
+        return (found, closure) if is_linked == (closure is not None) and self._goes_with(closure) else None
+
+    def _goes_with(self, closure: PlainClosure | None) -> bool:
+        """Whether all that is loaded is of this linked closure, or of none."""
+        known = self._closure
+        if known is not None and self._loaded(known.module_id) is None:
+            known = None
+        if closure is None:
+            return known is None
+        if known is not None:
+            return known.module_id == closure.module_id
+        return not any(module.committed for module in self.loaded_modules())
 
     def _look_again(self, runtime: Any) -> bool:
         """Have the segments of the index as they are now; False where there is more than segments."""
@@ -368,8 +410,10 @@ class PlainLoader:
         known = self._by_name.get(func_name)
         return known() if known is not None else None
 
-    def _commit_plain(self, module: LoadedModule, record: tuple[Any, ...], owner: object) -> TypedCallTarget | None:
-        """The target of a function that needs nothing; None where another thread has loaded its module anew meanwhile."""
+    def _commit_plain(
+        self, module: LoadedModule, record: tuple[Any, ...], closure: PlainClosure | None, content: bytes, owner: object
+    ) -> TypedCallTarget | None:
+        """The target of a function that needs nothing; None where another thread has loaded its module anew meanwhile, or others."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -378,7 +422,7 @@ class PlainLoader:
             done = False
             while not done:  # again where what interrupts this thread has changed the tables meanwhile
                 change = self.changed = object()
-                if self.closed:
+                if self.closed or self._files is None or not self._goes_with(closure):
                     return None
                 existing = self.held(name)
                 if existing is not None:
@@ -390,6 +434,8 @@ class PlainLoader:
                 tables = *self._table_updates(name, target), self._mine, mine
                 commit = runtime.commit
                 done = self.changed is change and commit(b"", tables) is None  # handlers run between lines
+            if closure is not None:
+                self._closure = closure.note(self._closure, record, content)
             self.opened += not module.committed
             module.committed = True
         return target
