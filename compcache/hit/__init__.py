@@ -1,7 +1,5 @@
 """The plain hit: a function of one module that needs no other, in a directory that belongs to this user alone.
 
-A function of a linked closure that needs no other module is plain, too, where nothing else is loaded and it is kept that the closure holds.
-
 All that such a hit takes is here, and it imports nothing else of the package but the runtime, the type of targets and the counter of hits:
 a fresh process pays for what it reads, not for what it executes. It decides nothing that `compcache.store` and `compcache.hit.loader`
 decide otherwise: whatever is not plain (keys, layers, several realizations of which the newest is not known by its number, imports and
@@ -247,21 +245,17 @@ class PlainLoader:
         return target
 
     def _look_up(self, func_name: str) -> tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes] | None:
-        """The module and the record of a function, and the linked closure that it is in, with its content."""
+        """The module and the record of a function, its linked closure and content."""
         runtime = load_runtime()
         found = self._find(runtime, func_name)
         if found is None:
             return None
         (segment, module_id, offset, number, content), closure = found
-        name = module_id.hex()
-        path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
-        files = self._files
-        opened = files.open_owned(path, _READ)
-        descriptor = opened.number
-        status = files.fstat(descriptor)
-        entry = self._entry_of(runtime, segment, module_id, status) if self._is_own(status) else None
+        where = closure.where if closure is not None and closure.where else self._open_module(runtime, segment, module_id)
+        opened, path, total, entry = where
         if entry is None:
             return None
+        files, descriptor = self._files, opened.number
         image, records, target_id, flags, _, key, _ = entry
 
         def read(offset: int) -> bytes:
@@ -280,17 +274,23 @@ class PlainLoader:
             if not is_alone(runtime, read, record[6]):
                 return None
         if closure is not None:
-            closure.describe(opened, path, status.st_size, entry)
+            closure.where = where
         module = self._loaded(module_id)
         if module is None:
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
-                    module_id, image, lambda: _mapped(runtime, descriptor, path, key, status.st_size, self.maps_files)
+                    module_id, image, lambda: _mapped(runtime, descriptor, path, key, total, self.maps_files)
                 )
         return module, record, closure, content
 
+    def _open_module(self, runtime: Any, segment: int, module_id: bytes) -> tuple[Any, str, int, Any]:
+        name = module_id.hex()
+        path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
+        opened = self._files.open_owned(path, _READ)
+        status = self._files.fstat(opened.number)
+        return opened, path, status.st_size, self._entry_of(runtime, segment, module_id, status) if self._is_own(status) else None
+
     def _find(self, runtime: Any, func_name: str) -> tuple[Any, PlainClosure | None] | None:
-        """What the index says of the realization of a function, and the linked closure that it is in."""
         ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
         if (ordered or self._names is None) and not self._look_again(runtime):
             return None
@@ -302,21 +302,17 @@ class PlainLoader:
         if is_linked:
             from compcache.hit.plain_closures import find_holding
 
-            closure = find_holding(runtime, self._files, self._root, self._names or (), found[1], self._is_own)
+            closure = find_holding(runtime, self._files, self._root, self._names, found[1], self)
         else:
             closure = None
         return (found, closure) if is_linked == (closure is not None) and self._goes_with(closure) else None
 
     def _goes_with(self, closure: PlainClosure | None) -> bool:
-        """Whether all that is loaded is of this linked closure, or of none."""
-        known = self._closure
-        if known is not None and self._loaded(known.module_id) is None:
-            known = None
-        if closure is None:
-            return known is None
-        if known is not None:
-            return known.module_id == closure.module_id
-        return not any(module.committed for module in self.loaded_modules())
+        if closure is None and self._closure is None:
+            return True
+        from compcache.hit.plain_closures import goes_with
+
+        return goes_with(self, closure)
 
     def _look_again(self, runtime: Any) -> bool:
         """Have the segments of the index as they are now; False where there is more than segments."""

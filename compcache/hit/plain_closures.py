@@ -1,5 +1,7 @@
 """Plain hits of linked closures, of which a process before this one has found out that they hold, and of functions that use symbols of the
 process.
+
+A function of a closure is plain where it needs no other module, and nothing is loaded that is not of the same closure.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ from compcache import hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from compcache.files import Opened
+    from compcache.hit import PlainLoader
 
-__all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_holding", "is_alone"]
+__all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_holding", "goes_with", "is_alone"]
 
 #: As `compcache.store.PLACES` has them, which a plain hit does not read.
 DIRECTORY, SUFFIX = "closures-v1", ".closure"
@@ -28,35 +31,32 @@ _ID_SIZE = 16
 
 
 class PlainClosure:
-    """A linked closure that plain hits have loaded: its file, what the index says of that, the modules that it is derived of, and how many
-    of these, the first, are in it. `bound` are the functions that were loaded of it: their records, and their contents.
+    """A linked closure that plain hits have loaded: the modules that it is derived of, and how many of these, the first, are in it.
+
+    It holds in the state of the index that `segments` is. `where` are its file, which stays open, its path and size, and what the index
+    says of it. `bound` are the functions that were loaded of it: their records, and their contents.
     """
 
-    __slots__ = ("bound", "entry", "homes", "module_id", "opened", "parts", "path", "size")
+    __slots__ = ("bound", "homes", "module_id", "parts", "segments", "where")
 
-    def __init__(self, module_id: bytes, parts: tuple[bytes, ...], homes: int) -> None:
+    def __init__(self, module_id: bytes, segments: object, parts: tuple[bytes, ...], homes: int) -> None:
         self.module_id = module_id
+        self.segments = segments
         self.parts = parts
         self.homes = homes
+        self.where: tuple[Opened, str, int, tuple[Any, ...]] | None = None
         self.bound: list[tuple[tuple[Any, ...], bytes]] = []
-        self.opened: Opened | None = None
-        self.path = ""
-        self.size = 0
-        self.entry: tuple[Any, ...] = ()
-
-    def describe(self, opened: Opened, path: str, size: int, entry: tuple[Any, ...]) -> None:
-        """Keep the file of the closure open, and what the index says of it."""
-        self.opened, self.path, self.size, self.entry = opened, path, size, entry
 
     def note(self, known: PlainClosure | None, record: tuple[Any, ...], content: bytes) -> PlainClosure:
         """Note that a function is bound here, or in the same closure as it was `known` before; which of them it is."""
         closure = known if known is not None and known.module_id == self.module_id else self
+        closure.segments = self.segments
         closure.bound.append((record, content))
         return closure
 
 
 def find_holding(
-    runtime: Any, files: Any, root: str, segments: Iterable[str], module_id: bytes, is_own: Callable[[os.stat_result], bool]
+    runtime: Any, files: Any, root: str, segments: list[str] | None, module_id: bytes, loader: PlainLoader
 ) -> PlainClosure | None:
     """A linked closure that holds in this state of the index, as is kept; None where nothing is kept that says so.
 
@@ -66,19 +66,22 @@ def find_holding(
         root: the directory.
         segments: the names of the files of the index.
         module_id: the closure.
-        is_own: whether a file of this status is one that this user alone can write to.
+        loader: what loads it, and may know it.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
     """
+    known = loader._closure
+    if known is not None and known.segments is segments and known.module_id == module_id:
+        return known
     content = runtime.processor()
-    if hit.KNOWN_FAULTS or not runtime.processor_words(content):
+    if segments is None or hit.KNOWN_FAULTS or not runtime.processor_words(content):
         return None
     identity = runtime.digest(f"{os.uname().machine}-linux-elf".encode() + content, 12).hex()
     file_name = runtime.digest(module_id + b"linked" + identity.encode(), _ID_SIZE).hex() + SUFFIX
     opened = files.open_owned(f"{root}/{DIRECTORY}/{file_name}", hit._READ)
     status = files.fstat(opened.number)
-    if not is_own(status) or status.st_size > _LARGEST:
+    if not loader._is_own(status) or status.st_size > _LARGEST:
         return None
     data = files.pread(opened.number, status.st_size, 0)
     names = sorted(segments, key=lambda name: (-int(name[:2]), name))
@@ -87,7 +90,19 @@ def find_holding(
     if data[: _STATE + _ID_SIZE] != MAGIC + seal + state or not data[_HOLDS]:
         return None
     parts = tuple([data[at : at + _ID_SIZE] for at in range(PARTS, len(data), _ID_SIZE)])
-    return PlainClosure(module_id, parts, int.from_bytes(data[_HOMES : _HOMES + 4], "little"))
+    return PlainClosure(module_id, segments, parts, int.from_bytes(data[_HOMES : _HOMES + 4], "little"))
+
+
+def goes_with(loader: PlainLoader, closure: PlainClosure | None) -> bool:
+    """Whether all that is loaded is of this linked closure, or of none: else it takes more to say what may be loaded."""
+    known = loader._closure
+    if known is not None and loader._loaded(known.module_id) is None:
+        known = None
+    if closure is None:
+        return known is None
+    if known is not None:
+        return known.module_id == closure.module_id
+    return not any(module.committed for module in loader.loaded_modules())
 
 
 def is_alone(runtime: Any, read: Callable[[int], bytes], offset: int) -> bool:

@@ -83,6 +83,7 @@ def test_a_process_that_has_a_set_in_memory_sees_what_is_newer(cache: Cache, dir
     cache.add_modules([ModuleSource(adder(name, 1)) for name in names])
     cache.link(names, into="all")
     with Cache(directory) as reader:
+        assert reader.info().modules  # no hit is plain
         held = [reader.get_target(name) for name in names[:-1]]
         cache.add_module(ModuleSource(adder("f11", 50)))
         assert reader.get_target("f11")(1) == 51

@@ -112,12 +112,12 @@ class LinkedClosures:
 
     def inherit(self, store: Store, closure: PlainClosure, module: LoadedModule) -> None:
         """Know of a closure that plain hits have loaded, and of what they have bound in it."""
-        file = ModuleFile(store.files, closure.path, closure.module_id)
-        image, records, target_id, flags, _, key, _ = closure.entry
+        assert closure.where is not None
+        opened, path, size, (image, records, target_id, flags, _, key, _) = closure.where
+        file = ModuleFile(store.files, path, closure.module_id)
         file.describe(image, records, target_id, flags, key)
-        file.size = closure.size
-        if closure.opened is not None:
-            file.adopt(closure.opened)
+        file.size = size
+        file.adopt(opened)
         self._meet(closure.module_id, closure.parts, closure.homes)
         module.file = file if closure.homes else None
         _, source_of, _ = self.types
