@@ -129,6 +129,15 @@ def test_a_value_in_place_is_padded_with_zeros(cache: Cache) -> None:
     assert ctypes.string_at(target(), 12) == b"abc".ljust(12, b"\0")
 
 
+@pytest.mark.parametrize(("variable", "expected"), [("[8 x double], align 128", 128), ("<8 x double>", 64), ("i64, align 4096", 4096)])
+def test_a_value_in_place_is_aligned_as_code_relies_on(cache: Cache, variable: str, expected: int) -> None:
+    rest = "asm sideeffect \"\", \"=r,0\"(i64 ptrtoint (ptr @g to i64))"  # which LLVM cannot conclude from the declaration
+    code = f"@before = external global [3 x i8]\n@g = external global {variable}\ndefine i64 @f() {{\n"
+    code += f"%x = load i8, ptr @before\n%at = call i64 {rest}\n%r = urem i64 %at, {expected}\nret i64 %r\n}}\n"
+    value = 1 if variable.startswith("i") else np.arange(8.0)
+    assert cache.compile(ModuleSource(code, globals={"before": b"abc", "g": value}))["f"]() == 0
+
+
 def test_bytes_behind_a_pointer_end_with_nul(cache: Cache) -> None:
     cache.add_module(source_of(b"abc", "pointer"))
     target = cache.get_target("f")
