@@ -517,7 +517,8 @@ def _support_text(
 def _alignment_of(variable: Any, target_data: Any) -> int:
     """What code may rely on for a variable: what its declaration says, and what accesses have that say nothing."""
     said = _ALIGN.search(_QUOTED.sub("", str(variable)))
-    return max(_LEAST_ALIGNMENT, target_data.get_abi_alignment(variable.global_value_type), int(said[1]) if said else 0)
+    usual: int = target_data.get_abi_alignment(variable.global_value_type)
+    return max(_LEAST_ALIGNMENT, usual, int(said[1]) if said else 0)
 
 
 def _thunk(name: str, declaration: str, function_type: str) -> str:
