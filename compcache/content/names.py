@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from compcache.build.source import Function, ModuleSource
+from compcache.content.assembled_files import assembled_files
 from compcache.digest import blake2b, digest
 from compcache.errors import CompileError, GlobalValidationError, LibraryError
 
@@ -232,7 +233,7 @@ def option_parts(source: ModuleSource) -> list[bytes]:
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
     options += _archives_of(source)
     options += [text for pair in _identity_of(source).items() for text in pair]
-    return _texts(options)
+    return [*_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]
 
 
 def _several(names: Any) -> tuple[Any, ...]:
