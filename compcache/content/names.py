@@ -9,8 +9,7 @@ import sys
 
 from compcache.build.source import Function, ModuleSource
 from compcache.digest import blake2b, digest
-from compcache.errors import CompileError, LibraryError
-from compcache.files import reraise_interrupt
+from compcache.errors import CompileError, GlobalValidationError, LibraryError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -318,12 +317,13 @@ def text_of_export(name: str, function: Function) -> str:
 def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
     if not definitions:
         return
+    from compcache.globals.definition import encoded
+
     for name, definition in sorted(_defined(definitions).items()):
         yield from _texts([name, definition.kind])
         try:
-            yield definition.encode()
-        except ValueError as error:  # an integer that Python refuses to write: what compiles the source says so
-            reraise_interrupt(error)
+            yield encoded(definition)
+        except GlobalValidationError as error:  # an integer that Python refuses to write: what compiles the source says so
             yield str(error).encode()
 
 
