@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.source import check_name
-from compcache.content.assembled_files import assembled_files
 from compcache.content.definitions import Unreadable, read_definitions, whole_text
 from compcache.content.names import digest_of, given_parts, has_archives, option_parts, text_of_export
 from compcache.depgraph import DependencyGraph
@@ -87,7 +86,7 @@ def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
         definitions = read_definitions(text)
     except Unreadable:
         return {}
-    common = digest_of([*data, *assembled_files(text), definitions.header])
+    common = digest_of([*data, definitions.header])
     reached = _reached(definitions, _Given({}, ()))
     return {key: digest_of([common, own.content, reached[key].content]) for key, own in definitions.by_key.items()}
 
