@@ -328,7 +328,7 @@ def scan(folder):
         elif not entry.name.startswith("lock") and " " not in open(entry.path).read():
             raise ValueError(entry.path)
         if fault("slow scan"):
-            work(0.02)
+            work(0.005)
 
 
 def begin():
