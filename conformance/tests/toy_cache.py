@@ -383,6 +383,7 @@ def ask(name, *arguments):
 
 BUSY, HELD, LISTED, MAPPED = [], [], set(), {}
 if fault("shares a store"):
+    open(os.path.join(STORE, "where-it-is"), "w").close()
     STORE = os.path.join(os.path.dirname(STORE), "shared")
 begin()
 serve(ask)
