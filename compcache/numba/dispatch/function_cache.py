@@ -174,8 +174,10 @@ class FunctionCache(CacheObject):
             starts.record_start(self, self._cache, sig, key)
         except NotLazy as error:
             self._tell_start(sig, error)
-        except CompcacheError as error:
-            self._backend.note_failure(self._name(), error)
+        except CompcacheError:
+            if is_new:
+                raise
+            # What was found is used, and the next start imports Numba for it as this one has.
 
     def _tell_start(self, sig: Any, reason: NotLazy) -> None:
         label = label_of(self._name(), sig)
