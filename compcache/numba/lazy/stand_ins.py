@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LazyObject",
     "are_decorators_taken",
+    "end_stand_ins",
     "is_probe",
     "made",
     "note_made",
@@ -51,46 +52,10 @@ def stand_in_of() -> Any:
 
 
 def real_numba() -> Any:
-    """Numba itself, imported if it is not."""
-    if "numba" in sys.modules and stand_in_of() is None:
-        return _import_numba()
-    from compcache.numba.lazy.garbage import few_collections
+    """Numba itself, imported if it is not: by one thread, for which the others wait."""
+    import compcache.numba.lazy.numba_itself  # noqa: F401 - importing it is what does it
 
-    with few_collections(lasting=True):
-        return _import_numba()
-
-
-def _import_numba() -> Any:
-    stand_in = stand_in_of()
-    if stand_in is None:
-        if "numba" in sys.modules:
-            import numba
-
-            return numba
-        from compcache.numba.lazy.imports import note_import, why_imported
-
-        why = why_imported()
-        import numba
-
-        _end_stand_ins(numba)
-        note_import(why)
-        return numba
-    from compcache.numba.lazy.imports import note_import, why_imported
-
-    why = why_imported()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("numba.") and hasattr(type(module), "_compcache_original"):
-            del sys.modules[name]
-    del sys.modules["numba"]
-    try:
-        import numba
-    except BaseException:
-        sys.modules["numba"] = stand_in
-        raise
-    vars(stand_in)["_compcache_when_real"]()
-    _end_stand_ins(numba)
-    note_import(why)
-    return numba
+    return sys.modules["numba"]
 
 
 _callbacks: list[Callable[[], None]] = []
@@ -101,7 +66,8 @@ def when_imported(callback: Callable[[], None]) -> None:
     _callbacks.append(callback)
 
 
-def _end_stand_ins(numba: Any) -> None:
+def end_stand_ins(numba: Any) -> None:
+    """Numba has been imported: put its objects where others stand for them, and tell who waits for it."""
     _replace_everywhere(numba)
     while _callbacks:
         _callbacks.pop(0)()
