@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.lazy import stand_ins
+from compcache.numba.lazy.awaited import run_callbacks, stand_in_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 def _import_numba() -> None:
-    stand_in = stand_ins.stand_in_of()
+    stand_in = stand_in_of()
     if stand_in is None and "numba" in sys.modules:
         import numba  # noqa: F401 - another thread may be at it
 
@@ -39,14 +39,14 @@ def _import_in_place_of(stand_in: Any) -> None:
                 del sys.modules[name]
         del sys.modules["numba"]
     try:
-        import numba
+        import numba  # noqa: F401 - everything else imports it from there
     except BaseException:
         if stand_in is not None:
             sys.modules["numba"] = stand_in
         raise
     if stand_in is not None:
         vars(stand_in)["_compcache_when_real"]()
-    stand_ins.end_stand_ins(numba)
+    run_callbacks()
     note_import(why)
 
 

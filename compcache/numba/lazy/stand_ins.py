@@ -6,16 +6,15 @@ import sys
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
+from compcache.numba.lazy.awaited import when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 __all__ = [
     "LazyObject",
     "are_decorators_taken",
-    "end_stand_ins",
     "is_probe",
     "made",
     "note_made",
@@ -24,9 +23,7 @@ __all__ = [
     "prange",
     "real_numba",
     "replace_stand_ins",
-    "stand_in_of",
     "take_decorators",
-    "when_imported",
 ]
 
 
@@ -45,12 +42,6 @@ class prange:  # noqa: N801 - it is Numba's name
 stand_for_prange(prange)
 
 
-def stand_in_of() -> Any:
-    """The module that stands for Numba (`import_hook`); None where there is none."""
-    module = sys.modules.get("numba")
-    return module if module is not None and "_compcache_when_real" in vars(module) else None
-
-
 def real_numba() -> Any:
     """Numba itself, imported if it is not: by one thread, for which the others wait."""
     import compcache.numba.lazy.numba_itself  # noqa: F401 - importing it is what does it
@@ -58,23 +49,9 @@ def real_numba() -> Any:
     return sys.modules["numba"]
 
 
-_callbacks: list[Callable[[], None]] = []
-
-
-def when_imported(callback: Callable[[], None]) -> None:
-    """Call this when Numba has been imported by what stands for it, in the order of these calls."""
-    _callbacks.append(callback)
-
-
-def end_stand_ins(numba: Any) -> None:
-    """Numba has been imported: put its objects where others stand for them, and tell who waits for it."""
-    _replace_everywhere(numba)
-    while _callbacks:
-        _callbacks.pop(0)()
-
-
-def _replace_everywhere(numba: Any) -> None:
+def _replace_everywhere() -> None:
     """Replace what stands for objects of Numba by these, in the globals of all modules."""
+    numba = sys.modules["numba"]
     for module in list(sys.modules.values()):
         namespace = getattr(module, "__dict__", None)
         if type(namespace) is not dict or module is numba or str(namespace.get("__name__")).startswith(("compcache.", "numba.")):
@@ -82,6 +59,9 @@ def _replace_everywhere(numba: Any) -> None:
         for name, value in list(namespace.items()):
             if _stands_for_numbas(value):
                 namespace[name] = original(value)
+
+
+when_imported(_replace_everywhere)
 
 
 def original(value: Any) -> Any:
