@@ -8,7 +8,9 @@ function says which functions there are.
 from __future__ import annotations
 
 from compcache import frontend
+from compcache.build.source import Function, ModuleSource
 from compcache.clang.units import file_digest
+from compcache.content.names import seal
 from compcache.errors import CompcacheError, CompileError
 from compcache.hit.compiled import CompiledFunctions
 from compcache.identity import Identity
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from compcache.build.source import ModuleSource
     from compcache.cache import Cache
     from compcache.clang.run import Translation
     from compcache.clang.units import Unit
@@ -36,7 +37,9 @@ define ptr @{name}() {{ ret ptr @text }}
 
 def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
     """See `compcache.clang.compile`."""
-    asked = {"functions": _described(functions), "options": {name: repr(value) for name, value in sorted(options.items())}}
+    beside = seal(ModuleSource("", functions, **options)).digest  # all that decides what functions do, but for their code
+    stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
+    asked = {"functions": _described(functions), "options": {"digest": beside, **stored} if options else {}}
     given = Identity(f"{unit.label}.given", given=unit.given(), **asked).func_name
     names = _names_of(cache, given)
     if names is None:
@@ -124,7 +127,6 @@ def source_of_unit(
     Raises:
         CompileError: the compiler reports errors.
     """
-    from compcache.build.source import Function, ModuleSource
     from compcache.clang.bitcode import symbols_of, with_text
     from compcache.clang.run import makers_of_unit, optimization_level, translate
     from compcache.clang.runtimes import with_runtime
