@@ -68,8 +68,8 @@ def decorate_packaged(missing: ImportError) -> Any:
 def find_kernels(function: FunctionType) -> Any:
     """Return what was packaged for a function: a call target, or `Kernels` for several signatures; None if nothing was.
 
-    The directory beside the file of the function's module is trusted like that file, whose owner it must have. Code without a file (of
-    an interactive session, or made by `exec`) has no such directory, whatever is in the current one.
+    The directory beside the file of the function's module is trusted like that file, and must have the same owner. Code without a file (in
+    an interactive session, or from `exec`) has no such directory, even if the current directory contains one.
 
     Raises:
         ImportError: the directory is another user's, or its kernels cannot be used here.
@@ -100,10 +100,10 @@ def find_kernels(function: FunctionType) -> Any:
 
 
 def _require_same_owner(place: str, file: str) -> None:
-    """Check that whoever made a directory could have made the module beside it: in /tmp, say, anybody can put one beside a script.
+    """Check that the owner of a directory could have created the module beside it. In /tmp, for example, anybody can put one beside a script.
 
     Raises:
-        ImportError: it belongs to another user than the module, this one or the superuser, or all can write to it.
+        ImportError: its owner is not that of the module, this user or the superuser, or everybody can write to it.
     """
     found = os.stat(place)
     try:
