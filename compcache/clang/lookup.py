@@ -7,7 +7,9 @@ function says which functions there are.
 
 from __future__ import annotations
 
+from compcache.build.source import Function, ModuleSource
 from compcache.clang.units import file_digest
+from compcache.content.names import seal
 from compcache.errors import CompcacheError
 from compcache.hit.compiled import CompiledFunctions
 from compcache.identity import Identity
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from compcache.build.source import ModuleSource
     from compcache.cache import Cache
     from compcache.clang.run import Translation
     from compcache.clang.units import Unit
@@ -33,7 +34,9 @@ define ptr @{name}() {{ ret ptr @text }}
 
 def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
     """See `compcache.clang.compile`."""
-    asked = {"functions": _described(functions), "options": {name: repr(value) for name, value in sorted(options.items())}}
+    beside = seal(ModuleSource("", functions, **options)).digest  # all that decides what functions do, but for their code
+    stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
+    asked = {"functions": _described(functions), "options": {"digest": beside, **stored} if options else {}}
     given = Identity(f"{unit.label}.given", given=unit.given(), **asked).func_name
     names = _names_of(cache, given)
     if names is None:
@@ -101,7 +104,6 @@ def source_of_unit(
     Raises:
         CompileError: the compiler reports errors.
     """
-    from compcache.build.source import Function, ModuleSource
     from compcache.clang.bitcode import symbols_of, with_text
     from compcache.clang.run import makers_of_unit, optimization_level, translate
     from compcache.clang.runtimes import with_runtime
@@ -124,8 +126,6 @@ def source_of_unit(
 
 
 def _text_source(name: str, text: str) -> ModuleSource:
-    from compcache.build.source import Function, ModuleSource
-
     return ModuleSource(_constant(_LIST, text), {name: Function("cstr()", _LIST)}, optimize=0, keep_bitcode=False)
 
 

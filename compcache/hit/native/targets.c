@@ -20,11 +20,6 @@ typedef struct {
 
 /* ---------------------------------------------------------------------------------------------------- calls */
 
-/* How many positional arguments a vectorcall has (PEP 590); the highest bit is not part of the number. */
-static Py_ssize_t positional_count(size_t nargsf) {
-    return (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
-}
-
 /* The arguments in the order of the parameters; `order` has for each parameter the number of its argument. */
 static PyObject **arrange(PyObject *order, PyObject *const *args, Py_ssize_t available) {
     const Py_ssize_t count = PyTuple_Check(order) ? PyTuple_Size(order) : -1;
