@@ -100,7 +100,7 @@ def find_kernels(function: FunctionType) -> Any:
 
 
 def _require_same_owner(place: str, file: str) -> None:
-    """Check that the owner of a directory could have created the module beside it. In /tmp, for example, anybody can put one beside a script.
+    """Check that a directory has a trusted owner. In /tmp, for example, anybody can create one beside a script.
 
     Raises:
         ImportError: its owner is not that of the module, this user or the superuser, or everybody can write to it.
