@@ -13,7 +13,7 @@ __all__ = ["run_callbacks", "stand_in_of", "when_imported"]
 
 
 def stand_in_of() -> Any:
-    """The module that stands for Numba (`import_hook`); None where there is none."""
+    """Return the stand-in for the module `numba` (`import_hook`), or None."""
     module = sys.modules.get("numba")
     return module if module is not None and "_compcache_when_real" in vars(module) else None
 
@@ -22,11 +22,11 @@ _callbacks: list[Callable[[], None]] = []
 
 
 def when_imported(callback: Callable[[], None]) -> None:
-    """Call this when Numba has been imported by what stands for it, in the order of these calls."""
+    """Call this function when the stand-in has imported Numba, in the order of registration."""
     _callbacks.append(callback)
 
 
 def run_callbacks() -> None:
-    """Numba has been imported."""
+    """Call them: Numba has been imported."""
     while _callbacks:
         _callbacks.pop(0)()
