@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Constant", "Function", "Program", "Spelling", "as_c", "as_llvm", "as_python", "headers", "program"]
+__all__ = ["SHAPES", "Constant", "Function", "Program", "Spelling", "as_c", "as_llvm", "as_python", "headers", "program"]
+
+#: What of programs not every language can say: `Program.shapes`, and those of adapters.
+SHAPES = frozenset({"call", "files", "constant", "table", "environment", "data", "header", "record", "closure", "fast", "default"})
 
 
 @dataclass(frozen=True, slots=True)

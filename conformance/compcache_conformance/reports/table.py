@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compcache_conformance.results import Outcome
+from compcache_conformance.runner import RACE_RUNS
 from compcache_conformance.scenarios import FAMILIES, SCENARIOS
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class Table:
         """The scenarios of a family that were played: those that one of ours lost first."""
         rows = [s for s in SCENARIOS.values() if s.family == family and any((s.name, system) in self.cells for system in self.systems)]
         return sorted(rows, key=lambda row: not self._lost_by_us(row.name))
+
+    def is_one_run(self, result: Result) -> bool:
+        """Whether chance decides, and the cell says what came of one run (`--quick`)."""
+        return SCENARIOS[result.scenario].races and result.result != Outcome.CANNOT and result.runs < RACE_RUNS
 
     def families(self) -> list[str]:
         """The families that have rows."""
