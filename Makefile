@@ -132,7 +132,7 @@ CONFORMANCE_RESULTS := build/conformance
 conformance: $(INSTALLED)
 	mkdir -p $(CONFORMANCE_RESULTS)
 	-$(CONFORMANCE) run compcache compcache-compile compcache-clang ccache --partial $(CONFORMANCE_RESULTS)
-	-$(CONFORMANCE) run compcache-numba compcache-lazy $(CONFORMANCE_SLOW) --core --partial $(CONFORMANCE_RESULTS)
+	-$(CONFORMANCE) run compcache-numba compcache-lazy compcache-run $(CONFORMANCE_SLOW) --core --partial $(CONFORMANCE_RESULTS)
 	$(CONFORMANCE) report $(CONFORMANCE_RESULTS)/*.json --summary conformance/results.json --html $(CONFORMANCE_RESULTS)/table.html
 	$(CONFORMANCE) report conformance/results.json --page docs/conformance.md
 
