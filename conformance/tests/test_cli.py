@@ -31,6 +31,12 @@ def test_known_losses_do_not_fail_a_run(tmp_path: Path) -> None:
     assert main(["run", str(broken), "-k", "closure", "--allow", str(known)]) == 0
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about processes without an end."""
+    monkeypatch.setenv("COMPCACHE_CONFORMANCE_PATIENCE", "10")
+
+
 @pytest.fixture
 def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What is said of arguments that cannot be done."""
