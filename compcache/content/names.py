@@ -161,7 +161,9 @@ def source_of(given: Any, func_name: str, identity: Identity | None = None) -> M
 
 
 def _mentions(code: Any, name: str) -> bool:
-    return name in code if isinstance(code, str) else name.encode("utf-8", "surrogatepass") in code
+    if isinstance(code, str):
+        return name in code
+    return isinstance(code, bytes) and name.encode("utf-8", "surrogatepass") in code
 
 
 def frozen(source: ModuleSource) -> ModuleSource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,18 @@ def test_files_of_options_are_found_beside_the_one_that_names_them(cache: Cache,
         flags = ["-O2", "--config", str(tmp_path / "outer.cfg")]
         found += [clang.compile(wraps, flags=flags, cache=cache).wraps(2**31 - 1)]
     assert found == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["-lvalue", "-l:libvalue.a"])
+def test_libraries_that_flags_name_count_with_their_content(cache: Cache, tmp_path: Path, name: str) -> None:
+    found = []
+    for value in (1, 2):
+        (tmp_path / "value.c").write_text(f"int value(void) {{ return {value}; }}\n", encoding="utf-8")
+        subprocess.run(["clang", "-c", "-fPIC", "value.c"], cwd=tmp_path, check=True)
+        subprocess.run(["ar", "rcs", "libvalue.a", "value.o"], cwd=tmp_path, check=True)
+        code = "int value(void);\nint twice(void) { return 2 * value(); }\n"
+        found += [clang.compile(code, flags=["-O1", f"-L{tmp_path}", name], cache=cache).twice()]
+    assert found == [2, 4]
 
 
 def test_flags_of_the_environment_count(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,13 @@ def test_nothing_is_created(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("place", ["file", "file/deeper"])
+def test_a_directory_that_is_a_file_is_a_problem(tmp_path: Path, place: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert f"{file} is not a directory: what is compiled here is not stored" in errors(tmp_path / place)["directory"]
+
+
 def test_layers_are_looked_at(filled: Path, tmp_path: Path) -> None:
     layer, empty, absent = tmp_path / "layer", tmp_path / "empty", tmp_path / "absent"
     with Cache(layer) as cache:

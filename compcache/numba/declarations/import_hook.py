@@ -12,7 +12,8 @@ import sys
 from compcache.numba.declarations import decorators
 from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named, public_names
 from compcache.numba.declarations.registrations import OF_EXTENDING
-from compcache.numba.lazy.stand_ins import is_probe, real_numba, stand_in_of, take_decorators
+from compcache.numba.lazy.awaited import stand_in_of
+from compcache.numba.lazy.stand_ins import is_probe, real_numba, take_decorators
 from compcache.numba.registered.distributions import numba_version
 
 TYPE_CHECKING = False

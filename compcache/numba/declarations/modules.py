@@ -15,8 +15,9 @@ from compcache.numba.declarations.references import QUESTIONS, Question, Referen
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import OF_CONTAINERS, OF_STRUCTREF
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
+from compcache.numba.lazy.awaited import stand_in_of
 from compcache.numba.lazy.c_helpers import configured_threads, has_numba
-from compcache.numba.lazy.stand_ins import is_probe, real_numba, stand_in_of
+from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

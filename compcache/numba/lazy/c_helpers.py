@@ -250,7 +250,7 @@ def _start() -> Any:
 
     CFUNCTYPE(None, c_int)(layer.launch_threads)(count)
     CFUNCTYPE(None, c_int)(layer.set_num_threads)(count)
-    from compcache.numba.lazy.stand_ins import when_imported
+    from compcache.numba.lazy.awaited import when_imported
 
     when_imported(_tell_numba)
     return layer

@@ -6,10 +6,10 @@ import sys
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
+from compcache.numba.lazy.awaited import when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 __all__ = [
@@ -23,9 +23,7 @@ __all__ = [
     "prange",
     "real_numba",
     "replace_stand_ins",
-    "stand_in_of",
     "take_decorators",
-    "when_imported",
 ]
 
 
@@ -44,71 +42,16 @@ class prange:  # noqa: N801 - it is Numba's name
 stand_for_prange(prange)
 
 
-def stand_in_of() -> Any:
-    """Return the stand-in for the module `numba` (`import_hook`), or None."""
-    module = sys.modules.get("numba")
-    return module if module is not None and "_compcache_when_real" in vars(module) else None
-
-
 def real_numba() -> Any:
-    """Return Numba itself; import it if necessary."""
-    if "numba" in sys.modules and stand_in_of() is None:
-        return _import_numba()
-    from compcache.numba.lazy.garbage import few_collections
+    """Return Numba itself; import it if necessary, in one thread, for which the others wait."""
+    import compcache.numba.lazy.numba_itself  # noqa: F401 - importing it is what does it
 
-    with few_collections(lasting=True):
-        return _import_numba()
+    return sys.modules["numba"]
 
 
-def _import_numba() -> Any:
-    stand_in = stand_in_of()
-    if stand_in is None:
-        if "numba" in sys.modules:
-            import numba
-
-            return numba
-        from compcache.numba.lazy.imports import note_import, why_imported
-
-        why = why_imported()
-        import numba
-
-        _end_stand_ins(numba)
-        note_import(why)
-        return numba
-    from compcache.numba.lazy.imports import note_import, why_imported
-
-    why = why_imported()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("numba.") and hasattr(type(module), "_compcache_original"):
-            del sys.modules[name]
-    del sys.modules["numba"]
-    try:
-        import numba
-    except BaseException:
-        sys.modules["numba"] = stand_in
-        raise
-    vars(stand_in)["_compcache_when_real"]()
-    _end_stand_ins(numba)
-    note_import(why)
-    return numba
-
-
-_callbacks: list[Callable[[], None]] = []
-
-
-def when_imported(callback: Callable[[], None]) -> None:
-    """Call this function when the stand-in has imported Numba, in the order of registration."""
-    _callbacks.append(callback)
-
-
-def _end_stand_ins(numba: Any) -> None:
-    _replace_everywhere(numba)
-    while _callbacks:
-        _callbacks.pop(0)()
-
-
-def _replace_everywhere(numba: Any) -> None:
+def _replace_everywhere() -> None:
     """Replace the stand-ins in the globals of all modules by Numba's objects."""
+    numba = sys.modules["numba"]
     for module in list(sys.modules.values()):
         namespace = getattr(module, "__dict__", None)
         if type(namespace) is not dict or module is numba or str(namespace.get("__name__")).startswith(("compcache.", "numba.")):
@@ -116,6 +59,9 @@ def _replace_everywhere(numba: Any) -> None:
         for name, value in list(namespace.items()):
             if _stands_for_numbas(value):
                 namespace[name] = original(value)
+
+
+when_imported(_replace_everywhere)
 
 
 def original(value: Any) -> Any:

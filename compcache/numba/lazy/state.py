@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compcache.numba.lazy.stand_ins import are_decorators_taken, stand_in_of
+from compcache.numba.lazy.awaited import stand_in_of
+from compcache.numba.lazy.stand_ins import are_decorators_taken
 from compcache.numba.registered.options import of_compiler
 from compcache.numba.registered.refusals import NotLazy
 
