@@ -18,7 +18,7 @@ from compcache.build.ir_text import parse_head, quote, references, symbol_counts
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
-from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
+from compcache.globals import GlobalDefinition, Storage, define
 from compcache.globals.elements import check_elements
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
@@ -50,6 +50,8 @@ SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
 _MOST_SHOWN = 20  # a screenful
 _LEAST_ALIGNMENT = 16
+#: Kinds of values that are no addresses of code, or only those of one process.
+_NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
 _ALIGN = re.compile(r", align (\d+)")
 _QUOTED = re.compile(r'"[^"]*"')
 _LINKAGE_WORDS = frozenset(("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport"))
@@ -453,8 +455,11 @@ def _shown(name: str) -> str:
 
 
 def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
-    if not isinstance(definition, NativeSymbol) and definition.kind in ("text", "bytes", "buffer", "float"):
-        raise CompileError(f"globals defines {name!r}, which the module declares as a function, as {definition!r}")
+    if definition.kind in _NOT_CALLED:
+        raise CompileError(
+            f"globals defines {name!r}, which the module declares as a function, as {definition!r}: a NativeSymbol is a function, and "
+            "so may be the value of a kind of your own (compcache.globals.register); an address serves this process alone"
+        )
     return Storage("pointer", 8)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from compcache.build.source import Function, ModuleSource
+from compcache.content.assembled_files import assembled_files
 from compcache.digest import blake2b, digest
 from compcache.errors import CompileError, GlobalValidationError, LibraryError
 
@@ -160,7 +161,9 @@ def source_of(given: Any, func_name: str, identity: Identity | None = None) -> M
 
 
 def _mentions(code: Any, name: str) -> bool:
-    return name in code if isinstance(code, str) else name.encode("utf-8", "surrogatepass") in code
+    if isinstance(code, str):
+        return name in code
+    return isinstance(code, bytes) and name.encode("utf-8", "surrogatepass") in code
 
 
 def frozen(source: ModuleSource) -> ModuleSource:
@@ -232,7 +235,7 @@ def option_parts(source: ModuleSource) -> list[bytes]:
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
     options += _archives_of(source)
     options += [text for pair in _identity_of(source).items() for text in pair]
-    return _texts(options)
+    return [*_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]
 
 
 def _several(names: Any) -> tuple[Any, ...]:
