@@ -34,6 +34,8 @@ _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 #: Flags and words of a source by which numbers of lines get into the code.
 _LINE_FLAGS = ("-g", "-fsanitize", "-fprofile", "-fcoverage")
 _LINE_WORDS = (b"__builtin_LINE", b"__builtin_COLUMN", b"__builtin_FILE", b"__builtin_source_location")
+#: Where a text over several lines may begin, in which any line counts (C++, "String literals").
+_RAW_STRING = re.compile(rb'\b(?:u8|[uUL])?R"')
 #: What rustc says of an environment variable that code asks for (env!), and its value.
 _VARIABLE = b"# env-dep:"
 #: By these words assembly names files to be read.
@@ -122,9 +124,9 @@ def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
 
 
 def _numbers_lines(unit: Unit, code: bytes) -> bool:
-    """Whether the machine code may depend on which line of which file something stands in."""
+    """Whether the machine code may depend on which line of which file something stands in, or on lines that are empty."""
     flags = any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags)
-    return flags or any(word in code for word in _LINE_WORDS)
+    return flags or any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
 
 
 def _without_markers(code: bytes) -> bytes:
