@@ -94,9 +94,7 @@ class _Addition:
         self._defined: set[str] = set()  # by all sources compiled so far
         self._strong: set[str] = set()  # the same without weak functions
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
-        self._doubtful: list[
-            tuple[int, ModuleSource, frozenset[str]]
-        ] = []  # what they import, a later source may define
+        self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they import, a later source may define
         self._types: dict[str, Provider] = {}  # of the functions that the sources define
         self._count = 0  # how many sources there were
         self._published: dict[int, tuple[str, ...]] = {}  # by position of the source: all its realizations, that for this host first
