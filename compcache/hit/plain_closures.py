@@ -55,16 +55,14 @@ class PlainClosure:
         return closure
 
 
-def find_holding(
-    runtime: Any, files: Any, root: str, segments: list[str] | None, module_id: bytes, loader: PlainLoader
-) -> PlainClosure | None:
+def find_holding(runtime: Any, files: Any, root: str, segments: bytes | None, module_id: bytes, loader: PlainLoader) -> PlainClosure | None:
     """A linked closure that holds in this state of the index, as is kept; None where nothing is kept that says so.
 
     Args:
         runtime: the native runtime.
         files: what reads the directory.
         root: the directory.
-        segments: the names of the files of the index.
+        segments: the names of the files of the index, each with a slash.
         module_id: the closure.
         loader: what loads it, and may know it.
 
@@ -80,11 +78,11 @@ def find_holding(
     identity = runtime.digest(f"{os.uname().machine}-linux-elf".encode() + content, 12).hex()
     file_name = runtime.digest(module_id + b"linked" + identity.encode(), _ID_SIZE).hex() + SUFFIX
     opened = files.open_owned(f"{root}/{DIRECTORY}/{file_name}", hit._READ)
-    status = files.fstat(opened.number)
-    if not loader._is_own(status) or status.st_size > _LARGEST:
+    stamp = runtime.stamp_of(opened.number, loader._owner)
+    if stamp is None or stamp[1] > _LARGEST:
         return None
-    data = files.pread(opened.number, status.st_size, 0)
-    names = sorted(segments, key=lambda name: (-int(name[:2]), name))
+    data = files.pread(opened.number, stamp[1], 0)
+    names = sorted(os.fsdecode(segments).split("/")[:-1], key=lambda name: (-int(name[:2]), name))
     state = runtime.digest("".join(names).encode(), _ID_SIZE)
     seal = runtime.digest(file_name.encode() + data[_STATE:], _ID_SIZE, b"compcache-closed")
     if data[: _STATE + _ID_SIZE] != MAGIC + seal + state or not data[_HOLDS]:
