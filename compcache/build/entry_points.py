@@ -4,8 +4,8 @@ An entry point is a vectorcall (PEP 590) written in LLVM assembly against CPytho
 in place of the callable it gets a `Callee`, by which it finds the function, the runtime and the target, so that no image
 depends on how CPython lays out objects. It checks and converts the arguments, calls the function and converts the
 result. Functions of the same signature share one. What is not on the way of a successful call is left to the native
-runtime. The layouts (`Callee`, `EntryApi`, `ModuleTable`) are those of `hit/native/image_abi.h`, versioned by
-`compcache.formats.host.ABI_VERSION`.
+runtime. Where `compcache.build.entry_code` has an assembler for the architecture, it makes the same code without LLVM. The layouts
+(`Callee`, `EntryApi`, `ModuleTable`) are those of `hit/native/image_abi.h`, versioned by `compcache.formats.host.ABI_VERSION`.
 """
 
 from __future__ import annotations

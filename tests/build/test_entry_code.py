@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,12 +14,17 @@ from llvmlite import binding as llvm
 
 from compcache import Cache, ModuleSource
 from compcache.build.entry_code import made
+from compcache.build.entry_code.aarch64 import ArmAssembler
+from compcache.build.entry_code.x86_64 import X86Assembler
 from compcache.build.entry_points import EntryPoint
-from compcache.images.elf.parts import read_header
+from compcache.images.elf.parts import read_header, read_sections
 from compcache.translation import emission
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from compcache.build.entry_code.assembler import Assembler
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="LLVM compiles all entry points")
 
@@ -109,3 +116,82 @@ def test_llvm_is_not_asked_for_what_is_made_here(tmp_path: Path, monkeypatch: py
         cache.add_module(ModuleSource("define i64 @f(i64 %x, i16 %y, float %z) {\n  ret i64 %x\n}\n"))
         assert cache.get_target("f")(5, 1, 2.0) == 5
     assert len(emitted) == 1
+
+
+#: Operations, and what they are in the assembly of both architectures. (Jumps and what is relocated have their places behind them.)
+ENCODED: tuple[tuple[Callable[[Any], None], str, str], ...] = (
+    (lambda a: a.load(a.arguments[0], a.items, 0), "movq (%r12), %rdi", "ldr x0, [x20]"),
+    (lambda a: a.load(a.arguments[4], a.items, 800), "movq 800(%r12), %r8", "ldr x4, [x20, #800]"),
+    (lambda a: a.load(a.scratch, a.callee, 8), "movq 8(%rbx), %r10", "ldr x9, [x19, #8]"),
+    (lambda a: a.load(a.scratch, a.scratch, 48), "movq 48(%r10), %r10", "ldr x9, [x9, #48]"),
+    (lambda a: a.load(a.other_scratch, a.frame, 1000, half=True), "movl 1000(%rsp), %r11d", "ldr w10, [sp, #1000]"),
+    (lambda a: a.store(a.result, 16), "movq %rax, 16(%rsp)", "str x0, [sp, #16]"),
+    (lambda a: a.store(a.scratch, 2024), "movq %r10, 2024(%rsp)", "str x9, [sp, #2024]"),
+    (lambda a: a.address(a.arguments[3], 1000), "leaq 1000(%rsp), %rcx", "add x3, sp, #1000"),
+    (lambda a: a.number(a.arguments[1], 7), "movl $7, %esi", "mov x1, #7"),
+    (lambda a: a.number(a.arguments[4], 0x16608), "movl $0x16608, %r8d", "movz x4, #0x6608\nmovk x4, #1, lsl #16"),
+    (lambda a: a.number(a.scratch, 3 << 62 | 5), "movabsq $0xc000000000000005, %r10", "movz x9, #5\nmovk x9, #0xc000, lsl #48"),
+    (lambda a: a.move(a.arguments[0], a.callee), "movq %rbx, %rdi", "mov x0, x19"),
+    (lambda a: a.call_register(a.scratch), "callq *%r10", "blr x9"),
+    (lambda a: a.extend(a.scratch, a.result, 1, signed=True), "movsbq %al, %r10", "sxtb x9, w0"),
+    (lambda a: a.extend(a.scratch, a.result, 2, signed=True), "movswq %ax, %r10", "sxth x9, w0"),
+    (lambda a: a.extend(a.scratch, a.result, 4, signed=True), "movslq %eax, %r10", "sxtw x9, w0"),
+    (lambda a: a.extend(a.arguments[0], a.result, 1, signed=False), "movzbq %al, %rdi", "ubfx x0, x0, #0, #8"),
+    (lambda a: a.extend(a.arguments[0], a.result, 2, signed=False), "movzwq %ax, %rdi", "ubfx x0, x0, #0, #16"),
+    (lambda a: a.truth(a.result, a.result), "testl %eax, %eax\n.byte 0x40\nsetne %al\nmovzbq %al, %rax", "cmp w0, #0\ncset w0, ne"),
+    (lambda a: a.low_bit(a.arguments[0]), "andq $1, %rdi", "and x0, x0, #1"),
+    (lambda a: a.shift_right(a.scratch, 3), "shrq $3, %r10", "lsr x9, x9, #3"),
+    (lambda a: a.clear_top_bit(a.arguments[2]), "btrq $63, %rdx", "and x2, x2, #0x7fffffffffffffff"),
+    (lambda a: a.load_float(7, 16, 8), "movsd 16(%rsp), %xmm7", "ldr d7, [sp, #16]"),
+    (lambda a: a.load_float(1, 200, 4), "movss 200(%rsp), %xmm1", "ldr s1, [sp, #200]"),
+    (lambda a: a.store_float(0, 24, 8), "movsd %xmm0, 24(%rsp)", "str d0, [sp, #24]"),
+    (lambda a: a.store_float(0, 24, 4), "movss %xmm0, 24(%rsp)", "str s0, [sp, #24]"),
+    (lambda a: a.convert_float(to=4), "cvtsd2ss %xmm0, %xmm0", "fcvt s0, d0"),
+    (lambda a: a.convert_float(to=8), "cvtss2sd %xmm0, %xmm0", "fcvt d0, s0"),
+    (lambda a: a.float_bits(a.scratch), "movq %xmm0, %r10", "fmov x9, d0"),
+    (lambda a: a.leave(), "movq -16(%rbp), %rbx\nmovq -8(%rbp), %r12\nleave\nret",
+     "mov sp, x29\nldp x19, x20, [sp, #16]\nldp x29, x30, [sp], #32\nret"),
+    (lambda a: a.enter(), "pushq %rbp\nmovq %rsp, %rbp\npushq %r12\npushq %rbx\nsubq $1040, %rsp\nmovq %rdi, %rbx\nmovq %rsi, %r12",
+     "stp x29, x30, [sp, #-32]!\nmov x29, sp\nstp x19, x20, [sp, #16]\nsub sp, sp, #1040\nmov x19, x0\nmov x20, x1"),
+)  # fmt: skip
+#: The same with jumps back to the start.
+JUMPS: tuple[tuple[Callable[[Any, int], None], str, str], ...] = (
+    (lambda a, at: a.jump(at), "{at}jmp 0b", "b 0b"),
+    (lambda a, at: a.jump_if_zero(a.result, at), "testq %rax, %rax\n{at}je 0b", "cbz x0, 0b"),
+    (lambda a, at: a.jump_if_zero(a.result, at, half=True), "testl %eax, %eax\n{at}je 0b", "cbz w0, 0b"),
+    (lambda a, at: a.jump_if_not_zero(a.scratch, at), "testq %r10, %r10\n{at}jne 0b", "cbnz x9, 0b"),
+    (lambda a, at: a.jump_if_not_zero(a.scratch, at, half=True), "testl %r10d, %r10d\n{at}jne 0b", "cbnz w9, 0b"),
+    (lambda a, at: a.jump_if_negative(a.result, at), "testl %eax, %eax\n{at}js 0b", "tbnz w0, #31, 0b"),
+    (lambda a, at: a.jump_if_minus_one(a.result, at), "cmpq $-1, %rax\n{at}je 0b", "cmn x0, #1\nb.eq 0b"),
+    (lambda a, at: a.jump_if_equal(a.scratch, a.other_scratch, at), "cmpq %r11, %r10\n{at}je 0b", "cmp x9, x10\nb.eq 0b"),
+    (lambda a, at: a.jump_if_different(a.scratch, a.result, at), "cmpq %rax, %r10\n{at}jne 0b", "cmp x9, x0\nb.ne 0b"),
+)
+
+
+def assembled(text: str, triple: str, directory: Path) -> bytes:
+    """What an assembler makes of it."""
+    pytest.importorskip("ziglang")
+    source, made_of_it = directory / "source.s", directory / "object.o"
+    source.write_text(f".text\n{text}\n")
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", triple, "-c", str(source), "-o", str(made_of_it)]
+    subprocess.run(command, check=True, env={**os.environ, "ZIG_LOCAL_CACHE_DIR": str(directory), "ZIG_GLOBAL_CACHE_DIR": str(directory)})
+    data = made_of_it.read_bytes()
+    section = max(read_sections(data, 1), key=lambda section: section.flags & 4)
+    return data[section.offset : section.offset + section.size]
+
+
+@pytest.mark.parametrize(("machine", "triple"), [(X86Assembler, "x86_64-linux"), (ArmAssembler, "aarch64-linux")])
+def test_operations_are_encoded_as_by_an_assembler(tmp_path: Path, machine: type[Assembler], triple: str) -> None:
+    """All of them together, so that one file is assembled."""
+    number = machine is ArmAssembler
+    code = machine()
+    back = code.label()
+    expected = ["0:"]
+    code.place(back)
+    for jump, *texts in JUMPS:
+        jump(code, back)
+        expected.append(texts[number].replace("{at}", "{disp32} "))
+    for write, *texts in ENCODED:
+        write(code)
+        expected.append(texts[number])
+    assert code.finish(1040).code.hex(" ") == assembled("\n".join(expected), triple, tmp_path).hex(" ")

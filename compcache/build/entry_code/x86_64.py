@@ -17,7 +17,7 @@ _ZERO, _NOT_ZERO, _NEGATIVE = 0x84, 0x85, 0x88
 _DEF_CFA, _DEF_CFA_REGISTER, _DEF_CFA_OFFSET, _OFFSET = 0x0C, 0x0D, 0x0E, 0x80
 _SP_RULE, _BP_RULE, _BX_RULE, _R12_RULE, _RA_RULE = 7, 6, 3, 12, 16  # DWARF's numbers of registers
 _BYTE = range(-0x80, 0x80)
-_BY_BYTE, _BY_FOUR = 0x40, 0x80  # how an offset is given
+_BY_NONE, _BY_BYTE, _BY_FOUR = 0, 0x40, 0x80  # how an offset is given
 
 
 class X86Assembler(Assembler):
@@ -40,18 +40,26 @@ class X86Assembler(Assembler):
     def _number32(self, value: int) -> None:
         self.code += (value & 0xFFFFFFFF).to_bytes(4, "little")
 
+    def _prefix(self, bits: int) -> None:
+        """The REX prefix, where one of its bits is needed."""
+        if bits:
+            self._emit(0x40 | bits)
+
     def _registers(self, opcode: tuple[int, ...], register: int, other: int, *, wide: bool = True) -> None:
         """An instruction with two registers: `other` is the one that may be memory."""
-        self._emit(0x40 | wide << 3 | register >> 3 << 2 | other >> 3, *opcode, 0xC0 | (register & 7) << 3 | other & 7)
+        self._prefix(wide << 3 | register >> 3 << 2 | other >> 3)
+        self._emit(*opcode, 0xC0 | (register & 7) << 3 | other & 7)
 
     def _memory(self, opcode: tuple[int, ...], register: int, base: int, offset: int, *, wide: bool = True) -> None:
         form = _BY_BYTE if offset in _BYTE else _BY_FOUR
-        self._emit(0x40 | wide << 3 | register >> 3 << 2 | base >> 3, *opcode, form | (register & 7) << 3 | base & 7)
+        form = _BY_NONE if offset == 0 and base & 7 != _BP else form
+        self._prefix(wide << 3 | register >> 3 << 2 | base >> 3)
+        self._emit(*opcode, form | (register & 7) << 3 | base & 7)
         if base & 7 == _SP:
             self._emit(0x24)
         if form == _BY_BYTE:
             self._emit(offset & 0xFF)
-        else:
+        elif form == _BY_FOUR:
             self._number32(offset)
 
     def enter(self) -> None:
@@ -92,7 +100,8 @@ class X86Assembler(Assembler):
             self._emit(_WIDE | register >> 3, 0xB8 | register & 7)
             self.code += value.to_bytes(8, "little")
         else:
-            self._emit(0x40 | register >> 3, 0xB8 | register & 7)
+            self._prefix(register >> 3)
+            self._emit(0xB8 | register & 7)
             self._number32(value)
 
     def move(self, register: int, source: int) -> None:
@@ -109,7 +118,8 @@ class X86Assembler(Assembler):
         self._number32(0)
 
     def call_register(self, register: int) -> None:
-        self._emit(0x40 | register >> 3, 0xFF, 0xD0 | register & 7)
+        self._prefix(register >> 3)
+        self._emit(0xFF, 0xD0 | register & 7)
 
     def extend(self, register: int, source: int, size: int, *, signed: bool) -> None:
         if size == 4:  # noqa: PLR2004 - bytes
