@@ -18,8 +18,10 @@ from compcache.build.ir_text import parse_head, quote, references, symbol_counts
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
-from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
+from compcache.globals import GlobalDefinition, Storage, define
+from compcache.globals.definition import invalid, shown
 from compcache.globals.elements import check_elements
+from compcache.globals.scalars import Integer
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
 from compcache.images.libraries import advice_on_run_time, demangle, library_with, loaded_libraries, open_libraries
@@ -49,6 +51,11 @@ __all__ = [
 SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
 _MOST_SHOWN = 20  # a screenful
+_LEAST_ALIGNMENT = 16
+#: Kinds of values that are no addresses of code, or only those of one process.
+_NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
+_ALIGN = re.compile(r", align (\d+)")
+_QUOTED = re.compile(r'"[^"]*"')
 _LINKAGE_WORDS = frozenset(("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport"))
 
 
@@ -165,7 +172,7 @@ def resolve_declarations(
     resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
     resolver.add_functions(functions)
     resolver.add_variables(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
-    _check_elements(resolver.storage, module)
+    _fit_values(resolver.storage, module)
     missing = _keep_copies(resolver.missing, module, functions, variables)
     _refuse_thread_locals([*resolver.imports, *missing], thread_locals)
     if assumed is not None and missing:
@@ -182,7 +189,7 @@ def resolve_declarations(
     support = ""
     if thunks or storage:
         _refuse_defined_thread_locals(storage, thread_locals)
-        support = _support_text(module, variables, slots, storage, thunks)
+        support = _support_text(module, variables, slots, storage, thunks, target_data)
     static = resolver.static
     if any(isinstance(library, Archive) for library in resolver.libraries):  # members may use any of it
         static = [name for name in sorted(STATIC_RUNTIME) if name not in own]
@@ -450,8 +457,11 @@ def _shown(name: str) -> str:
 
 
 def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
-    if not isinstance(definition, NativeSymbol) and definition.kind in ("text", "bytes", "buffer", "float"):
-        raise CompileError(f"globals defines {name!r}, which the module declares as a function, as {definition!r}")
+    if definition.kind in _NOT_CALLED:
+        raise CompileError(
+            f"globals defines {name!r}, which the module declares as a function, as {definition!r}: a NativeSymbol is a function, and "
+            "so may be the value of a kind of your own (compcache.globals.register); an address serves this process alone"
+        )
     return Storage("pointer", 8)
 
 
@@ -471,14 +481,26 @@ def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
     return Storage("inline", size)
 
 
-def _check_elements(storage: Mapping[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
+def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
+    """Compare elements with the variables that get them; let integers have the bits of their type where its storage has more."""
     for name, (definition, form) in storage.items():
-        if form.form != "inline":
+        if form.form not in ("inline", "int"):
             continue
+        type_ = str(module.get_global_variable(name).global_value_type)
         try:
-            check_elements(definition, str(module.get_global_variable(name).global_value_type), form.size)
+            if form.form == "inline":
+                check_elements(definition, type_, form.size)
+            elif isinstance(definition, Integer) and int(type_[1:]) != 8 * form.size:
+                storage[name] = _in_bits(definition, int(type_[1:])), form
         except GlobalValidationError as error:
             raise GlobalValidationError(f"global {name!r} cannot be used: {error}", global_name=name, reason=error.reason) from error
+
+
+def _in_bits(definition: Integer, bits: int) -> Integer:
+    """An integer as memory holds it: code relies on bits beyond those of the type being zero."""
+    if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
+        raise invalid(f"{shown(definition.value)} does not fit its storage (i{bits})")
+    return Integer(definition.value & ((1 << bits) - 1))
 
 
 def _head_text(module: Any) -> str:
@@ -491,6 +513,7 @@ def _support_text(
     slots: Mapping[str, str],
     storage: Mapping[str, tuple[GlobalDefinition, Storage]],
     thunks: tuple[str, ...],
+    target_data: Any,
 ) -> str:
     lines = [_head_text(module)]
     if thunks:
@@ -500,13 +523,21 @@ def _support_text(
         if name in variables:
             shape = {"pointer": "ptr", "int": f"i{8 * form.size}"}.get(form.form, f"[{form.size} x i8]")
             zero = "null" if shape == "ptr" else "0" if shape[0] == "i" else "zeroinitializer"
-            lines.append(f"@{quote(name)} = hidden externally_initialized global {shape} {zero}, align 16")
+            align = _alignment_of(module.get_global_variable(name), target_data)
+            lines.append(f"@{quote(name)} = hidden externally_initialized global {shape} {zero}, align {align}")
         else:
             lines.append(f"@{quote(name)} = hidden externally_initialized global ptr null, align 8")
     for name in thunks:
         function = module.get_function(name)
         lines.append(_thunk(name, str(function), str(function.global_value_type)))
     return "\n".join([*lines, ""])
+
+
+def _alignment_of(variable: Any, target_data: Any) -> int:
+    """What code may rely on for a variable: what its declaration says, and what accesses have that say nothing."""
+    said = _ALIGN.search(_QUOTED.sub("", str(variable)))
+    usual: int = target_data.get_abi_alignment(variable.global_value_type)
+    return max(_LEAST_ALIGNMENT, usual, int(said[1]) if said else 0)
 
 
 def _thunk(name: str, declaration: str, function_type: str) -> str:

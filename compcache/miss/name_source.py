@@ -1,4 +1,4 @@
-"""Names for the functions of a source that is new: LLVM reads it, and each gets a digest of what it reaches."""
+"""Names the functions of a new source: LLVM reads it, and each function gets a digest of what it reaches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from compcache.build.exports import visible_exports
 from compcache.build.ir_text import read_values
 from compcache.build.large_data.variables import abridged
 from compcache.build.pic import aliases
+from compcache.content.assembled_files import reads_files
 from compcache.content.functions import Naming, name_functions, name_together
 from compcache.content.names import exported_as
 from compcache.content.visible import exported_names
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["name_source"]
 
 _SUFFIXES = ("ll", "bc", "o", "a")
-#: Longer code, or code with more characters of long constants, is not printed to be named.
+#: Longer code, or code with longer constants, is not printed to name its functions.
 _MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
 
 
 def name_source(sealed: SealedSource) -> Naming:
-    """Name the functions of a source; LLVM reads its code.
+    """Name the functions of a source. LLVM reads its code.
 
-    Untrusted code, and code whose length is in its data, is not printed: one digest stands for all of its functions.
+    Untrusted code, and code that consists mostly of data, is not printed: one digest stands for all of its functions.
 
     Raises:
         CompileError: LLVM does not accept the code, or no function of it can be seen from outside.
@@ -44,6 +45,8 @@ def name_source(sealed: SealedSource) -> Naming:
     except CompileError:
         _refuse_name_of_file(source.ir)
         raise
+    if isinstance(source.ir, bytes) and reads_files(text):
+        raise CompileError("compile(): inline assembly of this bitcode reads files (.incbin, .include): give the code as LLVM assembly")
     if source.functions is not None:
         return name_functions(source, text, _exports(source, source.functions))
     exports = visible_exports(read_values(text), aliases(text))
