@@ -187,7 +187,7 @@ def encoded(definition: GlobalDefinition) -> bytes:
     """
     try:
         payload = definition.encode()
-    except CompcacheError:
+    except (CompcacheError, MemoryError):  # that there is too little memory says nothing of the definition
         raise
     except Exception as error:
         reraise_interrupt(error)
@@ -206,7 +206,7 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
     try:
         data, kept = definition.load(storage, context)
         size = memoryview(data).nbytes
-    except CompcacheError:
+    except (CompcacheError, MemoryError):  # that there is too little memory says nothing of the definition
         raise
     except Exception as error:
         reraise_interrupt(error)
