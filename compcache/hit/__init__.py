@@ -140,7 +140,7 @@ class Door:
 
 
 class PlainLoader:
-    """Loads functions of one directory, as far as they are plain; its tables are those of the `Loader` that it can become."""
+    """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
         "__weakref__",
@@ -395,7 +395,7 @@ class PlainLoader:
     def _commit_plain(
         self, module: LoadedModule, record: tuple[Any, ...], closure: PlainClosure | None, content: bytes, owner: object
     ) -> TypedCallTarget | None:
-        """The target of a function that needs nothing; None where another thread has loaded its module anew meanwhile, or others."""
+        """Return the target of a function that needs nothing; None if another thread has replaced its module meanwhile, or others."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)

@@ -208,7 +208,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- modules that are in closures
 
     def admitted(self, func_name: str, module_id: bytes, offset: int, *, is_bound: bool) -> tuple[bytes, int] | None:
-        """Where a load takes this realization from, with `LINKED` in the offset of one of a closure; None where it cannot."""
+        """Return where a load takes this realization from (with `LINKED` in the offset for a closure); None if it cannot be used."""
         if offset >= LINKED:
             if is_bound or not self.holds(module_id) or self._is_elsewhere(module_id) or self._is_taken(func_name, module_id):
                 return None
@@ -230,7 +230,7 @@ class LinkedClosures:
         return self._homes.get(module_id, ())
 
     def _is_elsewhere(self, module_id: bytes) -> bool:
-        """Whether something of what is in a closure is loaded, and not by it."""
+        """Return whether part of a closure is loaded from elsewhere."""
         loader = self._loader()
         assert loader is not None
         homes = self._homes.get(module_id)
@@ -259,7 +259,7 @@ class LinkedClosures:
         return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
 
     def _second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
-        """A choice in a closure with a module in it of which another function is chosen in another closure."""
+        """Return a choice in a closure that a module has moved into, of which another closure has a function that was chosen, and why."""
         loader = self._loader()
         assert loader is not None
         for name, choice in chosen.items():
@@ -272,8 +272,8 @@ class LinkedClosures:
         return None
 
     def agree(self, chosen: dict[str, Choice], bound: dict[str, _Place], since: int) -> bool:
-        """Whether nothing of what was chosen is by now in a module that another load has committed, or bound elsewhere by a later one than
-        of the number `since`; the loader's lock is held.
+        """Return whether no chosen module has meanwhile been committed by another load, and no chosen function bound elsewhere by a load
+        after the number `since`. The loader's lock is held.
         """
         loader = self._loader()
         assert loader is not None
@@ -315,7 +315,7 @@ class LinkedClosures:
         return _shared(house.file) if house is not None and house.file is not None else None
 
     def may_be_planned(self, root: Choice, chosen: dict[str, Choice]) -> bool:
-        """Whether a planned closure may name these: whether closures hold is asked for functions that are looked up."""
+        """Return whether a planned closure may name these. Whether closures hold is checked only for functions that are looked up."""
         return not any(choice.module_id in self._parts for choice in chosen.values() if choice is not root)
 
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
@@ -336,7 +336,7 @@ class LinkedClosures:
             return False
 
     def _offset_in(self, house: LoadedModule, func_name: str) -> int | None:
-        """Where the record of a function is in a loaded closure."""
+        """Return where the record of a function is in a loaded closure."""
         loader = self._loader()
         assert loader is not None
         for module_id, offset in loader.store.find_here(func_name, linked=True):
@@ -380,7 +380,7 @@ class LinkedClosures:
             self._houses.setdefault(home, []).append(module_id)
 
     def _look_at(self, store: Store) -> None:
-        """Forget what was known of another state of the index."""
+        """Forget what was known about another state of the index."""
         if store.index.segments is not self._segments:
             self._segments, self._state = store.index.segments, store.index.state()
             self._told.clear()
@@ -477,7 +477,7 @@ def _file_name(store: Store, module_id: bytes) -> str:
 
 
 def _told(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """What is kept for this state of the index; None where nothing is."""
+    """Return what is stored for this state of the index, or None."""
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:at], data[at:]
@@ -505,7 +505,7 @@ def _keep(store: Store, name: str, module_id: bytes, state: bytes, found: tuple[
 
 
 def linked_entry(file: ModuleFile) -> EntryRecord:
-    """The entry that says what a linked closure is made of.
+    """Return the entry that describes a linked closure.
 
     Raises:
         FormatError: the module is none, or is damaged.
