@@ -133,6 +133,14 @@ def test_numbers_of_lines_are_part_of_code_that_asks_for_them(cache: Cache) -> N
         assert clang.compile("\n" * empty + text, cache=cache).line() == 1 + empty
 
 
+@pytest.mark.parametrize("prefix", ["", longer("u8"), longer("L")])
+def test_lines_of_raw_strings_count(cache: Cache, prefix: str) -> None:
+    texts = ["a\n\nb", "a\nb", 'a\n# 5 "x.h"\nb', 'a\n# 5 "longer.h"\nb']
+    codes = [f'extern "C" long size() {{ return sizeof({prefix}R"({text})") / sizeof({prefix}""); }}\n' for text in texts]
+    sizes = [clang.compile(code, language="c++", cache=cache)["size"]() for code in codes]
+    assert sizes == [len(text) + 1 for text in texts]
+
+
 @pytest.mark.parametrize(
     ("changed", "run", "when"),
     [
