@@ -164,7 +164,7 @@ def read_signature(function: FunctionHead) -> Signature:
 
 
 def _unmatched(text: str) -> str:
-    """Why a parameter has no signature type."""
+    """Return why a parameter has no signature type."""
     if text == "...":
         return "it takes a variable number of arguments"
     name = _parameter_name(text)
@@ -240,7 +240,7 @@ def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
 
 
 def _extents(parameter: Parameter) -> int:
-    """How many numbers tell the function a buffer's size."""
+    """Return how many numbers tell the function a buffer's size."""
     return parameter.dimensions or 1
 
 
@@ -255,7 +255,7 @@ def _result_types(type_: Type) -> tuple[str, ...]:
 
 
 def _readonly(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bool, ...]:
-    """For each parameter whether a read-only buffer will do: declared so, or proven by LLVM."""
+    """Return for each parameter whether it accepts a read-only buffer: because it is declared so, or because LLVM has proven it."""
     result = []
     position = 1 if signature.result.kind == TUPLE else 0
     for parameter in signature.parameters:
@@ -303,7 +303,7 @@ class _Body:
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
     def no_error_if(self, suspect: str, index: int, item: str) -> None:
-        """Where `suspect` holds, fail if an exception is set: over the argument `item`."""
+        """If `suspect` is true and an exception is set, fail: argument number `index` is the object `item`."""
         check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
         self.block(check)

@@ -139,7 +139,7 @@ class Door:
 
 
 class PlainLoader:
-    """Loads functions of one directory, as far as they are plain; its tables are those of the `Loader` that it can become."""
+    """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
         "__weakref__",
@@ -353,7 +353,7 @@ class PlainLoader:
         return known() if known is not None else None
 
     def _commit_plain(self, module: LoadedModule, record: tuple[Any, ...], owner: object) -> TypedCallTarget | None:
-        """The target of a function that needs nothing; None where another thread has loaded its module anew meanwhile."""
+        """Return the target of a function that needs nothing; None if another thread has replaced its module meanwhile."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)

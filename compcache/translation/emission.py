@@ -205,7 +205,7 @@ def _compiled_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
 
 
 def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stubs: Iterable[str]) -> list[str]:
-    """The symbols that come first in the table of a module, the stubs of these functions last among them."""
+    """Return the symbols at the start of a module's table, the stubs of these functions last."""
     start = [INITIALIZE, TERMINATE] if INITIALIZE in definitions else []
     return [*(export.symbol for export in prepared.exports), *start, *map(stub_symbol, stubs)]
 
