@@ -242,7 +242,7 @@ class PlainLoader:
         return target
 
     def _look_up(self, func_name: str) -> tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes] | None:
-        """The module and the record of a function, its linked closure and content."""
+        """Return the module and the record of a function."""
         runtime = load_runtime()
         found = self._find(runtime, func_name)
         if found is None:
@@ -280,7 +280,7 @@ class PlainLoader:
                 )
         return module, record, closure, content
 
-    def _open_module(self, runtime: Any, segment: int, module_id: bytes) -> tuple[Any, str, int, Any]:
+    def _open_module(self, runtime: Any, segment: int, module_id: bytes) -> Any:
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         opened = self._files.open_owned(path, _READ)
@@ -290,21 +290,21 @@ class PlainLoader:
         mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
         return opened, path, stamp[1], runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
-    def _find(self, runtime: Any, func_name: str) -> tuple[Any, PlainClosure | None] | None:
+    def _find(self, runtime: Any, func_name: str) -> Any:
         ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
         if (ordered or self._names is None) and not self._look_again(runtime):
             return None
         found = runtime.newest(self._functions, func_name, ordered)
         if found is None:
             return None
-        is_linked = found[2] >= _LINKED
-        if is_linked:
+        closure = None
+        if found[2] >= _LINKED:
             from compcache.hit.plain_closures import find_holding
 
             closure = find_holding(runtime, self._files, self._root, self._names, found[1], self)
-        else:
-            closure = None
-        return (found, closure) if is_linked == (closure is not None) and self._goes_with(closure) else None
+            if closure is None:
+                return None
+        return (found, closure) if self._goes_with(closure) else None
 
     def _goes_with(self, closure: PlainClosure | None) -> bool:
         if closure is None and self._closure is None:
@@ -395,7 +395,7 @@ class PlainLoader:
     def _commit_plain(
         self, module: LoadedModule, record: tuple[Any, ...], closure: PlainClosure | None, content: bytes, owner: object
     ) -> TypedCallTarget | None:
-        """Return the target of a function that needs nothing; None if another thread has replaced its module meanwhile, or others."""
+        """Return the target of a function that needs nothing; None if another thread has decided otherwise."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
