@@ -18,8 +18,10 @@ from compcache.build.ir_text import parse_head, quote, references, symbol_counts
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
-from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
+from compcache.globals import GlobalDefinition, Storage, define
+from compcache.globals.definition import invalid, shown
 from compcache.globals.elements import check_elements
+from compcache.globals.scalars import Integer
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
 from compcache.images.libraries import advice_on_run_time, demangle, library_with, loaded_libraries, open_libraries
@@ -50,6 +52,8 @@ SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
 _MOST_SHOWN = 20  # a screenful
 _LEAST_ALIGNMENT = 16
+#: Kinds of values that are no addresses of code, or only those of one process.
+_NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
 _ALIGN = re.compile(r", align (\d+)")
 _QUOTED = re.compile(r'"[^"]*"')
 _LINKAGE_WORDS = frozenset(("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport"))
@@ -83,7 +87,7 @@ class Resolution(NamedTuple):
     null: tuple[str, ...] = ()
 
     def imported(self) -> dict[str, str]:
-        """All imports: {symbol, or symbol of the slot: func_name}."""
+        """Return all imports: {symbol, or symbol of the slot: func_name}."""
         return {**self.imports, **self.slots}
 
 
@@ -168,7 +172,7 @@ def resolve_declarations(
     resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
     resolver.add_functions(functions)
     resolver.add_variables(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
-    _check_elements(resolver.storage, module)
+    _fit_values(resolver.storage, module)
     missing = _keep_copies(resolver.missing, module, functions, variables)
     _refuse_thread_locals([*resolver.imports, *missing], thread_locals)
     if assumed is not None and missing:
@@ -196,7 +200,7 @@ def resolve_declarations(
 
 
 def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
-    """What is declared and not defined, or defined for the optimizer alone, by name."""
+    """Return the symbols that are declared only, or defined only for the optimizer, by name."""
     return {
         value.name: value
         for value in values
@@ -207,7 +211,7 @@ def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, Globa
 def _keep_copies(
     missing: Iterable[str], module: Any, functions: Mapping[str, GlobalValue], variables: Mapping[str, GlobalValue]
 ) -> list[str]:
-    """Those that nothing provides; the module keeps its copies of what was for the optimizer alone, as C++ has of templates."""
+    """Return those that nothing provides. The module keeps its own copies of definitions for the optimizer, such as C++ templates."""
     copies = [name for name in missing if (functions.get(name) or variables[name]).linkage == "available_externally"]
     for name in copies:
         value = module.get_function(name) if name in functions else module.get_global_variable(name)
@@ -232,7 +236,7 @@ def _refuse_thread_locals(imports: Iterable[str], thread_locals: Collection[str]
 def imported_thread_locals(
     declared: Iterable[str], requests: Requests, is_cached: Callable[[str], bool], is_beside: Callable[[str], bool]
 ) -> frozenset[str]:
-    """Those of the declared thread-local variables that are of other modules, and not of a library."""
+    """Return the declared thread-local variables that belong to other modules rather than to a library."""
     open_ones = open_libraries(requests.libraries)
 
     def is_of_module(name: str) -> bool:
@@ -269,7 +273,7 @@ def _refuse_defined_thread_locals(storage: Iterable[str], thread_locals: Collect
 def restore_resolution(
     module: Any, slots: Mapping[str, str], storage: Mapping[str, tuple[GlobalDefinition, Storage]], names: tuple[str, ...]
 ) -> Resolution:
-    """How the declarations of a stored module were provided for.
+    """Restore how the declarations of a stored module were resolved.
 
     `slots` are its imports, as `Resolution.imported` gives them; `names` are the libraries that its source named.
     """
@@ -410,7 +414,7 @@ def _check_use(text: str, requests: Requests, functions: Collection[str], variab
 
 
 def _used(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
-    """Those that are not just declared."""
+    """Return the symbols that are used and not just declared."""
     return sorted(name for name in names if counts.get(name, 0) > 1)
 
 
@@ -453,8 +457,11 @@ def _shown(name: str) -> str:
 
 
 def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
-    if not isinstance(definition, NativeSymbol) and definition.kind in ("text", "bytes", "buffer", "float"):
-        raise CompileError(f"globals defines {name!r}, which the module declares as a function, as {definition!r}")
+    if definition.kind in _NOT_CALLED:
+        raise CompileError(
+            f"globals defines {name!r}, which the module declares as a function, as {definition!r}: a NativeSymbol is a function, and "
+            "so may be the value of a kind of your own (compcache.globals.register); an address serves this process alone"
+        )
     return Storage("pointer", 8)
 
 
@@ -474,14 +481,26 @@ def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
     return Storage("inline", size)
 
 
-def _check_elements(storage: Mapping[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
+def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
+    """Compare elements with the variables that get them; let integers have the bits of their type where its storage has more."""
     for name, (definition, form) in storage.items():
-        if form.form != "inline":
+        if form.form not in ("inline", "int"):
             continue
+        type_ = str(module.get_global_variable(name).global_value_type)
         try:
-            check_elements(definition, str(module.get_global_variable(name).global_value_type), form.size)
+            if form.form == "inline":
+                check_elements(definition, type_, form.size)
+            elif isinstance(definition, Integer) and int(type_[1:]) != 8 * form.size:
+                storage[name] = _in_bits(definition, int(type_[1:])), form
         except GlobalValidationError as error:
             raise GlobalValidationError(f"global {name!r} cannot be used: {error}", global_name=name, reason=error.reason) from error
+
+
+def _in_bits(definition: Integer, bits: int) -> Integer:
+    """An integer as memory holds it: code relies on bits beyond those of the type being zero."""
+    if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
+        raise invalid(f"{shown(definition.value)} does not fit its storage (i{bits})")
+    return Integer(definition.value & ((1 << bits) - 1))
 
 
 def _head_text(module: Any) -> str:
@@ -515,7 +534,7 @@ def _support_text(
 
 
 def _alignment_of(variable: Any, target_data: Any) -> int:
-    """What code may rely on for a variable: what its declaration says, and what accesses have that say nothing."""
+    """Return the alignment of a variable that code may rely on: that of its declaration, and that of accesses without one."""
     said = _ALIGN.search(_QUOTED.sub("", str(variable)))
     usual: int = target_data.get_abi_alignment(variable.global_value_type)
     return max(_LEAST_ALIGNMENT, usual, int(said[1]) if said else 0)
@@ -542,7 +561,7 @@ def _thunk(name: str, declaration: str, function_type: str) -> str:
 
 
 def _opening(function_type: str) -> int:
-    """Where the parameter list of a function type starts."""
+    """Return where the parameter list of a function type starts."""
     depth = 0
     for index in range(len(function_type) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(function_type[index], 0)

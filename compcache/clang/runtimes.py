@@ -50,7 +50,7 @@ _OLD_RUST_MARKS = ("__rust_no_alloc_shim_is_unstable", "__rust_alloc_error_handl
 
 
 class _Runtime(NamedTuple):
-    """What a module is linked with, as `ModuleSource` takes it, and code to add to it."""
+    """The libraries that a module is linked with, in the form of `ModuleSource`, and code to add to it."""
 
     libraries: tuple[str, ...] = ()
     archives: tuple[str, ...] = ()
@@ -117,10 +117,11 @@ def _library(name: str, places: Iterable[str]) -> str | None:
     """A library as `ModuleSource` takes it: by its name alone, where the system finds it by that."""
     if "/" in name:
         return name if os.path.exists(name) else None
-    name = name.removeprefix(":")
-    if ctypes.util.find_library(name):
+    is_file = name.startswith(":")  # -l:name
+    if not is_file and ctypes.util.find_library(name):
         return name
-    paths = [os.path.join(place, f"lib{name}{ending}") for place in places for ending in (".so", ".a")]
+    names = [name[1:]] if is_file else [f"lib{name}.so", f"lib{name}.a"]
+    paths = [os.path.join(place, each) for place in places for each in names]
     return next((path for path in paths if _is_elf(path) or (path.endswith(".a") and os.path.exists(path))), None)
 
 
@@ -159,7 +160,7 @@ def _of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
 
 
 def _crates(unit: Unit) -> list[str]:
-    """The libraries that the flags of a unit of Rust name: ``--extern name=path``, and those of the directories of ``-L kind=path``."""
+    """Return the libraries that the flags of a Rust unit name: ``--extern name=path``, and those in the directories of ``-L kind=path``."""
     found: list[str] = []
     for word, following in zip(unit.flags, (*unit.flags[1:], ""), strict=True):
         value = following if word in ("--extern", "-L") else word.removeprefix("--extern=").removeprefix("-L")

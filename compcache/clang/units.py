@@ -42,7 +42,7 @@ class Unit(Record):
 
     @property
     def label(self) -> str:
-        """What people know it by: the name of the file, or that of the language."""
+        """Return its name for people: that of the file, or of the language."""
         return os.path.basename(self.path) or self.compiler.language
 
     def given(self) -> bytes:
@@ -57,7 +57,7 @@ class Unit(Record):
     def flag_files(self) -> tuple[str, ...]:
         """The files that flags name (``@options``, ``--config file``, ``-fplugin=a.so``), each with a digest of its content.
 
-        What a file of options names may be beside that file.
+        What a file of options names may be beside that file. Libraries count as well (``-Lplace -lname``).
         """
         found: dict[str, str] = {}
         words = [(word, self.directory) for word in self.flags]
@@ -70,7 +70,22 @@ class Unit(Record):
                     if name and path not in found and os.path.isfile(path):
                         found[path] = file_digest(path)
                         words += [(inner, os.path.dirname(path)) for inner in _words_of(path)] if has_words else []
+        found |= {path: file_digest(path) for path in self._libraries() if path not in found}
         return tuple([f"{found[path]} {path}" for path in sorted(found)])
+
+    def _libraries(self) -> list[str]:
+        """Return the libraries that flags name. Static ones become part of the code; shared ones are preferred to them."""
+        named: dict[str, list[str]] = {"-L": [], "-l": []}
+        for word, following in zip(self.flags, (*self.flags[1:], ""), strict=True):
+            if word[:2] in named:
+                named[word[:2]].append(word[2:] or following)
+        places = [os.path.join(self.directory, place.rpartition("=")[2]) for place in named["-L"]]
+        if places and self.compiler.language == "rust":
+            from glob import escape, glob
+
+            return [path for place in places for path in sorted(glob(os.path.join(escape(place), "*.rlib")))]
+        names = [name[1:] if name[:1] == ":" else f"lib{name}{ending}" for name in named["-l"] for ending in (".a", ".so")]
+        return [path for place in places for name in names if os.path.isfile(path := os.path.join(place, name))]
 
 
 def _words_of(path: str) -> list[str]:

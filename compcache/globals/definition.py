@@ -180,14 +180,14 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
 
 
 def encoded(definition: GlobalDefinition) -> bytes:
-    """What `encode` returns, if that is bytes: the class may be the program's own.
+    """Return the result of `encode` if it is bytes: the class may be the program's own.
 
     Raises:
         GlobalValidationError: it is something else, or `encode` raised an error.
     """
     try:
         payload = definition.encode()
-    except CompcacheError:
+    except (CompcacheError, MemoryError):  # that there is too little memory says nothing of the definition
         raise
     except Exception as error:
         reraise_interrupt(error)
@@ -198,7 +198,7 @@ def encoded(definition: GlobalDefinition) -> bytes:
 
 
 def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """What `load` returns, if that fits the storage: the class may be the program's own.
+    """Return the result of `load` if it fits the storage: the class may be the program's own.
 
     Raises:
         GlobalValidationError: it does not fit, or `load` raised an error.
@@ -206,7 +206,7 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
     try:
         data, kept = definition.load(storage, context)
         size = memoryview(data).nbytes
-    except CompcacheError:
+    except (CompcacheError, MemoryError):  # that there is too little memory says nothing of the definition
         raise
     except Exception as error:
         reraise_interrupt(error)

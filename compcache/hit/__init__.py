@@ -76,7 +76,7 @@ class LoadedModule:
 class Door:
     """The way into a directory for those who only read: what a hit does of `compcache.files.Tree`, which does all else."""
 
-    __slots__ = ("_entered", "_prefix", "_runtime", "_tree", "root")
+    __slots__ = ("_entered", "_prefix", "_runtime", "_tree", "owner", "root")
 
     fstat = staticmethod(os.fstat)
     pread = staticmethod(os.pread)
@@ -84,18 +84,20 @@ class Door:
 
     def __init__(self, root: str, runtime: Any) -> None:
         self.root = root
+        self.owner = os.geteuid()  # whose the directory is as long as this is open, and what is in it
         self._runtime = runtime
         self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and which directory that is
         self._prefix = root if root.endswith("/") else root + "/"
         self._tree: Tree | None = None
 
-    def enter(self) -> os.stat_result:
-        """Open the root. It is not opened where it is a link."""
+    def enter(self) -> None:
+        """Open the root. It is not opened where it is a link, or not this user's alone."""
         audit("open", self.root, None, _ENTER)
         opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
         status = os.fstat(opened.number)
+        if status.st_uid != self.owner or status.st_mode & _OTHERS_WRITE:
+            raise PermissionError(f"{self.root} is another user's, or others can write to it")
         self._entered = opened, opened.number, (status.st_dev, status.st_ino)
-        return status
 
     def renew(self) -> None:
         """Open the root again where it is not the directory at its path any more, or the program has closed its descriptor."""
@@ -137,7 +139,7 @@ class Door:
 
 
 class PlainLoader:
-    """Loads functions of one directory, as far as they are plain; its tables are those of the `Loader` that it can become."""
+    """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
         "__weakref__",
@@ -351,7 +353,7 @@ class PlainLoader:
         return known() if known is not None else None
 
     def _commit_plain(self, module: LoadedModule, record: tuple[Any, ...], owner: object) -> TypedCallTarget | None:
-        """The target of a function that needs nothing; None where another thread has loaded its module anew meanwhile."""
+        """Return the target of a function that needs nothing; None if another thread has replaced its module meanwhile."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -495,12 +497,12 @@ def open_plain(root: str) -> PlainLoader | None:
     """A loader of a directory that belongs to this user alone; None where that is not so, or the directory is not there."""
     try:
         door = Door(root, load_runtime())
-        status = door.enter()
+        door.enter()
     except (ImportError, OSError) as error:
         from compcache.files import reraise_interrupt
 
         reraise_interrupt(error)
         return None
     loader = PlainLoader(root, door)
-    loader._owner = os.geteuid()
-    return loader if status.st_uid == loader._owner and not status.st_mode & _OTHERS_WRITE else None
+    loader._owner = door.owner
+    return loader

@@ -101,7 +101,7 @@ class Source:
 
 
 class Sources(dict[bytes, Source]):
-    """The modules that one load has opened, who decides about realizations of its function, and what is known of several modules."""
+    """The modules that one load has opened, the decision function for realizations, and what is known about several modules."""
 
     __slots__ = ("accept", "listing", "root")
 
@@ -272,7 +272,7 @@ class Loader(PlainLoader):
         return True
 
     def _find_planned(self, root: Choice, offset: int, sources: Sources) -> dict[str, Choice] | None:
-        """What a former load has chosen behind this function, ready for the commit; None where it is to be planned now."""
+        """Return what an earlier load has chosen for this function, ready for the commit; None if it must be planned now."""
         store = self.store
         if not store.has_closures():
             return None
@@ -369,7 +369,7 @@ class Loader(PlainLoader):
         return source
 
     def open_stub(self, func_name: str, sources: Sources) -> Choice | None:
-        """What importers of a function are bound to where this processor cannot run it; None where they cannot be either."""
+        """Return the stub to which importers of a function are bound if this processor cannot run it; None if there is none."""
         from compcache.hit.stubs import find_stub
 
         found = find_stub(self, func_name, sources)
@@ -537,7 +537,7 @@ class Loader(PlainLoader):
         return target
 
     def _new_among(self, modules: dict[bytes, LoadedModule]) -> dict[bytes, Any]:
-        """What the table of loaded modules gets.
+        """Return the new rows for the table of loaded modules.
 
         Not where the lock is taken: 3.12 and later compile a comprehension into the function around it, and what is raised right
         behind one does not reach the end of a `with`.
@@ -580,7 +580,7 @@ class Loader(PlainLoader):
         return target
 
     def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
-        """What to store in images, and what to record of it, so that the chosen realizations find what they use."""
+        """Return what to store in images and what to record about it, so that the chosen realizations find what they use."""
         if not any(choice.imports or choice.fills for choice in chosen.values()):
             return [], []
         from compcache.hit.needs import collect_stores
@@ -590,11 +590,11 @@ class Loader(PlainLoader):
     # ---------------------------------------------------- memory, for `compcache.hit.memory`
 
     def lock(self) -> Any:
-        """What guards the tables, in this process: a forked child has another one."""
+        """The lock of the tables in this process; a forked child has another one."""
         return hit._lock
 
     def forget(self, module_id: bytes) -> None:
-        """Have no look-up find a module in memory any more, nor what is bound to it; call targets stay valid."""
+        """Make look-ups no longer find a module, or what is bound to it, in memory. Call targets stay valid."""
         if module_id in self._mine:
             from compcache.hit.memory import forget
 

@@ -112,11 +112,11 @@ class LoggingRecorder(NullRecorder):
         self._counts.watch(loader)
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Write what is pending."""
+        """Write pending items."""
         self._counts.flush(now_held=now_held)
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Start counting from zero."""
         self._counts.reset()
 
 

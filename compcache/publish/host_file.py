@@ -1,8 +1,7 @@
-"""What is kept of this host in the cache directory until its next boot: LLVM's name for it."""
+"""What the cache directory keeps about this host until its next boot: LLVM's name for it."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
@@ -10,30 +9,36 @@ from compcache.formats.host_file import HostFile, encode_host
 from compcache.formats.records import version_numbers
 from compcache.publish.writer import publish_file
 from compcache.store import HOSTS
-from compcache.targets.host_probe import probe_host
+from compcache.targets.host_probe import Host, probe_host
 
 if TYPE_CHECKING:
     from compcache.formats.host import Processor
     from compcache.store import Store
-    from compcache.targets.host_probe import Host
 
 __all__ = ["describe_host"]
 
 
-@cache
-def _probe_once(identity: str, processor: Processor) -> Host:  # noqa: ARG001 - what the answer depends on
-    """This host, for all cache directories of the process."""
-    return probe_host(processor)
+#: What LLVM has said of this host, by the processor's identity: for all cache directories of the process, and without anything of theirs.
+_probed: dict[str, tuple[str, str, str]] = {}
+
+
+def _probe_once(processor: Processor) -> Host:
+    if processor.identity not in _probed:
+        found = probe_host(processor)
+        if not processor.identity:  # nothing tells whether another one is the same
+            return found
+        _probed[processor.identity] = found.cpu, found.features, found.adjustments
+    return Host(*_probed[processor.identity], processor)
 
 
 def describe_host(store: Store, *, keep: bool = True) -> Host:
-    """This host, as LLVM describes it. With `keep` its name is kept, unless a newer LLVM has named it.
+    """Return LLVM's description of this host. With `keep` its name is stored, unless a newer LLVM has stored one.
 
     Raises:
-        MissingPackageError: there is no LLVM.
+        MissingPackageError: LLVM is not installed.
     """
     processor = store.processor()
-    found = _probe_once(processor.identity, processor)
+    found = _probe_once(processor)
     if not keep:
         return found
     from compcache.build.codegen import llvm_version
@@ -45,10 +50,10 @@ def describe_host(store: Store, *, keep: bool = True) -> Host:
 
 
 def _write(store: Store, host: HostFile) -> None:
-    """Replace the file; a failure is ignored."""
+    """Replace the file. A failure is ignored."""
     name, _ = store.host_file()
     if name and not store.readonly:
         try:
             publish_file(store, HOSTS, name, encode_host(host, name, store.signing_key), sync=False)
         except StorageError:
-            return  # the next process asks again
+            return  # the next process tries again

@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="{run,report,list}")
     run = commands.add_parser("run", help="play scenarios for systems")
     run.add_argument("adapters", nargs="+", metavar="ADAPTER", help="names of systems (see `list`), `all`, or paths of files with adapters")
-    run.add_argument("-k", "--scenarios", metavar="TEXT", action="append", help="only scenarios, or families, whose name contains this")
+    run.add_argument("-k", "--scenarios", metavar="TEXT", action="append", help="only this family, or scenarios whose name contains this")
     run.add_argument("--quick", action="store_true", help="play what chance decides once, fewer functions, and leave out what takes long")
     run.add_argument("--core", action="store_true", help="only what shows each kind of mistake with the fewest processes")
     run.add_argument("--jobs", type=_count, default=2, metavar="N", help="how many systems at once (2)")
@@ -126,13 +126,18 @@ def _chosen_systems(names: list[str]) -> dict[str, type[Adapter]]:
 
 def _chosen_scenarios(texts: list[str] | None, *, quick: bool, core: bool) -> list[Scenario]:
     order = list(FAMILIES)
-    chosen = [s for s in SCENARIOS.values() if not texts or any(text in s.name or text == s.family for text in texts)]
+    chosen = [s for s in SCENARIOS.values() if not texts or any(_is_meant(s, text) for text in texts)]
     if not chosen:
         raise _UsageError(f"no scenario has {' or '.join(map(repr, texts or []))} in its name, and no family that name: see `list`")
     chosen = [scenario for scenario in chosen if not (core and scenario.name not in CORE) and not (quick and scenario.slow)]
     if not chosen:
         raise _UsageError("--core or --quick leaves out all that was chosen")
     return sorted(chosen, key=lambda scenario: order.index(scenario.family))
+
+
+def _is_meant(scenario: Scenario, text: str) -> bool:
+    """A family's name means the family alone; any other text is a part of names."""
+    return scenario.family == text if text in FAMILIES else text in scenario.name
 
 
 def _worse(results: Iterable[Result], allowed: Iterable[Result]) -> list[Result]:

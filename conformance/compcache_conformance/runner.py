@@ -10,7 +10,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from compcache_conformance.bench import Bench, Shared
-from compcache_conformance.language import program
+from compcache_conformance.language import program_of
 from compcache_conformance.results import Cannot, Outcome, Result, Violation
 from compcache_conformance.scenarios.registry import Scenario
 
@@ -46,18 +46,34 @@ def play(adapter: Adapter, scenario: Scenario, *, is_quick: bool = False) -> Res
 
 
 def why_not_a_first_call(adapter: Adapter) -> str:
-    """Why the smallest program is not answered by a system, before anything is done to its store; nothing where it is."""
+    """Why programs of what the adapter says of itself are not answered on an empty store; nothing where they are.
+
+    A system that cannot compile them at all would lose every scenario that has them, which says nothing about its cache.
+    """
     with Shared(adapter) as shared:
-        outcome, detail, _note, log = _once(adapter, _FIRST_CALL, shared, is_quick=True)
-    return "" if outcome is Outcome.HELD else f"its first call, f(3.0), is not answered: {detail}\n{log}"
+        for shape in ("", *sorted(adapter.shapes)):
+            outcome, detail, _note, log = _once(adapter, Scenario("", "", "", "", _first_calls(shape)), shared, is_quick=True)
+            if outcome is not Outcome.HELD:
+                what = f"its `shapes` name {shape!r}, and a program that has one" if shape else "its first call, f(3.0),"
+                return f"{what} is not answered on an empty store: {detail}\n{log}"
+            if not shape and _answers_all(adapter, shared):
+                break
+    return ""
 
 
-def _first_call(bench: Bench) -> None:
-    bench.write(program())
-    bench.works()
+def _answers_all(adapter: Adapter, shared: Shared) -> bool:
+    return _once(adapter, Scenario("", "", "", "", _first_calls(*sorted(adapter.shapes))), shared, is_quick=True)[0] is Outcome.HELD
 
 
-_FIRST_CALL = Scenario("first call", "", "", "", _first_call)
+def _first_calls(*shapes: str) -> Callable[[Bench], None]:
+    """Play a program that has these."""
+
+    def play_(bench: Bench) -> None:
+        names = [f"f{shape}" for shape in shapes]
+        bench.write(program_of(shapes))
+        bench.expect(bench.run(*[(name, (3.0,)) for name in names]), *[7.0 for _ in names])
+
+    return play_
 
 
 def _play(adapter: Adapter, scenario: Scenario, shared: Shared, *, is_quick: bool) -> Result:

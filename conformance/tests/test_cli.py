@@ -31,6 +31,12 @@ def test_known_losses_do_not_fail_a_run(tmp_path: Path) -> None:
     assert main(["run", str(broken), "-k", "closure", "--allow", str(known)]) == 0
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about processes without an end."""
+    monkeypatch.setenv("COMPCACHE_CONFORMANCE_PATIENCE", "10")
+
+
 @pytest.fixture
 def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What is said of arguments that cannot be done."""
@@ -93,3 +99,13 @@ def test_an_adapter_that_fails_later_fails_the_run(tmp_path: Path) -> None:
     file.write_text(TOY.read_text().replace("__file__", repr(str(TOY))).replace("def limited_environment(", method))
     assert main(["run", str(file), "-k", "limit of the size", "--json", str(tmp_path / "json")]) == 2
     assert load(tmp_path / "json")[0].detail == "the adapter: KeyError: 65536"
+
+
+def test_a_shape_that_the_system_cannot_compile_is_told_of_the_adapter(refusal: Callable[..., str], tmp_path: Path) -> None:
+    file = tmp_path / "toy.py"
+    by_zero = "front.callees = (lambda own: lambda name: own(name) and 1 / 0 or [])(front.callees)"
+    broken = f'_TOY.read_text().replace("BUSY, HELD", "{by_zero}; BUSY, HELD")'
+    text = TOY.read_text().replace("_TOY.read_text()", broken)
+    file.write_text(text.replace("__file__", repr(str(TOY))))
+    said = refusal("run", str(file), "-k", "closure")
+    assert "its `shapes` name 'call', and a program that has one is not answered on an empty store" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,18 @@ def test_files_of_options_are_found_beside_the_one_that_names_them(cache: Cache,
     assert found == [1, 0]
 
 
+@pytest.mark.parametrize("name", ["-lvalue", "-l:libvalue.a"])
+def test_libraries_that_flags_name_count_with_their_content(cache: Cache, tmp_path: Path, name: str) -> None:
+    found = []
+    for value in (1, 2):
+        (tmp_path / "value.c").write_text(f"int value(void) {{ return {value}; }}\n", encoding="utf-8")
+        subprocess.run(["clang", "-c", "-fPIC", "value.c"], cwd=tmp_path, check=True)
+        subprocess.run(["ar", "rcs", "libvalue.a", "value.o"], cwd=tmp_path, check=True)
+        code = "int value(void);\nint twice(void) { return 2 * value(); }\n"
+        found += [clang.compile(code, flags=["-O1", f"-L{tmp_path}", name], cache=cache).twice()]
+    assert found == [2, 4]
+
+
 def test_flags_of_the_environment_count(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     wraps = "int wraps(int x) { return x + 1 < x; }\n"
     found = []
@@ -118,6 +131,14 @@ def test_numbers_of_lines_are_part_of_code_that_asks_for_them(cache: Cache) -> N
     text = "long line(void) { return __builtin_LINE(); }\n"
     for empty in (0, 3):
         assert clang.compile("\n" * empty + text, cache=cache).line() == 1 + empty
+
+
+@pytest.mark.parametrize("prefix", ["", longer("u8"), longer("L")])
+def test_lines_of_raw_strings_count(cache: Cache, prefix: str) -> None:
+    texts = ["a\n\nb", "a\nb", 'a\n# 5 "x.h"\nb', 'a\n# 5 "longer.h"\nb']
+    codes = [f'extern "C" long size() {{ return sizeof({prefix}R"({text})") / sizeof({prefix}""); }}\n' for text in texts]
+    sizes = [clang.compile(code, language="c++", cache=cache)["size"]() for code in codes]
+    assert sizes == [len(text) + 1 for text in texts]
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,15 @@ def test_a_value_in_place_is_aligned_as_code_relies_on(cache: Cache, variable: s
     assert cache.compile(ModuleSource(code, globals={"before": b"abc", "g": value}))["f"]() == 0
 
 
+@pytest.mark.parametrize(("bits", "value"), [(1, 1), (1, -1), (7, -64), (7, 127), (24, 2**24 - 1), (33, -1)])
+def test_an_integer_has_the_bits_of_its_type(cache: Cache, bits: int, value: int) -> None:
+    code = f"@g = external global i{bits}\ndefine i64 @f() {{\n%x = load i{bits}, ptr @g\n%r = zext i{bits} %x to i64\nret i64 %r\n}}\n"
+    assert cache.compile(ModuleSource(code, globals={"g": value}))["f"]() == value % 2**bits
+    for other in (2**bits, -(2 ** (bits - 1)) - 1):
+        with pytest.raises(GlobalValidationError, match=rf"'g' .* does not fit its storage \(i{bits}\)"):
+            cache.compile(ModuleSource(code, globals={"g": other}))
+
+
 def test_bytes_behind_a_pointer_end_with_nul(cache: Cache) -> None:
     cache.add_module(source_of(b"abc", "pointer"))
     target = cache.get_target("f")
@@ -259,10 +268,38 @@ def test_a_value_that_does_not_fit_its_storage_is_refused_by_the_addition(
     assert not cache.has("f")
 
 
-def test_a_value_for_a_function_that_is_declared_must_be_callable(cache: Cache) -> None:
+@pytest.mark.parametrize("value", ["text", len, 0x1000, True, Pickled.of(1), ObjectIdentity.of(len)], ids=repr)
+def test_a_value_for_a_function_that_is_declared_must_be_callable_in_each_process(cache: Cache, value: object) -> None:
     text = "declare i64 @g()\ndefine i64 @f() {\n%x = call i64 @g()\nret i64 %x\n}"
     with pytest.raises(CompileError, match=r"'g'.*function"):
-        cache.add_module(ModuleSource(text, globals={"g": "text"}))
+        cache.add_module(ModuleSource(text, globals={"g": value}))
+
+
+class Pointing(ctypes.Structure):
+    _fields_: ClassVar[list[Any]] = [("count", ctypes.c_int64), ("first", ctypes.POINTER(ctypes.c_int64))]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ctypes.CFUNCTYPE(None)(lambda: None), ctypes.pointer(ctypes.c_int64(1)), ctypes.c_void_p(1), ctypes.c_char_p(b"a"), Pointing(),
+        np.array([object()]), np.zeros(2, dtype=[("number", "i8"), ("any", "O")]),
+    ],
+    ids=lambda value: memoryview(value).format,
+)  # fmt: skip
+def test_addresses_of_one_process_are_no_value(cache: Cache, value: object) -> None:
+    with pytest.raises(GlobalValidationError, match="addresses of this process"):
+        cache.add_module(source_of(value, "pointer"))
+
+
+def test_values_that_look_like_addresses_are_values(cache: Cache) -> None:
+    for number, value in enumerate([np.zeros(2, dtype="c16"), np.zeros(2, dtype=[("POZ", "i8"), ("X&", "f8")])]):
+        cache.add_module(source_of(value, "pointer", f"f{number}"))
+
+
+def test_what_has_no_buffer_of_its_elements_is_told(cache: Cache) -> None:
+    with pytest.raises(GlobalValidationError, match="ndarray cannot be stored"):
+        cache.compile(source_of(np.array(["2026-01-01"], dtype="M8[s]"), "pointer"))
 
 
 def test_a_thread_local_global_cannot_be_defined(cache: Cache) -> None:

@@ -224,3 +224,21 @@ def test_an_interrupt_leaves_no_claim_wherever_it_comes(stored: Path) -> None:
     result = set(result), len(result) > 10
     """
     assert run_fresh(stored, script) == ({2}, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+@pytest.mark.parametrize("change", ["os.chown(directory, 65534, 65534)", "os.chmod(directory, 0o777)", "pass"])
+def test_a_directory_that_comes_in_the_place_of_an_open_one_is_looked_at_as_that_one_was(stored: Path, change: str) -> None:
+    script = f"""
+    import os
+    from compcache import Cache
+    cache = Cache(directory)
+    cache.get_target("f")
+    os.rename(directory, directory + ".away")
+    os.mkdir(directory, 0o700)
+    for name in os.listdir(directory + ".away"):  # what is in it is what was verified
+        os.rename(f"{{directory}}.away/{{name}}", f"{{directory}}/{{name}}")
+    {change}
+    result = cache._plain.load_plain("g", None) is not None
+    """
+    assert run_fresh(stored, script) == (change == "pass")

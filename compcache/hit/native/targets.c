@@ -42,8 +42,12 @@ static PyObject **arrange(PyObject *order, PyObject *const *args, Py_ssize_t ava
     return arranged;
 }
 
-/* A call with keyword arguments: the hook says which argument is which parameter's, or raises. */
-static PyObject *call_with_keywords(Target *self, PyObject *const *args, size_t nargsf, PyObject *names) {
+/* A call with keyword arguments: the hook says which argument is which parameter's, or raises. Not inlined, so that other calls save no
+ * registers for it. */
+__attribute__((noinline)) static PyObject *call_with_keywords(Target *self, PyObject *const *args, size_t nargsf, PyObject *names) {
+    if (PyTuple_Size(names) == 0) {
+        return self->entry(&self->callee, args, nargsf, NULL);
+    }
     RuntimeState *state = state_of_target((PyObject *)self);
     const Py_ssize_t given = positional_count(nargsf);
     PyObject *count = state != NULL ? PyLong_FromSsize_t(given) : NULL;
@@ -67,10 +71,10 @@ static PyObject *call_with_keywords(Target *self, PyObject *const *args, size_t 
 
 static PyObject *call_entry(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
     Target *self = (Target *)object;
-    if (names != NULL && PyTuple_Size(names) > 0) {
+    if (names != NULL) {
         return call_with_keywords(self, args, nargsf, names);
     }
-    return self->entry(&self->callee, args, nargsf, names);
+    return self->entry(&self->callee, args, nargsf, NULL);
 }
 
 static PyObject *call_unloaded(PyObject *object, PyObject *const *Py_UNUSED(args), size_t Py_UNUSED(nargsf),

@@ -71,7 +71,7 @@ class _Types:
         self.used: dict[tuple[str, bytes], str] = {}
 
     def read(self, state: CheckState, module_id: bytes, row: Row, wanted: Container[str]) -> None:
-        """Read those of one module. One that cannot be read counts as one that says nothing: another step tells of it."""
+        """Read the references of one module. An unreadable one counts as empty, because another step reports it."""
         payloads: dict[int, bytes] = {}
         try:
             with ModuleSections(state.store, module_id) as reader:

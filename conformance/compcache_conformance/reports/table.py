@@ -68,8 +68,8 @@ class Table:
         return {outcome.value: found.count(outcome.value) for outcome in Outcome}
 
     def version(self, system: str) -> str:
-        """The version that was played."""
-        return next((result.version for (_, of), result in self.cells.items() if of == system and result.version), "")
+        """The version that was played; where cells are of several, all of them."""
+        return ", ".join(sorted({result.version for (_, of), result in self.cells.items() if of == system and result.version}))
 
     def why_not(self, system: str) -> str:
         """Why a system could not be played at all; empty where it was."""
