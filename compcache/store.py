@@ -139,7 +139,7 @@ _MAX_SMALL_FILE = 1 << 24
 
 
 def is_ordered(name: str) -> bool:
-    """Whether of several realizations of a name the newest is meant: of plain names, not of content, and not of entries of data."""
+    """Return whether, of several realizations of a name, the newest is meant: for plain names, but not for content or entries of data."""
     return not (is_content_name(name) or name.startswith("\0"))
 
 

@@ -87,7 +87,7 @@ class Slice:
         return {module_id: row for module_id in self.present if (row := listed.get(module_id) or more.get(module_id)) is not None}
 
     def kinds(self) -> dict[bytes, bool]:
-        """The readable ones, and whether they are packs."""
+        """The readable modules, and whether each is a pack."""
         listed = self._slices.lists.kinds_of_directory(self.first)
         more = {module_id: row.is_pack for module_id, row in self._note(listed).items()}
         return {module_id: is_pack for module_id, is_pack in {**listed, **more}.items() if module_id in self.present}

@@ -92,3 +92,19 @@ def test_an_address_is_one(tmp_path: Path, event: str) -> None:
         cache.add_modules([ModuleSource(code) for code in SOURCES])
         cache.link(["f", "k", "z"], into="set")
     assert run_fresh(tmp_path, _ADDRESS.format(event=event)) == [True, True, 2]
+
+
+def test_what_is_linked_later_does_not_double_what_is_loaded(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(code) for code in SOURCES])
+    script = """
+    from compcache import Cache
+    with Cache(directory) as cache, Cache(directory) as other:
+        bump = cache.get_target("bump")
+        bump(5)
+        linked = len(other.link(["user"]).linked)
+        user = cache.get_target("user")
+        user(1)
+        result = [linked, bump(0)]
+    """
+    assert run_fresh(tmp_path, script) == [1, 6]
