@@ -445,8 +445,8 @@ class Store:
     def _use_files_of(self, *users: int) -> None:
         """Use the files of these users, and of others what carries a signature; believe what is derived of these alone."""
         if not self.trust:
-            self._owners = self.index.vouching = frozenset(users)
-            self.index.owners = None if self.stamp_key else self._owners
+            self._owners = self.index.vouching = self.volumes.vouching = frozenset(users)
+            self.index.owners = self.volumes.owners = None if self.stamp_key else self._owners
 
     def is_foreign(self, status: os.stat_result) -> bool:
         """Whether this is the status of a file that users can write to whose files are not used."""

@@ -70,6 +70,7 @@ class Volume:
         "_gone",
         "_gone_state",
         "_opened",
+        "_owners",
         "_suffixes",
         "name",
         "replaced",
@@ -77,10 +78,14 @@ class Volume:
         "table",
     )
 
-    def __init__(self, files: file_ops.Files, directory: str, name: str, suffixes: tuple[str, str]) -> None:
-        self._files, self._directory, self.name, self._suffixes = files, directory, name, suffixes
+    def __init__(
+        self, files: file_ops.Files, directory: str, name: str, suffixes: tuple[str, str], owners: frozenset[int] | None = None
+    ) -> None:
+        self._files, self._directory, self.name, self._suffixes, self._owners = files, directory, name, suffixes, owners
         self._opened = files.open_owned(f"{directory}/{name}", file_ops.READ_FLAGS)
         self.status = files.fstat(self._opened.number)
+        if owners is not None and file_ops.writer(self.status) not in owners:
+            raise FormatError("users other than you can write to it")
         size = self.status.st_size
         if not stat_module.S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
             raise FormatError("it is not a volume of modules")
@@ -109,12 +114,12 @@ class Volume:
         return self.name.removesuffix(self._suffixes[0]) + self._suffixes[1]
 
     def gone(self) -> frozenset[bytes]:
-        """The modules that were removed."""
+        """The modules that were removed: what users say of it whose files are used."""
         path = f"{self._directory}/{self.gone_name}"
         try:
             status = self._files.stat(path)
             if (status.st_ino, status.st_size) != self._gone_state:
-                self._gone = frozenset(_decode_gone(file_ops.read_file(self._files, path, _LARGEST_LIST)))
+                self._gone = frozenset(_decode_gone(file_ops.read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
                 self._gone_state = status.st_ino, status.st_size
         except OSError as error:
             reraise_interrupt(error)
@@ -171,9 +176,13 @@ def _decode_gone(data: bytes) -> Iterator[bytes]:
 
 
 class Volumes:
-    """The volumes of a cache directory, as they are when something is asked for. `damaged` has those that cannot be read, and why."""
+    """The volumes of a cache directory, as they are when something is asked for.
 
-    __slots__ = ("_directory", "_files", "_known", "_settled", "_state", "_suffixes", "damaged")
+    `damaged` has those that cannot be read, and why. `owners` are the users whose volumes are used, None all: where these are more than
+    those that are `vouching`, modules must carry signatures. Volumes of others come last, and replace nothing.
+    """
+
+    __slots__ = ("_directory", "_files", "_known", "_settled", "_state", "_suffixes", "damaged", "owners", "vouching")
 
     def __init__(self, files: file_ops.Files, directory: str, suffixes: tuple[str, str]) -> None:
         self._files, self._directory, self._suffixes = files, directory, suffixes
@@ -181,6 +190,8 @@ class Volumes:
         self._state: tuple[int, int] = (0, 0)
         self._settled = True
         self.damaged: dict[str, str] = {}
+        self.owners: frozenset[int] | None = None
+        self.vouching: frozenset[int] | None = None
 
     def current(self) -> list[Volume]:
         """Those that are there and that no other one replaces.
@@ -198,8 +209,13 @@ class Volumes:
         if state != self._state or not self._settled:
             self._list()
             self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - _SETTLED_NS
-        replaced = {name for volume in self._known.values() for name in volume.replaced}
-        return [volume for name, volume in self._known.items() if name not in replaced]
+        own = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
+        replaced = {name for volume in own.values() for name in volume.replaced}
+        return [volume for name, volume in {**own, **self._known}.items() if name not in replaced]
+
+    def is_own(self, volume: Volume) -> bool:
+        """Whether nobody else could have written a volume."""
+        return self.vouching is None or file_ops.writer(volume.status) in self.vouching
 
     def known(self, name: str) -> Volume | None:
         """The volume of this name, if it could be opened."""
@@ -211,7 +227,7 @@ class Volumes:
         self.damaged = {}
         for name in sorted(names):
             try:
-                known[name] = self._known.get(name) or Volume(self._files, self._directory, name, self._suffixes)
+                known[name] = self._known.get(name) or Volume(self._files, self._directory, name, self._suffixes, self.owners)
             except FileNotFoundError as error:
                 reraise_interrupt(error)  # replaced meanwhile, by one that the next look finds
             except FormatError as error:

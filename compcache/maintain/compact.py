@@ -161,7 +161,7 @@ class _Compaction:
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
             dead = len(volume.gone()) >= _DEAD * volume.table.count
-            if not self._store.is_foreign(volume.status) and (dead or (added and volume.status.st_size <= max(_LITTLE, _GROWTH * size))):
+            if self._store.volumes.is_own(volume) and (dead or (added and volume.status.st_size <= max(_LITTLE, _GROWTH * size))):
                 chosen.append(volume)
                 size += volume.status.st_size
         return chosen
@@ -170,7 +170,7 @@ class _Compaction:
         for number, (module_id, status) in enumerate(small, 1):
             content = self._read(module_id, status.st_mtime)
             known = self._store.volumes.find(module_id)
-            if content is not None and known is not None and known[0] not in self._old:
+            if content is not None and known is not None and known[0] not in self._old and self._store.volumes.is_own(known[0]):
                 if known[0].content(known[1]) == content[1:3]:
                     self._known.append((module_id, status))
                     continue
@@ -222,7 +222,8 @@ class _Compaction:
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 continue
-            if Stamp.of(status) == Stamp.of(known) and store.volumes.find(module_id) is not None:
+            found = store.volumes.find(module_id)
+            if Stamp.of(status) == Stamp.of(known) and found is not None and store.volumes.is_own(found[0]):
                 unlink(store, path)
                 unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
         for volume in self._old:

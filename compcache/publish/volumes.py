@@ -71,7 +71,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Collection
 
     make_directories(store.files, store.directory(VOLUMES))
     publish(store.files, store.temporary, store.path(VOLUMES, name), parts())
-    return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix))
+    return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
 
 
 def _dictionary(samples: list[bytes]) -> bytes:

@@ -107,6 +107,15 @@ result = [{{name: cache.get_target(name)(1) for name in {list(answers)!r}}}, "ll
     assert run_fresh(directory, script) == [answers, False, True, False]
 
 
+def test_an_open_cache_finds_what_others_put_together(directory: Path) -> None:
+    with Cache(directory) as writer, Cache(directory) as reader:
+        for first in (0, 2, 4):
+            answers = fill(writer, 2, first=first)
+            assert {name: reader.has(name) for name in answers} == dict.fromkeys(answers, True)
+            writer.compact(grace=0)
+            assert {name: reader.get_target(name)(1) for name in answers} == answers
+
+
 def test_duplicates_of_one_content_become_one(cache: Cache) -> None:
     first = cache.add_module(ModuleSource(adder("f", 1)))
     other = cache.add_module(ModuleSource(adder("f", 5)))
