@@ -18,7 +18,7 @@ RUN_PYTEST := $(BIN)/python -m pytest
 NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/*/native/*.[ch])
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
-.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench conformance conformance-own oldest numba-series docs wheels release golden screenshots clean
+.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench conformance conformance-own conformance-tests oldest numba-series docs wheels release golden screenshots clean
 
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
@@ -32,6 +32,7 @@ help:
 	@echo 'make fault    file-system faults, kills and bit flips'
 	@echo 'make peer     C and C++ libraries and Numba functions that this project did not write (needs a package index)'
 	@echo 'make conformance  this cache and others beside it, each in an environment of its own; writes docs/conformance.md (hours)'
+	@echo 'make conformance-tests  the tests of the suite itself: each scenario fails for a cache that is broken in its way (minutes)'
 	@echo 'make conformance-own  the columns of this cache alone; fails where one is worse than conformance/results.json'
 	@echo 'make screenshots  the pictures of the README, from real runs (the page of the graph needs Chromium)'
 	@echo 'make oldest   some tests with the oldest packages that are declared'
@@ -132,11 +133,16 @@ CONFORMANCE_RESULTS := build/conformance
 conformance: $(INSTALLED)
 	mkdir -p $(CONFORMANCE_RESULTS)
 	-$(CONFORMANCE) run compcache compcache-compile compcache-clang ccache --partial $(CONFORMANCE_RESULTS)
-	-$(CONFORMANCE) run compcache-numba compcache-lazy $(CONFORMANCE_SLOW) --core --partial $(CONFORMANCE_RESULTS)
+	-$(CONFORMANCE) run compcache-numba compcache-lazy compcache-run $(CONFORMANCE_SLOW) --core --partial $(CONFORMANCE_RESULTS)
 	$(CONFORMANCE) report $(CONFORMANCE_RESULTS)/*.json --summary conformance/results.json --html $(CONFORMANCE_RESULTS)/table.html
 	$(CONFORMANCE) report conformance/results.json --page docs/conformance.md
 
+conformance-tests: $(INSTALLED)
+	cd conformance && $(abspath $(BIN))/mypy
+	PYTHONPATH=$(CURDIR)/conformance $(BIN)/python -m pytest -q --no-header -p no:cacheprovider conformance/tests $(PYTEST_ARGS)
+
 conformance-own: $(INSTALLED)
+	$(MAKE) --no-print-directory conformance-tests PYTEST_ARGS='-k "test_cli or test_reports or every_scenario_has"'
 	$(CONFORMANCE) run compcache compcache-compile --quick --allow conformance/results.json
 	$(CONFORMANCE) run compcache-numba compcache-lazy --core --quick -k stale -k "wrong entry" --allow conformance/results.json
 

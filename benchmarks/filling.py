@@ -46,8 +46,8 @@ def _do_not_sync(fd: object) -> None:
     """Stands for fsync where nothing has to survive a crash."""
 
 
-def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
-    """Publish `modules` modules of ten functions each, which all can be loaded and called.
+def fill(directory: str, modules: int, *, sync: bool, first: int = 0, functions: int = PER_MODULE) -> Filled:
+    """Publish `modules` modules of ten `functions` each, or of so many, which all can be loaded and called.
 
     They differ in the names of their functions, hence in records, digest and file; the image is the same. With
     `sync` off nothing waits for the disk, which would take minutes for a hundred thousand files.
@@ -61,12 +61,12 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
         fsync = staticmethod(_do_not_sync)
 
     store = Store(directory, files=None if sync else Unsynced())
-    publications = _publications(store, modules, first)
+    publications = _publications(store, modules, first, functions)
     slowest = 0.0
     taken = 0.0
-    for sections, functions, keywords in publications:
+    for sections, indexed, keywords in publications:
         started = time.perf_counter()
-        add_module(store, sections, functions, **keywords)
+        add_module(store, sections, indexed, **keywords)
         elapsed = time.perf_counter() - started
         taken += elapsed
         slowest = max(slowest, elapsed)
@@ -77,12 +77,12 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
 
 
 def _publications(
-    store: Any, modules: int, first: int
+    store: Any, modules: int, first: int, per_module: int
 ) -> Iterator[tuple[Any, list[tuple[str, int]], dict[str, Any]]]:
     from compcache.formats import manifest, manifest_writer, records
     from compcache.linker import build_module
 
-    source = ModuleSource(sources.small_module([f"template_{number}" for number in range(PER_MODULE)]))
+    source = ModuleSource(sources.small_module([f"template_{number}" for number in range(per_module)]))
     built = build_module(source, machine=store.host(), is_cached=lambda _: False)
     payloads = [payload for _, payload in manifest_writer.iterate_frames(built.sections[1])]
     templates = [manifest.decode_function(payload) for payload in payloads if payload[:1] == b"F"]

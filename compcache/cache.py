@@ -293,6 +293,8 @@ class Cache(Facade):
         self._require_open()
         from compcache.inspect.names import labelled
 
+        if not isinstance(label, str):
+            raise TypeError(f"labelled(): label must be a str, not {type(label).__name__}")
         return labelled(self._store, label)
 
     def function(self, func_name: str | Identity) -> FunctionReport:

@@ -12,6 +12,7 @@ from _weakref import ref
 
 from compcache.hit import open_plain
 from compcache.hit.recorder import recorder_of
+from compcache.hit.target import load_runtime
 from compcache.settings import setting, users_directory
 
 TYPE_CHECKING = False
@@ -47,6 +48,12 @@ LAYERS_VARIABLE = "COMPCACHE_LAYERS"
 LOCKS_VARIABLE = "COMPCACHE_LOCKS"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
+#: Members that are functions of `compcache.frontend` now, and answer until version 1.1. (A `__getattr__` for them would make each attribute
+#: of a cache slow.)
+FORMER = (
+    "find_target", "add_realizations", "add_missing", "find_stored", "note_uncached", "forget_uncached", "compact_index", "settings",
+    "allow_pickle", "temporary_directory",
+)  # fmt: skip
 #: What nobody has to have set for a cache to be plain (`compcache.hit`).
 _NOT_PLAIN = (*RULES, CHECK_VARIABLE, LAYERS_VARIABLE, LOCKS_VARIABLE, DEBUG_VARIABLE, "COMPCACHE_MAP_FILES", "COMPCACHE_STATS")
 
@@ -79,7 +86,7 @@ def func_name_of(name: str | Identity) -> str:
 
 
 class _Later:
-    """Stands for a member of `Cache` that `compcache.cache` defines."""
+    """Stands for a member of `Cache` that `compcache.cache` defines, or that is a function of `compcache.frontend` now."""
 
     __slots__ = ("_name",)
 
@@ -87,6 +94,12 @@ class _Later:
         self._name = name
 
     def __get__(self, cache: Any, owner: Any = None) -> Any:
+        if self._name in FORMER:
+            if cache is None:
+                raise AttributeError(f"type object 'Cache' has no attribute {self._name!r}", name=self._name, obj=owner)
+            import compcache.frontend
+
+            return compcache.frontend.moved(cache, self._name)
         import compcache.cache
 
         member = _members.get(self._name, self)
@@ -201,6 +214,7 @@ class Facade:
             self._plain: PlainLoader = plain
             self._targets = plain.targets
             open_caches[plain._root, False] = ref(self)
+        _shorten()
 
     if TYPE_CHECKING:
         _store: Store
@@ -218,14 +232,6 @@ class Facade:
     else:
         _store = _Whole("_store")
         _loader = _Whole("_loader")
-
-        def __getattr__(self, name: str) -> Any:
-            """What was a part of this class, with a warning."""
-            if name.startswith("_"):
-                raise AttributeError(name, name=name, obj=self)
-            from compcache.frontend import moved
-
-            return moved(self, name)
 
     if not TYPE_CHECKING:
         compile = _Later("compile")
@@ -337,6 +343,7 @@ class Facade:
         "zero_stats", "prune", "propose_prune", "carry_out", "check", "pin", "unpin", "pinned", "remove", "remove_module", "clear",
         "export", "import_bundle", "remote", "has_many", "prefetch", "push", "flush_uploads", "_checked", "_session", "_open",
         "_become_whole", "_is_miss", "_may_load_now", "_load_whole", "_close_whole",
+        *FORMER,
     ):  # fmt: skip
         locals()[_name] = _Later(_name)
     del _name
@@ -357,6 +364,18 @@ def complete(whole: _C) -> _C:
         if isinstance(Facade.__dict__.get(name, _Later(name)), _Later):
             setattr(Facade, name, member)
     return Facade  # type: ignore[return-value] # which is `whole` from now on
+
+
+_get_target = Facade.get_target
+
+
+def _shorten() -> None:
+    """Have the runtime answer `get_target` where the target is in memory, unless a program has put something in its place."""
+    if Facade.__dict__.get("get_target") is _get_target:
+        try:
+            Facade.get_target = load_runtime().shortcut(_get_target, "_targets")  # type: ignore[method-assign]
+        except ImportError:  # a load says why
+            return
 
 
 def _open_plain(path: Any) -> PlainLoader | None:

@@ -19,6 +19,8 @@ __all__ = ["Difference", "Identity", "compare", "label_of"]
 _MAX_STORED = 1 << 16
 _DIGEST_HEX = 32
 _ABSENT = "(absent)"
+_LONG_NUMBER = 2048  # bits: what every process writes, whatever its limit
+_USUAL_NAN = "7ff8000000000000"
 _AROUND = 24
 
 
@@ -36,7 +38,7 @@ class Identity:
         named: more components.
 
     Raises:
-        TypeError: a value has no form that is the same in every process.
+        TypeError: a value has no form that is the same in every process, or holds itself.
         ValueError: two components have the same name.
 
     Example:
@@ -54,7 +56,7 @@ class Identity:
             names = [name for name, _ in pairs] + list(named)
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"the component {twice!r} of the identity of {self.label!r} is given twice")
-        self._parts = tuple([(str(name), _canonical(value, str(name))) for name, value in given.items()])
+        self._parts = tuple([(str(name), _component(value, str(name))) for name, value in given.items()])
 
     @property
     def func_name(self) -> str:
@@ -92,13 +94,20 @@ class Identity:
         return f"<Identity {self.func_name} of {', '.join(name for name, _ in self._parts) or 'nothing'}>"
 
 
+def _component(value: Any, where: str) -> str:
+    try:
+        return _canonical(value, where)
+    except RecursionError:
+        raise TypeError(f"component {where!r} is nested too deep, or holds itself") from None
+
+
 def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each kind of value
     """A value as text that is equal for equal values, different for different ones, and the same in every process."""
     kind = type(value)
     if value is None or kind in (bool, int):
-        return {None: "null", True: "true", False: "false"}[value] if kind is not int else str(value)
+        return {None: "null", True: "true", False: "false"}[value] if kind is not int else _number(value)
     if kind in (float, complex):
-        return repr(value)
+        return _not_a_number(value) if "nan" in (text := repr(value)) else text
     if kind is str:
         return _quoted(value)
     if kind in (bytes, bytearray):
@@ -113,9 +122,26 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
         pairs = sorted((_canonical(k, where), _canonical(v, where)) for k, v in value.items())
         return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
     raise TypeError(
-        f"component {where!r} holds a {kind.__name__}, which has no form that is the same in every process; give text, "
+        f"component {where!r} holds a {_shown_type(kind)}, which has no form that is the same in every process; give text, "
         "bytes, numbers, None, an Identity, or lists, sets and mappings of these"
     )
+
+
+def _number(value: int) -> str:
+    """An integer: long ones in hexadecimal, since a process may refuse to write them in decimal (`sys.set_int_max_str_digits`)."""
+    return str(value) if value.bit_length() < _LONG_NUMBER else hex(value)
+
+
+def _not_a_number(value: complex) -> str:
+    """A NaN, of which there are many; repr does not tell them apart."""
+    import struct
+
+    bits = [struct.pack(">d", part).hex() for part in (value.real, value.imag)]
+    return repr(value) if bits[0] == _USUAL_NAN and isinstance(value, float) else f"nan {' '.join(bits)}"
+
+
+def _shown_type(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _quoted(text: str) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.cache import Cache
 from compcache.cli.render.svg import svg
 from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
 from compcache.hit.compiled import CompiledFunctions
 from compcache.hit.target import TypedCallTarget
 from compcache.inspect.descriptions import FunctionGraph
@@ -132,7 +133,10 @@ def load_ipython_extension(shell: Any) -> None:
 
 def _run(shell: Any, line: str) -> None:
     """Run a command; a name of the notebook stands for what it is called in the cache."""
-    arguments = [_cached_name(shell.user_ns, argument) for argument in shlex.split(line)]
+    words = _words(line)
+    if words is None:
+        return
+    arguments = [_cached_name(shell.user_ns, word) for word in words]
     done = subprocess.run(
         [sys.executable, "-m", "compcache", *arguments],
         stdin=subprocess.DEVNULL,
@@ -145,6 +149,16 @@ def _run(shell: Any, line: str) -> None:
     sys.stderr.write(done.stderr)
 
 
+def _words(line: str) -> list[str] | None:
+    """The words of a line, as a shell splits it; None where it could not, which is told."""
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        reraise_interrupt(error)
+        sys.stderr.write(f"compcache: {error}: {line}\n")
+        return None
+
+
 def _cached_name(names: Mapping[str, Any], argument: str) -> str:
     value = names.get(argument)
     func_name = getattr(value, "func_name", None)  # a call target, an Identity
@@ -155,8 +169,11 @@ def _cached_name(names: Mapping[str, Any], argument: str) -> str:
 
 
 def _compile(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
+    words = _words(line)
+    if words is None:
+        return None
     try:
-        options, flags = _options().parse_known_args(shlex.split(line))
+        options, flags = _options().parse_known_args(words)
         language = options.language or ("ir" if _IR.search(cell) else "c")
         if flags and language == "ir":
             _options().error(f"unrecognized arguments: {' '.join(flags)}")

@@ -116,6 +116,8 @@ class Signature(Record):
         Raises:
             SignatureError: the text does not follow the grammar; the message says where.
         """
+        if not isinstance(text, str):
+            raise SignatureError(f"a signature is a text like 'f64(f64[:], i64)', not {type(text).__name__}")
         head, bracket, tail = text.partition("(")
         inner, end, rest = tail.rpartition(")")
         if not bracket or not end or rest.strip():
@@ -134,11 +136,17 @@ class Signature(Record):
         return f"{self.result}({', '.join(parts)})"
 
     def parameter_names(self) -> tuple[str, ...]:
-        """A distinct Python identifier for every parameter."""
+        """A distinct Python identifier for every parameter: that of the text, where it can be one."""
+        from keyword import iskeyword
+
+        given = [parameter.name for parameter in self.parameters]
         names: list[str] = []
-        for number, parameter in enumerate(self.parameters):
-            usable = parameter.name and parameter.name not in names
-            names.append(parameter.name if usable else f"arg{number}")
+        for number, name in enumerate(given):
+            if name in names or not name or iskeyword(name):
+                name = f"arg{number}"  # noqa: PLW2901
+                while name in given:
+                    name += "_"  # noqa: PLW2901
+            names.append(name)
         return tuple(names)
 
 

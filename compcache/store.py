@@ -324,7 +324,7 @@ class Store:
 
     Raises:
         UntrustedDirectoryError: the directory belongs to another user, or others can write to it.
-        StorageError: the path exists but is not a directory.
+        StorageError: its owner cannot be found out.
     """
 
     __slots__ = (
@@ -413,21 +413,17 @@ class Store:
 
         Raises:
             UntrustedDirectoryError: others can write there, and there is neither trust nor a key.
-            StorageError: it is not a directory.
+            StorageError: its owner cannot be found out.
         """
         user = os.geteuid()
         self._use_files_of(user)
         try:
             status, link = self.files.status()
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             reraise_interrupt(error)
-            return
+            return  # nothing is there; where none can be made, because this or a parent is a file, the first addition reports that
         except OSError as error:
             reraise_interrupt(error)
-            if isinstance(error, NotADirectoryError):
-                if not os.path.lexists(self.root):
-                    return  # its parent is not a directory: the first addition reports that
-                error.strerror = "it is not a directory"
             message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
             raise StorageError(message, path=self.root, errno=error.errno) from error
         if self.trust:

@@ -210,11 +210,11 @@ def test_methods_that_moved_to_front_ends_still_answer(filled: Cache) -> None:
 
 
 def test_the_reference_begins_with_what_users_meet_first() -> None:
-    members = [name for name in vars(Cache) if not name.startswith("_")]
+    members = [name for name in vars(Cache) if not name.startswith("_") and hasattr(Cache, name)]
     assert members[:4] == ["compile", "get_or_compile", "get_target", "has"]
 
 
-@pytest.mark.parametrize("name", [name for name in vars(Cache) if not name.startswith("_") and callable(getattr(Cache, name))])
+@pytest.mark.parametrize("name", [name for name in list(vars(Cache)) if name[0] != "_" and callable(getattr(Cache, name, None))])
 def test_the_reference_describes_each_parameter(name: str) -> None:
     member = getattr(Cache, name)
     described = re.findall(r"^    (\w+): ", inspect.getdoc(member) or "", re.MULTILINE)
@@ -223,7 +223,7 @@ def test_the_reference_describes_each_parameter(name: str) -> None:
 
 
 def test_the_facade_is_for_users() -> None:
-    members = [name for name in vars(Cache) if not name.startswith("_")]
+    members = [name for name in vars(Cache) if not name.startswith("_") and hasattr(Cache, name)]
     assert len(members) <= 48, members
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import pathlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,7 +45,9 @@ def test_the_name_is_the_label_and_a_digest_that_no_process_changes(directory: P
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(1, "1"), (1, 1.0), (1, True), (None, "null"), (b"a", "a"), ([1], 1), ([], {}), ({1}, [1]), (["a, b"], ["a", "b"]), ("", None)],
+    [(1, "1"), (1, 1.0), (1, True), (None, "null"), (b"a", "a"), ([1], 1), ([], {}), ({1}, [1]), (["a, b"], ["a", "b"]), ("", None),
+     (math.nan, -math.nan), (complex(math.nan, 1), complex(math.nan, 2)), (10**5000, 10**5000 + 1)],
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_values_that_differ_give_names_that_differ(one: object, other: object) -> None:
     assert Identity("f", x=one).func_name != Identity("f", x=other).func_name
@@ -80,6 +84,12 @@ def test_components_are_a_mapping_or_pairs_and_none_is_lost() -> None:
 def test_a_value_without_a_stable_form_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="component 'options' holds a object, which has no form"):
         Identity("f", options=[object()])
+    with pytest.raises(TypeError, match=r"component 'options' holds a pathlib\.\w+, which has no form"):
+        Identity("f", options=pathlib.Path("a"))
+    itself: list[object] = []
+    itself.append(itself)
+    with pytest.raises(TypeError, match="component 'options' is nested too deep, or holds itself"):
+        Identity("f", options=itself)
 
 
 def test_an_identity_is_a_snapshot() -> None:

@@ -88,6 +88,9 @@ def test_options_that_do_not_exist_are_told_without_a_traceback(shell: Any) -> N
         assert shell.run_cell_magic("compcache", "--langauge c", SCALE) is None
     assert "--langauge" in captured.stderr
     assert "scale" not in shell.user_ns
+    with capture_output() as captured:
+        assert shell.run_line_magic("compcache", "ls 'dot") is None
+    assert "quotation" in captured.stderr
 
 
 def test_commands_take_objects_of_the_notebook_by_name(shell: Any, tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_names_show_but_do_not_count() -> None:
     assert hash(named) == hash(Signature.parse("f64(const f64[:],i64,u8)"))
     assert named.text() == "f64(values: const f64[:], n: i64, values: u8)"
     assert named.parameter_names() == ("values", "n", "arg2")
+    assert Signature.parse("void(class: f64, f64, arg1: f64, arg0: f64)").parameter_names() == ("arg0_", "arg1_", "arg1", "arg0")
     assert Signature.parse("void()").parameters == ()
 
 

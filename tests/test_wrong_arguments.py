@@ -12,7 +12,18 @@ import pytest
 from helpers import adder
 
 import compcache
-from compcache import Cache, CompcacheError, CompileError, Identity, ModuleSource, NotCachedError, PrunePolicy, frontend
+from compcache import (
+    Cache,
+    CompcacheError,
+    CompileError,
+    Identity,
+    ModuleSource,
+    NotCachedError,
+    PrunePolicy,
+    Signature,
+    SignatureError,
+    frontend,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,11 +92,14 @@ def test_every_option_of_a_cache_is_refused_by_name(directory: Path, option: str
         (lambda cache: cache.remove_module("zz"), "32 hexadecimal digits"),
         (lambda cache: cache.module(""), "32 hexadecimal digits"),
         (lambda cache: cache.export("f", "b.ccb", targets=[5]), "targets must be names of CPUs"),
+        (lambda cache: cache.labelled(3), "label must be a str, not int"),
+        (lambda cache: cache.get_or_compile(Identity("f"), lambda: ModuleSource(cast("Any", None))), "not NoneType"),
+        (lambda _: Signature.parse(cast("Any", None)), "not NoneType"),
         (lambda cache: cache.compile("\ud800"), "characters that UTF-8 cannot encode"),
     ],
 )
 def test_what_a_method_cannot_take_is_refused_in_words(cache: Cache, call: Any, complaint: str) -> None:
-    with pytest.raises((TypeError, ValueError, CompileError), match=complaint):
+    with pytest.raises((TypeError, ValueError, CompileError, SignatureError), match=complaint):
         call(cache)
 
 

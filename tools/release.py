@@ -51,10 +51,10 @@ assert "llvmlite" not in sys.modules
 
 
 def build(directory: Path) -> dict[str, bytes]:
-    """Build everything in a directory, with a compiler that remembers nothing; the bytes of each file."""
+    """Build everything in a directory, and return the bytes of each file. The compiler reuses none of our objects, only its C libraries."""
     directory.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ["ZIG_GLOBAL_CACHE_DIR"] = os.environ["ZIG_LOCAL_CACHE_DIR"] = scratch
+    with tempfile.TemporaryDirectory() as objects:
+        os.environ["ZIG_LOCAL_CACHE_DIR"] = objects
         wheels.build_all(directory)
     for path in sorted(directory.iterdir()):
         runtime_distribution.convert(path)
@@ -218,8 +218,9 @@ def main() -> None:
     version = re.findall(r'^__version__ = "(.+)"$', init, re.MULTILINE)[0]
     require_clean_checkout(version)
     shutil.rmtree(directory, ignore_errors=True)
-    files = build(directory)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as libraries, tempfile.TemporaryDirectory() as scratch:
+        os.environ["ZIG_GLOBAL_CACHE_DIR"] = libraries
+        files = build(directory)
         require_same(files, build(Path(scratch, "dist")))
     tried = try_in_clean_environments(directory)
     documents = {BILL: bill_of_materials(project, version, files), STATEMENT: statement(project, version, files, tried)}

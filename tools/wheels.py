@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,10 +123,15 @@ def build_all(directory: Path) -> None:
     os.environ["SOURCE_DATE_EPOCH"] = source_date()
     sdist = build_sdist(directory)
     print(sdist.name, flush=True)
-    for platform, target in TARGETS.items():
-        wheel = build_wheel(sdist, platform, target, directory)
+
+    def build_checked(platform: str) -> str:
+        wheel = build_wheel(sdist, platform, TARGETS[platform], directory)
         check_wheel(wheel, platform)
-        print(wheel.name, flush=True)
+        return wheel.name
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name in pool.map(build_checked, TARGETS):
+            print(name, flush=True)
 
 
 def main() -> None:

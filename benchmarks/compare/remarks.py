@@ -36,6 +36,12 @@ SECTION = {
         "typed_python reads every manifest when its cache is opened, hence a line that rises with the modules. A directory of"
         " objects has no such cost either: the file system is its index, and it knows nothing but names."
     ),
+    "stores": (
+        "A store of bytes knows a name and nothing else. compcache's first load also reads who wrote the module, whether the file is as"
+        " it was verified, what the function needs, and its types. Its questions are asked of its command line, whose start is most of"
+        " their cost; the peers' are asked of a few lines of Python. A module is a file of its own here, and each file has a page of the"
+        " disk at least."
+    ),
     "adding": (
         "Above code generation, a module pays for its entry points and table, the dependency graph, its image,"
         " records, compressed bitcode, and the synchronized write. Most of that is a price per module, so it weighs on modules of a"

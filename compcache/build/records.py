@@ -13,6 +13,7 @@ from compcache.formats.graph import SymbolNode
 from compcache.formats.manifest import NO_SLOT, STARTUP, FunctionRecord, NeedsRecord
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_link_type, encode_module, encode_needs
 from compcache.formats.records import GlobalRecord, ModuleRecord
+from compcache.globals.definition import encoded
 from compcache.hit.link_types import LINK_TYPE_SIZE, type_digest, united
 from compcache.images import platform_symbols
 
@@ -182,7 +183,7 @@ def _kind(name: str, definition: Definition, resolution: Resolution) -> tuple[st
 def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
     """The stored form of a global variable's value; raises `GlobalValidationError`, which names it."""
     try:
-        return definition.encode()
+        return encoded(definition)
     except GlobalValidationError as error:
         name = symbol.removeprefix(SLOT_PREFIX)
         raise GlobalValidationError(f"global {name!r}: {error}", global_name=name, reason=error.reason) from error

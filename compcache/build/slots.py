@@ -18,7 +18,7 @@ from compcache.build.ir_text import parse_head, quote, references, symbol_counts
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
-from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
+from compcache.globals import GlobalDefinition, Storage, define
 from compcache.globals.elements import check_elements
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
@@ -49,6 +49,11 @@ __all__ = [
 SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
 _MOST_SHOWN = 20  # a screenful
+_LEAST_ALIGNMENT = 16
+#: Kinds of values that are no addresses of code, or only those of one process.
+_NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
+_ALIGN = re.compile(r", align (\d+)")
+_QUOTED = re.compile(r'"[^"]*"')
 _LINKAGE_WORDS = frozenset(("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport"))
 
 
@@ -182,7 +187,7 @@ def resolve_declarations(
     support = ""
     if thunks or storage:
         _refuse_defined_thread_locals(storage, thread_locals)
-        support = _support_text(module, variables, slots, storage, thunks)
+        support = _support_text(module, variables, slots, storage, thunks, target_data)
     static = resolver.static
     if any(isinstance(library, Archive) for library in resolver.libraries):  # members may use any of it
         static = [name for name in sorted(STATIC_RUNTIME) if name not in own]
@@ -450,8 +455,11 @@ def _shown(name: str) -> str:
 
 
 def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
-    if not isinstance(definition, NativeSymbol) and definition.kind in ("text", "bytes", "buffer", "float"):
-        raise CompileError(f"globals defines {name!r}, which the module declares as a function, as {definition!r}")
+    if definition.kind in _NOT_CALLED:
+        raise CompileError(
+            f"globals defines {name!r}, which the module declares as a function, as {definition!r}: a NativeSymbol is a function, and "
+            "so may be the value of a kind of your own (compcache.globals.register); an address serves this process alone"
+        )
     return Storage("pointer", 8)
 
 
@@ -491,6 +499,7 @@ def _support_text(
     slots: Mapping[str, str],
     storage: Mapping[str, tuple[GlobalDefinition, Storage]],
     thunks: tuple[str, ...],
+    target_data: Any,
 ) -> str:
     lines = [_head_text(module)]
     if thunks:
@@ -500,13 +509,21 @@ def _support_text(
         if name in variables:
             shape = {"pointer": "ptr", "int": f"i{8 * form.size}"}.get(form.form, f"[{form.size} x i8]")
             zero = "null" if shape == "ptr" else "0" if shape[0] == "i" else "zeroinitializer"
-            lines.append(f"@{quote(name)} = hidden externally_initialized global {shape} {zero}, align 16")
+            align = _alignment_of(module.get_global_variable(name), target_data)
+            lines.append(f"@{quote(name)} = hidden externally_initialized global {shape} {zero}, align {align}")
         else:
             lines.append(f"@{quote(name)} = hidden externally_initialized global ptr null, align 8")
     for name in thunks:
         function = module.get_function(name)
         lines.append(_thunk(name, str(function), str(function.global_value_type)))
     return "\n".join([*lines, ""])
+
+
+def _alignment_of(variable: Any, target_data: Any) -> int:
+    """What code may rely on for a variable: what its declaration says, and what accesses have that say nothing."""
+    said = _ALIGN.search(_QUOTED.sub("", str(variable)))
+    usual: int = target_data.get_abi_alignment(variable.global_value_type)
+    return max(_LEAST_ALIGNMENT, usual, int(said[1]) if said else 0)
 
 
 def _thunk(name: str, declaration: str, function_type: str) -> str:

@@ -10,7 +10,7 @@ from compcache.build.ir_text import read_values
 from compcache.build.pic import aliases
 from compcache.images.embedded_bitcode import BITCODE_MAGIC
 
-__all__ = ["Symbols", "symbols_of", "with_text"]
+__all__ = ["Symbols", "printed", "symbols_of", "with_text"]
 
 
 class Symbols(NamedTuple):
@@ -19,6 +19,11 @@ class Symbols(NamedTuple):
     exported: tuple[str, ...]
     declared: tuple[str, ...]
     defined: tuple[str, ...]
+
+
+def printed(code: bytes) -> str:
+    """The code as LLVM prints it. Raises `CompileError` where LLVM rejects it."""
+    return codegen.run(lambda context: str(codegen.parse(code, context)))
 
 
 def symbols_of(code: bytes) -> Symbols:

@@ -1,23 +1,25 @@
 """Finds what a unit was compiled to, or compiles it.
 
-Two names stand for a unit: one for all that is known without running the compiler, under which a function says which headers
+Two names stand for a unit: one for all that is known without running the compiler, under which an entry of data says which headers
 were read and what the other name is; and one for the preprocessed source, the compiler's version and the flags, under which a
 function says which functions there are.
 """
 
 from __future__ import annotations
 
+from compcache import frontend
+from compcache.build.source import Function, ModuleSource
 from compcache.clang.units import file_digest
-from compcache.errors import CompcacheError
+from compcache.content.names import seal
+from compcache.errors import CompcacheError, CompileError
 from compcache.hit.compiled import CompiledFunctions
 from compcache.identity import Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from compcache.build.source import ModuleSource
     from compcache.cache import Cache
     from compcache.clang.run import Translation
     from compcache.clang.units import Unit
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["compiled_functions", "source_of_unit"]
 
 _LIST = "compcache.functions"
+#: The kind of the entries that lead to what was compiled without running the compiler.
+_KIND = "clang"
 _TEXT = """\
 @text = private constant [{size} x i8] c"{text}"
 define ptr @{name}() {{ ret ptr @text }}
@@ -33,12 +37,22 @@ define ptr @{name}() {{ ret ptr @text }}
 
 def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
     """See `compcache.clang.compile`."""
-    asked = {"functions": _described(functions), "options": {name: repr(value) for name, value in sorted(options.items())}}
+    beside = seal(ModuleSource("", functions, **options)).digest  # all that decides what functions do, but for their code
+    stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
+    asked = {"functions": _described(functions), "options": {"digest": beside, **stored} if options else {}}
     given = Identity(f"{unit.label}.given", given=unit.given(), **asked).func_name
     names = _names_of(cache, given)
     if names is None:
         names = _compile(cache, unit, given, functions, options, asked)
-    return CompiledFunctions(names, cache.get_target)
+
+    def build() -> ModuleSource:
+        """What was stored has been removed, or cannot be read, since it was looked up: compile it again."""
+        source = _source(unit, functions, options, asked)
+        if not set(names.values()) <= set(source.functions or ()):
+            raise CompileError(f"{unit.label} was changed after it was compiled, and its old code is gone from the cache: compile it again")
+        return source
+
+    return CompiledFunctions(names, lambda name: cache.get_or_compile(name, build))
 
 
 def _described(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
@@ -48,39 +62,46 @@ def _described(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
 def _names_of(cache: Cache, given: str) -> dict[str, str] | None:
     """The names of the functions, if the headers are what they were."""
     try:
-        if not cache.has(given):
+        data = frontend.get_entry(cache, given, _KIND)
+        if data is None:
             return None
-        name, *files = _read(cache, given)
+        listed, *files = data.decode("utf-8", "surrogateescape").split("\n")
         if any(not digest or file_digest(path) != digest for digest, _, path in (line.partition(" ") for line in files)):
             return None
-        return _functions_in(cache, name)
+        return _functions_in(cache.get_target(listed))
     except CompcacheError:
         return None
 
 
-def _read(cache: Cache, name: str) -> list[str]:
-    text = cache.get_target(name)()
-    return str(text).split("\n")
-
-
-def _functions_in(cache: Cache, name: str) -> dict[str, str]:
-    pairs = [line.partition(" ") for line in _read(cache, name) if line]
+def _functions_in(target: Callable[[], object]) -> dict[str, str]:
+    pairs = [line.partition(" ") for line in str(target()).split("\n") if line]
     return {plain: func_name for plain, _, func_name in pairs}
 
 
 def _compile(
     cache: Cache, unit: Unit, given: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> dict[str, str]:
-    from compcache.clang.run import identity_of_unit, preprocess
+    from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
-    identity = identity_of_unit(unit, translation).extend(**asked)
+    identity = _identity(unit, translation, asked)
     listed = identity.func_name
-    if not cache.has(listed):
-        source = source_of_unit(unit, translation, identity, functions, options)
-        cache.get_or_compile(listed, lambda: source)
+    target = cache.get_or_compile(listed, lambda: source_of_unit(unit, translation, identity, functions, options))
     _keep_shortcut(cache, unit, translation, given, listed)
-    return _functions_in(cache, listed)
+    return _functions_in(target)
+
+
+def _identity(unit: Unit, translation: Translation, asked: Mapping[str, Any]) -> Identity:
+    from compcache.clang.run import identity_of_unit
+
+    return identity_of_unit(unit, translation).extend(**asked)
+
+
+def _source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], asked: Mapping[str, Any]) -> ModuleSource:
+    from compcache.clang.run import preprocess
+
+    translation = preprocess(unit)
+    return source_of_unit(unit, translation, _identity(unit, translation, asked), functions, options)
 
 
 def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: str, listed: str) -> None:
@@ -89,8 +110,13 @@ def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: st
     if files is None or any("\n" in path for path in files):
         return
     lines = [f"{file_digest(path)} {path}" for path in files]
-    if all(line[0] != " " for line in lines) and translation.is_settled(unit):
-        cache.get_or_compile(given, lambda: _text_source(given, "\n".join([listed, *lines])))
+    if any(line[0] == " " for line in lines) or not translation.is_settled(unit):
+        return
+    try:
+        frontend.put_entry(cache, given, "\n".join([listed, *lines]).encode("utf-8", "surrogateescape"), kind=_KIND)
+        frontend.write_entries(cache)
+    except CompcacheError:
+        pass  # the next call runs the preprocessor again
 
 
 def source_of_unit(
@@ -101,7 +127,6 @@ def source_of_unit(
     Raises:
         CompileError: the compiler reports errors.
     """
-    from compcache.build.source import Function, ModuleSource
     from compcache.clang.bitcode import symbols_of, with_text
     from compcache.clang.run import makers_of_unit, optimization_level, translate
     from compcache.clang.runtimes import with_runtime
@@ -121,12 +146,6 @@ def source_of_unit(
     return ModuleSource(
         code, named, **{"optimize": optimization_level(unit), "identity": identity, "makers": makers_of_unit(translation), **options}
     )
-
-
-def _text_source(name: str, text: str) -> ModuleSource:
-    from compcache.build.source import Function, ModuleSource
-
-    return ModuleSource(_constant(_LIST, text), {name: Function("cstr()", _LIST)}, optimize=0, keep_bitcode=False)
 
 
 def _constant(name: str, text: str) -> str:

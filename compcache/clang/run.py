@@ -9,6 +9,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.clang.units import OVERRIDE
 from compcache.errors import CompileError
 from compcache.files import reraise_interrupt
 from compcache.identity import Identity
@@ -33,6 +34,12 @@ _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 #: Flags and words of a source by which numbers of lines get into the code.
 _LINE_FLAGS = ("-g", "-fsanitize", "-fprofile", "-fcoverage")
 _LINE_WORDS = (b"__builtin_LINE", b"__builtin_COLUMN", b"__builtin_FILE", b"__builtin_source_location")
+#: Where a text over several lines may begin, in which any line counts (C++, "String literals").
+_RAW_STRING = re.compile(rb'\b(?:u8|[uUL])?R"')
+#: What rustc says of an environment variable that code asks for (env!), and its value.
+_VARIABLE = b"# env-dep:"
+#: By these words assembly names files to be read.
+_ASSEMBLER_WORDS = (b"incbin", b".include")
 #: File systems may take times from a clock that is late by this many seconds.
 _TICK = 0.02
 _ATTEMPTS = 2
@@ -41,8 +48,8 @@ _ATTEMPTS = 2
 class Translation(NamedTuple):
     """What the identity of a unit is made of: the preprocessed source, the compiler's version.
 
-    `files` are the headers that were read, None where one of them cannot be told by its name; `started` is when that began, in
-    seconds since the epoch.
+    `files` are the headers that were read, None where one of them cannot be told by its name, or something else was read;
+    `started` is when that began, in seconds since the epoch.
     """
 
     preprocessed: bytes
@@ -90,22 +97,36 @@ def _preprocess(unit: Unit) -> Translation:
         if unit.compiler.language == "rust":
             _run(unit, ["--emit=dep-info", "--crate-type=lib", *unit.flags, "-o", listed])
             names = _listed_names(listed)
-            code = b"\0".join([unit.code, *[_content(path) for path in _paths(names, unit)]])
+            others = [line for line in _content(listed).splitlines() if line.startswith(_VARIABLE)]
+            code = b"\0".join([unit.code, *[_content(path) for path in _paths(names, unit)], *others])
         else:
             depends = [] if unit.compiler.language == "fortran" else ["-MD", "-MF", listed]
             printed = _run(unit, ["-E", *unit.flags, *depends])
             names = [*_listed_names(listed), *_entered_names(printed)]
             code = printed if _numbers_lines(unit, printed) else _without_markers(printed)
+            others = _read_by_assembler(unit, code)
+            code = b"\0".join([code, *others])
     files = _paths(names, unit)
-    if not all(map(os.path.isfile, files)) or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + printed):
+    told = not others and all(map(os.path.isfile, files))
+    if not told or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + printed):
         return Translation(code, _version(unit), None, started)
     return Translation(code, _version(unit), files, started)
 
 
+def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
+    """The files that inline assembly reads, which the compiler leaves to who assembles it: names and digests."""
+    if not any(word in code for word in _ASSEMBLER_WORDS):
+        return []
+    from compcache.clang.bitcode import printed
+    from compcache.content.assembled_files import assembled_files
+
+    return assembled_files(printed(_translate(unit)))
+
+
 def _numbers_lines(unit: Unit, code: bytes) -> bool:
-    """Whether the machine code may depend on which line of which file something stands in."""
+    """Whether the machine code may depend on which line of which file something stands in, or on lines that are empty."""
     flags = any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags)
-    return flags or any(word in code for word in _LINE_WORDS)
+    return flags or any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
 
 
 def _without_markers(code: bytes) -> bytes:
@@ -136,6 +157,7 @@ def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
         compiler=translation.version,
         flags=unit.flags,
         **({"flag_files": unit.flag_files()} if unit.flag_files() else {}),
+        **({"override": os.environ[OVERRIDE]} if OVERRIDE in os.environ else {}),
     )
 
 

@@ -117,10 +117,11 @@ def _library(name: str, places: Iterable[str]) -> str | None:
     """A library as `ModuleSource` takes it: by its name alone, where the system finds it by that."""
     if "/" in name:
         return name if os.path.exists(name) else None
-    name = name.removeprefix(":")
-    if ctypes.util.find_library(name):
+    is_file = name.startswith(":")  # -l:name
+    if not is_file and ctypes.util.find_library(name):
         return name
-    paths = [os.path.join(place, f"lib{name}{ending}") for place in places for ending in (".so", ".a")]
+    names = [name[1:]] if is_file else [f"lib{name}.so", f"lib{name}.a"]
+    paths = [os.path.join(place, each) for place in places for each in names]
     return next((path for path in paths if _is_elf(path) or (path.endswith(".a") and os.path.exists(path))), None)
 
 

@@ -14,16 +14,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Unit", "file_digest", "make_unit"]
+__all__ = ["OVERRIDE", "Unit", "file_digest", "make_unit"]
 
 _SIZE = 16
+#: Flags that name a file of options.
+_CONFIG = ("--config",)
 #: Flags by which compilers write something else than object code, and what that is.
 _OTHER_OUTPUT = {
     "-S": "assembly", "--assemble": "assembly", "-E": "preprocessed source", "--preprocess": "preprocessed source",
     "-M": "a list of headers", "-MM": "a list of headers", "--precompile": "an interface", "-fsyntax-only": "nothing", "-###": "nothing",
 }  # fmt: skip
+#: Flags that clang takes from the environment, beside those that it is given.
+OVERRIDE = "CCC_OVERRIDE_OPTIONS"
 #: What of the environment changes what a compiler reads.
-_VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH", "CCC_OVERRIDE_OPTIONS", "RUSTFLAGS")
+_VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH", OVERRIDE, "RUSTFLAGS")
 
 
 class Unit(Record):
@@ -51,17 +55,37 @@ class Unit(Record):
         return _digest([*parts, *[text.encode("utf-8", "surrogateescape") for text in texts]])
 
     def flag_files(self) -> tuple[str, ...]:
-        """The files that flags name (``@options``, ``-fplugin=a.so``), each with a digest of its content."""
+        """The files that flags name (``@options``, ``--config file``, ``-fplugin=a.so``), each with a digest of its content.
+
+        What a file of options names may be beside that file. Libraries count as well (``-Lplace -lname``).
+        """
         found: dict[str, str] = {}
-        words = list(self.flags)
+        words = [(word, self.directory) for word in self.flags]
+        follows_config = {after for word, after in zip(self.flags, self.flags[1:], strict=False) if word in _CONFIG}
         while words:
-            word = words.pop()
+            word, directory = words.pop()
+            has_words = word.startswith(("@", *_CONFIG)) or word in follows_config
             for name in {word, word[1:] if word.startswith("@") else "", word.partition("=")[2]}:
-                path = os.path.join(self.directory, name)
-                if name and path not in found and os.path.isfile(path):
-                    found[path] = file_digest(path)
-                    words += _words_of(path) if word.startswith("@") else []
+                for path in {os.path.join(base, name) for base in (self.directory, directory)}:
+                    if name and path not in found and os.path.isfile(path):
+                        found[path] = file_digest(path)
+                        words += [(inner, os.path.dirname(path)) for inner in _words_of(path)] if has_words else []
+        found |= {path: file_digest(path) for path in self._libraries() if path not in found}
         return tuple([f"{found[path]} {path}" for path in sorted(found)])
+
+    def _libraries(self) -> list[str]:
+        """The libraries that flags name: static ones become part of the code, and shared ones are taken in place of these."""
+        named: dict[str, list[str]] = {"-L": [], "-l": []}
+        for word, following in zip(self.flags, (*self.flags[1:], ""), strict=True):
+            if word[:2] in named:
+                named[word[:2]].append(word[2:] or following)
+        places = [os.path.join(self.directory, place.rpartition("=")[2]) for place in named["-L"]]
+        if places and self.compiler.language == "rust":
+            from glob import escape, glob
+
+            return [path for place in places for path in sorted(glob(os.path.join(escape(place), "*.rlib")))]
+        names = [name[1:] if name[:1] == ":" else f"lib{name}{ending}" for name in named["-l"] for ending in (".a", ".so")]
+        return [path for place in places for name in names if os.path.isfile(path := os.path.join(place, name))]
 
 
 def _words_of(path: str) -> list[str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 
 from compcache.build.source import Function, ModuleSource
+from compcache.content.assembled_files import assembled_files
 from compcache.digest import blake2b, digest
-from compcache.errors import CompileError, LibraryError
-from compcache.files import reraise_interrupt
+from compcache.errors import CompileError, GlobalValidationError, LibraryError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,7 +161,9 @@ def source_of(given: Any, func_name: str, identity: Identity | None = None) -> M
 
 
 def _mentions(code: Any, name: str) -> bool:
-    return name in code if isinstance(code, str) else name.encode("utf-8", "surrogatepass") in code
+    if isinstance(code, str):
+        return name in code
+    return isinstance(code, bytes) and name.encode("utf-8", "surrogatepass") in code
 
 
 def frozen(source: ModuleSource) -> ModuleSource:
@@ -233,7 +235,7 @@ def option_parts(source: ModuleSource) -> list[bytes]:
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
     options += _archives_of(source)
     options += [text for pair in _identity_of(source).items() for text in pair]
-    return _texts(options)
+    return [*_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]
 
 
 def _several(names: Any) -> tuple[Any, ...]:
@@ -318,12 +320,13 @@ def text_of_export(name: str, function: Function) -> str:
 def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
     if not definitions:
         return
+    from compcache.globals.definition import encoded
+
     for name, definition in sorted(_defined(definitions).items()):
         yield from _texts([name, definition.kind])
         try:
-            yield definition.encode()
-        except ValueError as error:  # an integer that Python refuses to write: what compiles the source says so
-            reraise_interrupt(error)
+            yield encoded(definition)
+        except GlobalValidationError as error:  # an integer that Python refuses to write: what compiles the source says so
             yield str(error).encode()
 
 

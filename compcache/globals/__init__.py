@@ -11,7 +11,7 @@ objects that can be found again by their name.
 from __future__ import annotations
 
 from compcache.files import reraise_interrupt
-from compcache.globals.definition import GlobalDefinition, Storage, decode_definition, register
+from compcache.globals.definition import GlobalDefinition, Storage, decode_definition, invalid, register
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ def define(value: object) -> GlobalDefinition:
     except TypeError as error:
         reraise_interrupt(error)
         return PythonObject.of(value)
+    except (ValueError, BufferError) as error:
+        reraise_interrupt(error)
+        raise invalid(f"a {type(value).__name__} cannot be stored: {error}") from error
     return Buffer.of(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import calcsize
 from struct import error as StructError  # noqa: N812 - it is a class
 
-from compcache.globals.definition import GlobalDefinition, Storage, misfit, register
+from compcache.globals.definition import GlobalDefinition, Storage, invalid, misfit, register
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["Buffer", "Bytes", "Text"]
 
 _POINTER_SIZE = 8
+#: Elements that are addresses: ``struct``'s P, NumPy's and ctypes' objects, and pointers, texts and functions of ctypes (PEP 3118).
+_ADDRESSES = frozenset("POzZX&")
 
 
 def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
@@ -79,6 +81,14 @@ class Text(GlobalDefinition):
         return _pack_span(data, len(data), storage, context)
 
 
+def _without_names(format_: str) -> str:
+    """A format without what is no address: the names of fields, complex numbers."""
+    plain = "".join(format_.split(":")[::2])
+    for number in ("Zf", "Zd", "Zg"):
+        plain = plain.replace(number, "")
+    return plain
+
+
 @register
 class Buffer(GlobalDefinition):
     """A snapshot of a buffer, taken by `Buffer.of`; the length of a span counts elements.
@@ -102,8 +112,13 @@ class Buffer(GlobalDefinition):
 
         Args:
             exporter: bytes, an array of NumPy or of `array`, a `memoryview`: any shape, any element type that `struct` knows.
+
+        Raises:
+            GlobalValidationError: its elements are addresses, which serve one process alone: objects, pointers and functions of ctypes.
         """
         with memoryview(exporter) as view:
+            if _ADDRESSES.intersection(_without_names(view.format)):
+                raise invalid(f"a buffer of format {view.format!r} holds addresses of this process, which no other one can use")
             return cls(view.tobytes(), view.format)
 
     @property

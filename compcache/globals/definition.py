@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from compcache.errors import GlobalValidationError
+from compcache.errors import CompcacheError, GlobalValidationError
 from compcache.files import reraise_interrupt
 from compcache.record import Record
 
@@ -30,8 +30,10 @@ __all__ = [
     "GlobalDefinition",
     "Storage",
     "decode_definition",
+    "encoded",
     "invalid",
     "known_kinds",
+    "loaded",
     "misfit",
     "pack_integer",
     "pack_object",
@@ -133,11 +135,17 @@ _kinds: dict[str, type[GlobalDefinition]] = {}
 def register(cls: _Kind) -> _Kind:
     """Make a kind known to this process, by its `kind`; usable as a class decorator.
 
+    A class that is defined again (a notebook's cell, a module that is reloaded) takes the place of the former one.
+
     Raises:
         ValueError: another class has that kind already, or it is empty.
     """
-    if not cls.kind or _kinds.setdefault(cls.kind, cls) is not cls:
+    home = cls.__module__, cls.__qualname__
+    known = _kinds.get(cls.kind)
+    taken = cls.kind in _HOMES and _HOMES[cls.kind] != cls.__module__
+    if not cls.kind or taken or (known is not None and (known.__module__, known.__qualname__) != home):
         raise ValueError(f"{cls.__qualname__} needs a kind of its own, not {cls.kind!r}")
+    _kinds[cls.kind] = cls
     return cls
 
 
@@ -162,10 +170,50 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
     if cls is None:
         raise invalid(f"its kind {kind!r} is not registered in this process (compcache.globals.register)")
     try:
-        return cls.decode(payload)
+        definition = cls.decode(payload)
     except Exception as error:
         reraise_interrupt(error)
         raise invalid(f"its definition of kind {kind!r} does not decode: {error}") from error
+    if not isinstance(definition, GlobalDefinition):
+        raise invalid(f"kind {kind!r} decodes to {type(definition).__name__}, which is no definition")
+    return definition
+
+
+def encoded(definition: GlobalDefinition) -> bytes:
+    """What `encode` returns, if that is bytes: the class may be the program's own.
+
+    Raises:
+        GlobalValidationError: it is something else, or `encode` raised an error.
+    """
+    try:
+        payload = definition.encode()
+    except (CompcacheError, MemoryError):  # that there is too little memory says nothing of the definition
+        raise
+    except Exception as error:
+        reraise_interrupt(error)
+        raise invalid(f"its definition of kind {definition.kind!r} does not encode: {error!r}") from error
+    if not isinstance(payload, bytes):
+        raise invalid(f"kind {definition.kind!r} encodes to {type(payload).__name__}, not to bytes")
+    return payload
+
+
+def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+    """What `load` returns, if that fits the storage: the class may be the program's own.
+
+    Raises:
+        GlobalValidationError: it does not fit, or `load` raised an error.
+    """
+    try:
+        data, kept = definition.load(storage, context)
+        size = memoryview(data).nbytes
+    except (CompcacheError, MemoryError):  # that there is too little memory says nothing of the definition
+        raise
+    except Exception as error:
+        reraise_interrupt(error)
+        raise invalid(f"its value of kind {definition.kind!r} does not load: {error!r}") from error
+    if size != storage.size:
+        raise invalid(f"kind {definition.kind!r} gave {size} bytes for {storage.size}")
+    return data, kept
 
 
 def invalid(reason: str) -> GlobalValidationError:

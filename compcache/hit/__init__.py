@@ -43,7 +43,6 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LIST = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 _OTHERS_WRITE = 0o022
-_REGULAR, _FORMAT = 0o100000, 0o170000
 
 _lock: Any = RLock()
 _mapping: Any = RLock()
@@ -77,32 +76,33 @@ class LoadedModule:
 class Door:
     """The way into a directory for those who only read: what a hit does of `compcache.files.Tree`, which does all else."""
 
-    __slots__ = ("_beneath", "_entered", "_prefix", "_tree", "root")
+    __slots__ = ("_entered", "_prefix", "_runtime", "_tree", "owner", "root")
 
     fstat = staticmethod(os.fstat)
     pread = staticmethod(os.pread)
     write = staticmethod(os.write)
 
-    def __init__(self, root: str, beneath: Callable[[int, str, int, int], Opened]) -> None:
+    def __init__(self, root: str, runtime: Any) -> None:
         self.root = root
-        self._beneath = beneath
+        self.owner = os.geteuid()  # whose the directory is as long as this is open, and what is in it
+        self._runtime = runtime
         self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and which directory that is
         self._prefix = root if root.endswith("/") else root + "/"
         self._tree: Tree | None = None
 
-    def enter(self) -> os.stat_result:
-        """Open the root. It is not opened where it is a link."""
+    def enter(self) -> None:
+        """Open the root. It is not opened where it is a link, or not this user's alone."""
         audit("open", self.root, None, _ENTER)
-        opened = self._beneath(-1, self.root, _ENTER, 0)
+        opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
         status = os.fstat(opened.number)
+        if status.st_uid != self.owner or status.st_mode & _OTHERS_WRITE:
+            raise PermissionError(f"{self.root} is another user's, or others can write to it")
         self._entered = opened, opened.number, (status.st_dev, status.st_ino)
-        return status
 
     def renew(self) -> None:
         """Open the root again where it is not the directory at its path any more, or the program has closed its descriptor."""
         entered = self._entered
-        there = os.stat(self.root)
-        if entered is None or not _is_ours(entered) or (there.st_dev, there.st_ino) != entered[2]:
+        if entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
             self.enter()
 
@@ -114,20 +114,17 @@ class Door:
 
     def open_owned(self, path: str, flags: int, mode: int = 0) -> Opened:
         """See `Tree.open_owned`."""
+        opened: Opened
         if flags & os.O_CREAT or not path.startswith(self._prefix):
-            opened: Opened = self._others().open_owned(path, flags, mode)
+            opened = self._others().open_owned(path, flags, mode)
             return opened
         entered = self._entered
         while entered is None:
             self.enter()
             entered = self._entered
         audit("open", path, None, flags)
-        return self._beneath(entered[1], path[len(self._prefix) :], flags, mode)
-
-    def listdir(self, path: str) -> list[str]:
-        """See `Tree.listdir`."""
-        directory = self.open_owned(path, _LIST)
-        return os.listdir(directory.number)
+        opened = self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode)
+        return opened
 
     def __getattr__(self, name: str) -> Any:
         """What else there is of `Tree`."""
@@ -137,7 +134,7 @@ class Door:
         if self._tree is None:
             from compcache.files import Files, Tree
 
-            self._tree = Tree(Files(), self.root, self._beneath)
+            self._tree = Tree(Files(), self.root, self._runtime.open_beneath)
         return self._tree
 
 
@@ -177,7 +174,7 @@ class PlainLoader:
         """With the directory, and what reads it; None where no hit is plain."""
         self._root = root
         self._files: Any = files
-        self._names: list[str] | None = None
+        self._names: bytes | None = None
         self._functions: tuple[Any, ...] = ()
         self._modules: tuple[Any, ...] = ()
         self._rows: tuple[Callable[[], bytes], ...] = ()
@@ -246,8 +243,7 @@ class PlainLoader:
         ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
         if (ordered or self._names is None) and not self._look_again(runtime):
             return None
-        key = runtime.digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name")
-        found = runtime.newest(self._functions, key, ordered)
+        found = runtime.newest(self._functions, func_name, ordered)
         if found is None or found[2] >= _LINKED:
             return None
         segment, module_id, offset, number = found
@@ -256,8 +252,9 @@ class PlainLoader:
         files = self._files
         opened = files.open_owned(path, _READ)
         descriptor = opened.number
-        status = files.fstat(descriptor)
-        entry = self._entry_of(runtime, segment, module_id, status) if self._is_own(status) else None
+        stamp = runtime.stamp_of(descriptor, self._owner)
+        mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
+        entry = runtime.stamped(self._modules, segment, module_id, stamp, mac_key) if stamp is not None else None
         if entry is None:
             return None
         image, records, target_id, flags, _, key, _ = entry
@@ -272,7 +269,7 @@ class PlainLoader:
         if module is None:
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
-                    module_id, image, lambda: _mapped(runtime, descriptor, path, key, status.st_size, self.maps_files)
+                    module_id, image, lambda: _mapped(runtime, descriptor, path, key, stamp[1], self.maps_files)
                 )
         return module, record
 
@@ -281,19 +278,20 @@ class PlainLoader:
         files = self._files
         files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
-        names = files.listdir(directory)
+        opened = files.open_owned(directory, _LIST)
+        names = runtime.names_in(opened.number)
         if names == self._names:
             return True
         self._names = None
         functions, modules, rows = [], [], []
-        for name in names:
+        for name in os.fsdecode(names).split("/")[:-1]:
             if not _is_segment_name(name):
                 return False
             opened = files.open_owned(f"{directory}/{name}", _READ)
-            status = files.fstat(opened.number)
-            if not self._is_own(status):
+            stamp = runtime.stamp_of(opened.number, self._owner)
+            if stamp is None:
                 return False
-            size = status.st_size
+            size = stamp[1]
             source = files.pread(opened.number, size, 0) if size <= _READ_WHOLE else _reader(files, opened)
             one, other, at, length, _ = runtime.open_segment(source, size, name)
             functions.append(one)
@@ -302,20 +300,6 @@ class PlainLoader:
         self._functions, self._modules, self._rows = tuple(functions), tuple(modules), tuple(rows)
         self._names = names
         return True
-
-    def _is_own(self, status: os.stat_result) -> bool:
-        """Whether a file is a regular one that this user alone can write to."""
-        mode = status.st_mode
-        return status.st_uid == self._owner and not mode & _OTHERS_WRITE and mode & _FORMAT == _REGULAR
-
-    def _entry_of(self, runtime: Any, segment: int, module_id: bytes, status: os.stat_result) -> Any:
-        """What the index says of a module whose file has this status; None where no stamp is of that status."""
-        stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-        mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
-        for table in (self._modules[segment], *self._modules):
-            for entry in runtime.stamped(table, module_id, stamp, mac_key):
-                return entry
-        return None
 
     def _accept(self, runtime: Any, segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
         """Whether this host can run code whose requirement has this number; its ids are accepted from now on."""
@@ -512,13 +496,13 @@ def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModul
 def open_plain(root: str) -> PlainLoader | None:
     """A loader of a directory that belongs to this user alone; None where that is not so, or the directory is not there."""
     try:
-        door = Door(root, load_runtime().open_beneath)
-        status = door.enter()
+        door = Door(root, load_runtime())
+        door.enter()
     except (ImportError, OSError) as error:
         from compcache.files import reraise_interrupt
 
         reraise_interrupt(error)
         return None
     loader = PlainLoader(root, door)
-    loader._owner = os.geteuid()
-    return loader if status.st_uid == loader._owner and not status.st_mode & _OTHERS_WRITE else None
+    loader._owner = door.owner
+    return loader

@@ -181,16 +181,13 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
     """The bytes to store for a global; None where it is stored already and still valid."""
-    from compcache.globals.definition import Storage, decode_definition
+    from compcache.globals.definition import Storage, decode_definition, loaded
 
     known = choice.loaded.slots.get(record.slot)
     if isinstance(known, Kept) and not known.revalidate:
         return None
     definition = decode_definition(record.kind, record.payload)
-    data, keep = definition.load(Storage(record.form, record.size), _LoadContext(loader, choice))
-    if len(data) != record.size:
-        reason = f"kind {record.kind!r} gave {len(data)} bytes for {record.size}"
-        raise GlobalValidationError(reason, reason=reason)
+    data, keep = loaded(definition, Storage(record.form, record.size), _LoadContext(loader, choice))
     if isinstance(known, Kept) and (known.data == data or definition.is_same(known.value, keep)):
         return None
     return data, Kept(data, keep, known, revalidate=definition.revalidate)

@@ -19,7 +19,7 @@ from compcache.settings import is_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from compcache.files import Opened, Tree
     from compcache.hit import Door, PlainLoader
@@ -150,6 +150,8 @@ class Recorder:
             lines = held_lines(self._loaders, self._told)
         if not self._events and not lines:
             return
+        from compcache.hit._runtime import digest
+
         sums: dict[tuple[float, str, str], float] = {}
         events = _drain(self._events)
         for when, counter, amount, func_name, module_id in events:
@@ -159,12 +161,13 @@ class Recorder:
                 key = when // HOUR * HOUR, counter, func_name
                 sums[key] = sums.get(key, 0) + amount
                 continue
-            lines.append(f"{when} {counter} {amount} {module_id.hex()} {_key(func_name)}")
+            time_text, number = f"{when:.3f}", module_id.hex()  # milliseconds: all digits of a float take 7,000 instructions
+            lines.append(f"{time_text} {counter} {amount} {number} {_key(digest, func_name)}")
             mine = object()
             if self._seen.setdefault(module_id, mine) is mine:  # atomic: threads may meet here
-                lines.append(f"{when} loads 1 {module_id.hex()}")
+                lines.append(f"{time_text} loads 1 {number}")
         for (hour, counter, func_name), amount in sums.items():
-            missed = f" {bytes(16).hex()} {_key(func_name)}" if func_name else ""
+            missed = f" {bytes(16).hex()} {_key(digest, func_name)}" if func_name else ""
             lines.append(f"{hour} {counter} {amount}{missed}")
         if not self._write(encode_batch(lines)) and len(events) < _MOST_KEPT:
             self._events += events  # the directory is made by the first addition
@@ -210,9 +213,7 @@ def encode_batch(lines: Iterable[str]) -> bytes:
     return f"\n\n{text}\n= {digest(text.encode(), 8).hex()}\n".encode()
 
 
-def _key(func_name: str) -> str:
-    from compcache.hit._runtime import digest
-
+def _key(digest: Callable[..., bytes], func_name: str) -> str:
     return digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name").hex()
 
 

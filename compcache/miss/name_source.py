@@ -9,6 +9,7 @@ from compcache.build.exports import visible_exports
 from compcache.build.ir_text import read_values
 from compcache.build.large_data.variables import abridged
 from compcache.build.pic import aliases
+from compcache.content.assembled_files import reads_files
 from compcache.content.functions import Naming, name_functions, name_together
 from compcache.content.names import exported_as
 from compcache.content.visible import exported_names
@@ -44,6 +45,8 @@ def name_source(sealed: SealedSource) -> Naming:
     except CompileError:
         _refuse_name_of_file(source.ir)
         raise
+    if isinstance(source.ir, bytes) and reads_files(text):
+        raise CompileError("compile(): inline assembly of this bitcode reads files (.incbin, .include): give the code as LLVM assembly")
     if source.functions is not None:
         return name_functions(source, text, _exports(source, source.functions))
     exports = visible_exports(read_values(text), aliases(text))

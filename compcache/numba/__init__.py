@@ -4,15 +4,15 @@
 
     from compcache.numba import njit, prange
 
-are Numba's decorators for programs that start without Numba: what was compiled before is found by the content of the function,
-and Numba is imported only where something is not found. Every other name of Numba is here as well, and imports it.
+are Numba's decorators for programs that start without Numba. Functions compiled earlier are found by their content; Numba is imported only
+if something is not found. This module has every other name of Numba too; using one imports Numba.
 
 ::
 
     import compcache.numba
     compcache.numba.install()
 
-makes every ``cache=True`` of Numba's own decorators use the cache directory, until `uninstall`. See `docs/numba.md`.
+makes every ``cache=True`` of Numba's own decorators use the cache directory, until `uninstall` is called. See `docs/numba.md`.
 """
 
 from __future__ import annotations
@@ -59,25 +59,25 @@ def install(
 
     Args:
         cache: the directory, None for the default one, or an open cache (with ``allow_pickle=True``).
-        lazy: where Numba is not imported yet, let ``from numba import njit`` give the decorators of this module, until something
-            else of Numba is asked for: then Numba is imported, and ``cache=True`` uses the directory from there on.
-        targets: the CPUs to store code for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or else
-            this host.
+        lazy: if Numba is not imported yet, let ``from numba import njit`` return the decorators of this module until the program uses
+            something else of Numba. Then Numba is imported, and ``cache=True`` uses the directory from there on.
+        targets: the CPUs to store code for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or this host if that is not
+            set.
         options: further arguments of `compcache.Cache`.
 
     Returns:
-        The backend, which counts hits and misses, and lists functions that are not cached with the reason. Where the version
-        of Numba is not supported it is not installed: the program runs as without it, and there is one `CacheWarning`.
+        The backend. It counts hits and misses, and lists the functions that are not cached with the reasons. If the version of Numba is not
+        supported, the backend is not installed: a `CacheWarning` is issued, and the program runs as without it.
 
     Raises:
-        RuntimeError: the backend is installed with another directory.
+        RuntimeError: the backend is already installed with another directory.
         UntrustedDirectoryError: another user could have written to the directory.
     """
     return _install(cache, {**options, "targets": targets}, is_first=False, lazy=lazy)
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """See `install`; `is_first`: Numba is about to load or compile its first function."""
+    """Implement `install`. `is_first`: Numba is about to load or compile its first function."""
     import sys
 
     if lazy and "numba" not in sys.modules:
@@ -120,7 +120,7 @@ def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: b
 
 
 def _put_in_later(backend: Backend) -> Any:
-    """Let a stand-in take the place of Numba, and put the hooks in once Numba is imported."""
+    """Replace Numba by a stand-in now; install the hooks once Numba is imported."""
     from compcache.numba.declarations.import_hook import Hook
     from compcache.numba.lazy.installed import installed_hook, set_installed
     from compcache.numba.versions.supported import is_unsupported
@@ -128,7 +128,7 @@ def _put_in_later(backend: Backend) -> Any:
     def put_in() -> Any:
         if installed_hook() is not hook:
             return None
-        if is_unsupported():  # which its metadata did not tell
+        if is_unsupported():  # the metadata did not show it
             set_installed(None, None)
             return None
         return _put_in(backend, is_first=False)
@@ -139,7 +139,7 @@ def _put_in_later(backend: Backend) -> Any:
 
 
 def _put_in(backend: Backend, *, is_first: bool) -> Any:
-    """Put the backend into Numba; what takes it out again."""
+    """Install the hooks in Numba; return what removes them."""
     from compcache.numba.hooks.installation import Hooks
 
     hooks = Hooks(backend)
@@ -158,7 +158,7 @@ def uninstall() -> None:
 
 
 class installed:  # noqa: N801 - it is used like a function
-    """`install`, and `uninstall` in the end: ``with installed(directory) as backend:``.
+    """A context manager that installs the backend, and uninstalls it at the end: ``with installed(directory) as backend:``.
 
     Args:
         cache: the cache, or its directory; None for the default one.
@@ -227,15 +227,14 @@ def export(
     """Store a native entry for a function that `Cache.get_target` calls without Numba.
 
     Args:
-        func: a Python function, or one decorated with `njit` (whose options are used).
-        signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
-            Parameters and results are numbers, booleans, None, text, bytes, arrays of any dtype and order, optional values,
-            tuples and named tuples of these, and lists. Parameters that the signature leaves out have their defaults.
-        cache: the cache to store in; None for that of the installed backend, else the default one.
-        name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
-            that name is replaced.
-        targets: the CPUs to compile it for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or else
-            this host.
+        func: a Python function, or one decorated with `njit`, whose options are then used.
+        signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``. Parameters and
+            results are numbers, booleans, None, text, bytes, arrays of any dtype and order, optional values, tuples and named tuples of
+            these, and lists. Parameters that the signature omits take their default values.
+        cache: the cache to store in; None for that of the installed backend, or the default cache.
+        name: the func_name for `Cache.get_target`; None for the module and the qualified name. It replaces a previous export with that
+            name.
+        targets: the CPUs to compile for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or this host if that is not set.
 
     Returns:
         The func_name.
@@ -259,16 +258,16 @@ def export(
 def package(
     module: ModuleType, out: str | os.PathLike[str] | None = None, *, targets: Iterable[str] | str | None = None
 ) -> tuple[str, ...]:
-    """Compile every kernel of a module for programs that run without Numba.
+    """Compile every kernel of a module, for programs that run without Numba.
 
-    Kernels are the functions that the module decorates with a signature: ``@njit("float64(float64[::1])")``, with `njit` of
-    `compcache.numba`. Where Numba is not installed this `njit` gives what was packaged beside the module; the same source
-    is compiled by Numba where it is.
+    Kernels are the functions that the module decorates with a signature: ``@njit("float64(float64[::1])")``, with `njit` from
+    `compcache.numba`. If Numba is not installed, this `njit` returns the kernel that was packaged beside the module. If it is, Numba
+    compiles the same source.
 
     Args:
         module: the module, imported.
-        out: the directory to write; None is ``__compcache__`` beside the module, where `njit` looks for it.
-        targets: the CPUs to compile for, as `ModuleSource(targets=...)` takes them; None reads $COMPCACHE_TARGETS, or is this host.
+        out: the directory to write; None for ``__compcache__`` beside the module, where `njit` looks for kernels.
+        targets: the CPUs to compile for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or this host if that is not set.
 
     Returns:
         The func_names of the kernels.
@@ -276,7 +275,7 @@ def package(
     Raises:
         CompileError: a kernel cannot be exported; see `export`.
         RuntimeError: this version of Numba is not supported.
-        ValueError: the module has no kernels, or one without a signature.
+        ValueError: the module has no kernels, or a kernel has no signature.
     """
     _require_supported()
     import os

@@ -1,4 +1,4 @@
-"""``python -m compcache.numba run PROGRAM ...``: a program that uses Numba, started without importing it."""
+"""``python -m compcache.numba run PROGRAM ...``: runs a program that uses Numba without importing Numba first."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _USAGE = """\
 usage: python -m compcache.numba run [--dir DIRECTORY] PROGRAM [ARGUMENT ...]
        python -m compcache.numba run [--dir DIRECTORY] -m MODULE [ARGUMENT ...]
 
-Runs a program whose modules say `from numba import njit` with compcache.numba.install(lazy=True): what was compiled
-before is called without importing Numba."""
+Runs a program whose modules say `from numba import njit` with compcache.numba.install(lazy=True): functions compiled
+earlier are called without importing Numba."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run a program; 2 where the arguments are not right."""
+    """Run a program; return 2 if the arguments are not valid."""
     if arguments[:1] in (["--help"], ["-h"]):
         print(_USAGE)  # noqa: T201 - it was asked for
         return 0
@@ -48,14 +48,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _show_program(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print an exception that ends the program, from the program's first line on."""
+    """Print an exception that ends the program, with a traceback that starts in the program."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         traceback = traceback.tb_next
     sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
 
 
 def _run_file(arguments: list[str]) -> None:
-    """Run a file as Python would."""
+    """Run a file like Python does."""
     import os
 
     sys.argv = arguments
@@ -63,7 +63,7 @@ def _run_file(arguments: list[str]) -> None:
     if _is_importable(path):
         from runpy import run_path
 
-        del sys.path[0]  # the program's own comes there
+        del sys.path[0]  # replaced by the program's own directory
         run_path(path, run_name="__main__")
         return
     try:
@@ -81,7 +81,7 @@ def _run_file(arguments: list[str]) -> None:
 
 
 def _is_importable(path: str) -> bool:
-    """Whether a program is a directory or an archive with a module `__main__`."""
+    """Return whether a program is a directory or an archive with a module `__main__`."""
     import os
 
     if os.path.isdir(path):

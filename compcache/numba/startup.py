@@ -14,7 +14,7 @@ def init() -> None:
     """Install the backend if $COMPCACHE_NUMBA is on, with the directory $COMPCACHE_DIR or the default one.
 
     Raises:
-        SettingError: it is neither on nor off; Numba makes a warning of that.
+        SettingError: the value is neither on nor off. Numba turns it into a warning.
     """
     from compcache import frontend
 

@@ -401,8 +401,7 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
     """Keep that one of two entries of a module whose file changed later; of equal ones that with a MAC: who needs none does not look."""
     key = data[:DIGEST_SIZE]
     other = modules.get(key)
-    if other is None or _currency(other) < _currency(data):
-        modules[key] = data
+    modules[key] = data if other is None else max(other, data, key=_currency)
 
 
 def _currency(data: bytes) -> tuple[int, bytes]:

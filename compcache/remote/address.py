@@ -1,7 +1,8 @@
 """Addresses of remote stores: which kind of store a URL names, and whether it can be used.
 
-A setting names one store or several, in the order in which they are asked, with white space between them. Each is a URL, or a reference to
-what has one or several (`compcache.processes.secret_references`). A mode is that of all, or there is one for each.
+A setting names one or several stores, separated by white space, in the order in which they are asked. Each entry is a URL, or a reference
+to a variable or file that contains URLs (`compcache.processes.secret_references`). One mode applies to all stores, or there is one mode for
+each.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = [
     "split_urls",
 ]
 
-#: Of all stores together, in characters.
+#: The longest setting that names stores, in characters.
 LONGEST_URL = 3000
 
 READ, WRITE, OFF = "read", "write", "off"
@@ -42,14 +43,14 @@ _KINDS = {
     "s3": "object", "s3a": "object", "gs": "object", "az": "object", "azure": "object", "abfs": "object", "abfss": "object",
     "http": "http", "https": "http", "redis": "redis", "rediss": "redis", "unix+redis": "redis", "file": "file",
 }  # fmt: skip
-#: Where the next store begins: paths may contain spaces.
+#: A new store begins here; paths may contain spaces.
 _NEXT = re.compile(r"\s+(?=[A-Za-z][A-Za-z0-9+.-]*:/|[@$])")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*")
 _FORMS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, https://host/path, redis://host/0 or file:///directory"
 
 
 class RemoteSettings(NamedTuple):
-    """A remote store: its URL without a slash at the end, and what may be done with it: ``read``, or ``write`` as well."""
+    """A remote store: its URL without a trailing slash, and its mode: ``read``, or ``write``, which includes reading."""
 
     url: str
     mode: str
@@ -61,18 +62,18 @@ class RemoteSettings(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The URL for messages, without a password."""
+        """The URL without a password, for messages."""
         return _shown(self.url)
 
     @property
     def bare(self) -> str:
-        """A URL of HTTP without user and password."""
+        """The URL of an HTTP store without user and password."""
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """The user and the password of the URL, decoded; None where it names neither. Without a user the password is a token."""
+        """The decoded user and password of the URL, or None if it has neither. A password without a user is a token."""
         parts = urlsplit(self.url)
         if parts.username is None and parts.password is None:
             return None
@@ -92,21 +93,21 @@ class Stores(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Their URLs, as a setting has them."""
+        """The URLs of all stores, in the form of a setting."""
         return " ".join([store.url for store in self.each])
 
     @property
     def shown(self) -> str:
-        """Their URLs for messages, without passwords."""
+        """The URLs of all stores without passwords, for messages."""
         return ", ".join([store.shown for store in self.each])
 
     @property
     def writable(self) -> tuple[int, ...]:
-        """The places of those that may be written to."""
+        """The positions of the stores that may be written to."""
         return tuple([place for place, store in enumerate(self.each) if store.mode == WRITE])
 
     def alone(self) -> Iterator[Stores]:
-        """Each store for itself."""
+        """Yield each store as a chain of one."""
         for store in self.each:
             yield Stores((store,))
 
@@ -118,12 +119,12 @@ class Stores(NamedTuple):
 
 
 def split_urls(text: str) -> list[str]:
-    """The stores that a setting names, each as it names it."""
+    """Split a setting into its entries, one for each store."""
     return [each for each in _NEXT.split(text.strip()) if each]
 
 
 def shown_url(text: str) -> str:
-    """URLs, right or not, for messages: what can be a password or a token is left out."""
+    """Return URLs, valid or not, without anything that may be a password or a token, for messages."""
     return " ".join(map(_shown, split_urls(text)))
 
 
@@ -131,22 +132,22 @@ def _shown(url: str) -> str:
     scheme = _SCHEME.match(url)
     start = scheme[0] if scheme is not None else ""
     user, at, rest = url[len(start) :].rpartition("@")
-    if start.startswith("abfs") and not set(user) & set(":/?#"):  # of Azure, where it is the name of a container
+    if start.startswith("abfs") and not set(user) & set(":/?#"):  # Azure: the name of a container
         rest = user + at + rest
     return start + re.split(r"[?#]", rest, maxsplit=1)[0]
 
 
 def has_secret(url: str) -> bool:
-    """Whether other users must not see URLs."""
+    """Return whether the URLs contain a secret."""
     return any(_shown(each) != each for each in split_urls(url))
 
 
 def read_url(text: str) -> str:
-    """The URLs of the stores that a setting contains, or that the variables or the files have which it names.
+    """Resolve a setting to the URLs of stores, reading the variables and files that it refers to.
 
     Raises:
-        ValueError: one is not the URL of a store, or what is named is not there.
-        OSError: the file cannot be read.
+        ValueError: an entry is not the URL of a store, or it refers to a variable or file that does not exist.
+        OSError: a file cannot be read.
     """
     urls = " ".join([url for each in split_urls(text) for url in _told(each)])
     read_settings(urls, None)
@@ -154,7 +155,7 @@ def read_url(text: str) -> str:
 
 
 def _told(text: str) -> Iterator[str]:
-    """The URLs that a part of a setting contains or names; what it names may name others once more."""
+    """Yield the URLs of one entry of a setting; references are followed, also through other references."""
     if text[0] == "$" and is_reference(text):
         said = split_urls(setting(text[1:]))
         if len(said) > 1:
@@ -165,7 +166,7 @@ def _told(text: str) -> Iterator[str]:
 
 
 def read_mode(text: str) -> str:
-    """What may be done with the stores, as a setting has it.
+    """Check the mode of the stores in a setting, and return it.
 
     Raises:
         ValueError: a word of it is not one of `MODES`.
@@ -177,10 +178,10 @@ def read_mode(text: str) -> str:
 
 
 def read_settings(url: str | None, mode: str | None) -> Stores | None:
-    """The remote stores that URLs and modes name; None where none is named or all are switched off.
+    """Return the remote stores that URLs and modes name; None if there are none, or all are off.
 
     Raises:
-        ValueError: a URL or a mode is not valid, or there are several modes, but not one for each store.
+        ValueError: a URL or a mode is not valid, or the number of modes is neither one nor that of the stores.
     """
     urls, modes = split_urls(url or ""), read_mode(mode or READ).split()
     if not urls:
@@ -202,14 +203,14 @@ def _read_store(chosen: str, chosen_mode: str) -> RemoteSettings:
     try:
         parts = urlsplit(chosen)
         is_url = parts.port is None or parts.port > 0
-    except ValueError as error:  # which shows a part of it
+    except ValueError as error:  # its text contains part of the URL
         reraise_interrupt(error)
         is_url = False
     if not is_url or len(chosen) > LONGEST_URL:
         scheme = _SCHEME.match(chosen)
         start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
         raise ValueError(
-            f"the remote store{start} is not a URL, or too long: write {_FORMS}; a port is a number, passwords have % for : / ? # @"
+            f"the remote store{start} is not a URL or is too long: write {_FORMS}; the port is a number, passwords have %XX for : / ? # @"
         )
     if parts.scheme not in _KINDS:
         raise ValueError(f"the remote store {shown!r} is not a URL of a known kind: write {_FORMS}")

@@ -1,4 +1,4 @@
-"""Takes a module that comes from elsewhere (another cache, a remote store) into the directory, after it was verified."""
+"""Verifies modules from elsewhere (another cache, a remote store) and publishes them in this cache directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Acceptable", "Adopted", "adopt_module", "require_acceptable"]
 
 
 class Acceptable(NamedTuple):
-    """A module that may be taken in."""
+    """A module that passed verification."""
 
     footer: Footer
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
@@ -30,7 +30,7 @@ class Acceptable(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """A module that was taken in: its id, its functions, and the functions that it imports."""
+    """A module that was published: its id, its functions, and the functions that it imports."""
 
     module_id: bytes
     names: tuple[str, ...]
@@ -38,20 +38,20 @@ class Adopted(NamedTuple):
 
 
 def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Adopted:
-    """Publish the module in `data`, the bytes of a module file.
+    """Verify and publish the module in `data`, the bytes of a module file.
 
     Args:
-        store: the cache directory to publish it in.
-        data: the file, as another cache has it.
-        wanted: a function that it must realize.
-        signatures: those that its publisher keeps beside it; one of a trusted key must be right where the store has such keys, one of its
-            own where it has that alone.
+        store: the cache directory that receives the module.
+        data: the bytes of the file, as another cache has it.
+        wanted: a function that the module must realize.
+        signatures: the file of signatures that the publisher keeps with the module. If the store has trusted keys, a signature of one of
+            them must be valid; if it has only a key of its own, a signature of that key.
 
     Raises:
         FormatError: the bytes are not an intact module of this version of the format.
         IntegrityError: the module is not the wanted one, or not signed with a key that this cache trusts.
         PickleNotAllowedError: a global variable is pickled, and the cache has no key that signatures are checked with.
-        StorageError: it could not be stored.
+        StorageError: the module could not be stored.
     """
     footer, sections, manifest = require_acceptable(store, data, wanted=wanted, signatures=signatures)
     header, indexed, name = manifest.header, manifest.indexed(), footer.module_id.hex()
@@ -70,8 +70,8 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
 
 
 def _keys(store: Store) -> tuple[PublicKey, ...]:
-    """The keys one of which must have signed a module. A publisher who names none takes what it has signed itself: it compiles the rest,
-    signs that and puts it in the place of what its readers would refuse.
+    """Return the public keys of which one must have signed a module. A publisher that names no trusted keys accepts only its own
+    signatures: it compiles all else, signs the result and replaces what its readers would refuse.
     """
     if store.trusted_keys or store.publish_key is None:
         return tuple(store.trusted_keys)
@@ -79,12 +79,12 @@ def _keys(store: Store) -> tuple[PublicKey, ...]:
 
 
 def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Acceptable:
-    """Verify the bytes of a module file, and that this cache takes it; arguments and errors are those of `adopt_module`."""
+    """Verify the bytes of a module file, and that this cache accepts it. Arguments and errors are those of `adopt_module`."""
     footer = intact_footer(data)
     name = footer.module_id.hex()
     if store.signing_key and not is_signed_with(footer, store.signing_key):
         raise IntegrityError(f"module {name} does not carry the signature of this cache's key", path=name)
-    whole: Any = data  # of which the image is a part that is not copied
+    whole: Any = data  # a view: the image, a part of it, is not copied
     image, *others = sections_of(whole, footer)
     records, graph, bitcode, notes = map(bytes, others)
     sections = image, records, graph, bitcode, notes
@@ -97,7 +97,7 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, s
             which = "a key that is trusted here (trusted_keys)" if store.trusted_keys else "this cache's own key (publish_key)"
             raise IntegrityError(f"module {name} is not signed with {which}", path=name)
     elif manifest.is_pickled() and not store.signing_key:
-        raise PickleNotAllowedError(f"module {name} holds a pickled global: such modules are only taken with a trusted signature")
+        raise PickleNotAllowedError(f"module {name} contains a pickled global: it is accepted only with a trusted signature")
     if wanted not in [name for name, _, _ in manifest.indexed()]:
         raise IntegrityError(f"module {name} does not define {wanted!r}", path=name)
     return Acceptable(footer, sections, manifest)

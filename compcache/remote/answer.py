@@ -1,4 +1,4 @@
-"""What a remote store says about one function, for `Cache.explain`: found, missing, rejected, unavailable, skipped, not asked."""
+"""What a remote store says about one function, for `Cache.explain`: found, missing, rejected, unavailable, skipped or not asked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
 
 
-#: What each store said of a function, a letter for each; one that was not asked has another letter.
+#: What each store said about a function, one letter per store. A store that was not asked has a letter of its own.
 HAD, WAS_MISSING, SAID_NOTHING, _NOT_ASKED = "hme-"
 NO_STORE = -1
 
@@ -42,9 +42,9 @@ NO_STORE = -1
 class Said(NamedTuple):
     """The helper's answer about one function.
 
-    `data` is the module that was found, or the path of its file; why it is unavailable. `imports` are rows (name, module, signatures) of
-    what the module imports, as far as it came with it. `store` is the place of the store that had it, `packed` says whether in a pack.
-    `by_store` has a letter for each store.
+    `data` is the module that was found, the path of a file that contains it, or the reason why the stores are unavailable. `imports` are
+    rows (name, module, signatures) of imported modules that came with the function. `store` is the position of the store that had the
+    function. `packed` tells whether it came from a pack. `by_store` has one letter per store.
     """
 
     outcome: str
@@ -60,14 +60,14 @@ class RemoteAnswer(NamedTuple):
     """What a remote store says about a function.
 
     Attributes:
-        url: that of the store, or of all that were asked, without a password.
-        outcome: ``found``, ``missing``, ``rejected`` (it has a module that this cache does not take), ``unavailable`` (it did not
-            answer) or ``skipped`` (it is left alone after failures).
-        message: the same in words.
-        is_asked: whether a miss asks for the function: names that do not stand for content are fetched by `Cache.prefetch` and
-            ``compcache remote pull`` alone.
-        module_id: that of a module that was found.
-        size: that of its file, in bytes.
+        url: the URL of the store, or of all stores that were asked, without passwords.
+        outcome: ``found``, ``missing``, ``rejected`` (the store has a module that this cache does not accept), ``unavailable`` (it did not
+            answer) or ``skipped`` (it is not asked for a while, after failures).
+        message: the outcome in words.
+        is_asked: whether a miss asks the store for this function. Names that do not stand for content are fetched only by `Cache.prefetch`
+            and ``compcache remote pull``.
+        module_id: the id of the module that was found.
+        size: the size of its file, in bytes.
     """
 
     url: str
@@ -79,7 +79,7 @@ class RemoteAnswer(NamedTuple):
 
 
 def mapped(path: str) -> memoryview:
-    """The bytes of a file that was written here. Raises `OSError`."""
+    """Map a file that the helper has written, and return its bytes. Raises `OSError`."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(number).st_size
@@ -89,13 +89,13 @@ def mapped(path: str) -> memoryview:
 
 
 def left_alone(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
-    """The store is not asked now."""
+    """Return the answer for a store that is not asked now."""
     message = f"it is left alone for {seconds:.0f} s more, after {failures} failures in a row"
     return RemoteAnswer(url, "skipped", message, label_of(name) is not None)
 
 
 def read_answer(store: Store, stores: Stores, name: str, said: Said | None, problem: str) -> RemoteAnswer:
-    """The helper's answer about a function; None where there was none, and `problem` says why."""
+    """Turn the helper's answer about a function into a `RemoteAnswer`. `said` is None if the helper gave no answer; `problem` tells why."""
     is_asked = label_of(name) is not None
     url = stores.shown
     if said is None or said.outcome == UNAVAILABLE:

@@ -1,8 +1,9 @@
-"""The cards of a function in a remote store: which module realizes it on each shelf, and the module itself where that is small; packs.
+"""Cards of functions in a remote store, and packs. A card names the module that realizes a function on each shelf, and contains the module
+if it is small.
 
-Layout: magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module, signatures, imports]``, the newest last,
-and the check of all that. `module` is empty where the module has an object of its own; `signatures` is the file of signatures that its
-publisher keeps beside it; `imports` are rows ``[name, module_id, size, seconds, module, signatures]`` of what the module imports,
+Layout of the cards of one function: magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module, signatures,
+imports]``, the newest last, and a check over all that. `module` is empty if the module is an object of its own. `signatures` is the file of
+signatures that its publisher keeps with it.
 directly or not, as far as that is small. A card is a pointer and decides nothing: the module that it leads to is verified by its own
 digest (and signature), and must realize the function.
 
@@ -34,22 +35,23 @@ __all__ = [
 
 _MAGIC = b"CCCARD2\0"
 _PACK_MAGICS = {"xz": b"CCPACK3X", "zlib": b"CCPACK3Z"}
-#: Modules are much alike, over distances that zlib does not look back; more effort saves little.
+#: Modules resemble each other over distances that zlib does not look back; a higher level saves little.
 _EFFORT = 1
-#: The size of modules, in bytes, up to which the card holds them: one request instead of two.
+#: A card contains modules of up to this size in bytes: one request instead of two.
 INLINE_LIMIT = 32 << 10
-#: The size of the modules of its imports that a card holds, in bytes, all together.
+#: The total size of the imported modules that a card contains, in bytes.
 IMPORTS_LIMIT = 64 << 10
 MAX_UNPACKED = 64 << 20
 MAX_CARDS = 1 << 20
-#: Cards that would be larger hold no imports of what is added.
+#: Cards of a function that would be larger than this are added without imports.
 _LARGE_CARDS = 256 << 10
 
 
 class Card(NamedTuple):
-    """One function: its module, that module's size in bytes, the seconds that compiling it took, the module if it is small.
+    """The card of one function: its module, the size of the module in bytes, the seconds that compiling took, and the module itself if it
+    is small.
 
-    `imports` are cards of what the module imports, which hold their modules and no imports.
+    `imports` are cards of the modules that it imports. They contain their modules and have no imports.
     """
 
     name: str
@@ -62,14 +64,14 @@ class Card(NamedTuple):
 
 
 def encode_cards(cards: dict[str, Card]) -> bytes:
-    """The bytes of the cards of a function, by shelf, the newest last."""
+    """Encode the cards of a function by shelf, the newest last."""
     rows = [[shelf, *card[1:6], [list(each[:6]) for each in card.imports]] for shelf, card in cards.items()]
     data: bytes = _MAGIC + msgpack.packb([next(iter(cards.values())).name, rows], unicode_errors="surrogatepass")
     return data + check(data)
 
 
 def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
-    """The bytes of cards to which one is added, in the place of the one of its shelf."""
+    """Encode the cards of a function with one more; it replaces the card of its shelf."""
     others = {other: each for other, each in known.items() if other != shelf and each.name == card.name}
     data = encode_cards({**others, shelf: card})
     if len(data) > _LARGE_CARDS and card.imports:
@@ -81,13 +83,13 @@ def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
 
 
 def decode_cards(data: bytes) -> dict[str, Card]:
-    """The cards in `data` by shelf.
+    """Decode the cards of a function, by shelf.
 
     Raises:
-        FormatError: the bytes are not cards, or damaged.
+        FormatError: the bytes are not cards, or are damaged.
     """
     if len(data) > MAX_CARDS or data[: len(_MAGIC)] != _MAGIC:
-        raise FormatError("it is not a card of a known version")
+        raise FormatError("these bytes are not a card of a known version")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the card is damaged")
     try:
@@ -97,7 +99,7 @@ def decode_cards(data: bytes) -> dict[str, Card]:
         reraise_interrupt(error)
         raise FormatError(f"the card does not decode: {error}") from error
     if not all(isinstance(shelf, str) for shelf in cards):
-        raise FormatError("a field of the card is of another type or size")
+        raise FormatError("a field of the card has the wrong type or size")
     return cards
 
 
@@ -108,7 +110,7 @@ def _card(fields: list[Any], imports: list[list[Any]]) -> Card:
         or not isinstance(size, int) or size < 0 or not isinstance(seconds, float) or not isinstance(module, bytes)
         or (module and len(module) != size) or not isinstance(signatures, bytes)
     ):  # fmt: skip
-        raise FormatError("a field of the card is of another type or size")
+        raise FormatError("a field of the card has the wrong type or size")
     return Card(name, module_id, size, seconds, module, signatures, tuple([_card(each, []) for each in imports]))
 
 
@@ -120,7 +122,7 @@ class Packed(NamedTuple):
 
 
 def _lzma() -> Any:
-    """The module of the standard library, None where it was built without; imported by the helper process alone."""
+    """Import LZMA, in the helper process only; None if this Python was built without it."""
     try:
         return import_module("lzma")
     except ImportError as error:
@@ -129,7 +131,7 @@ def _lzma() -> Any:
 
 
 def encode_pack(items: Iterable[Packed]) -> bytes:
-    """The bytes of a pack."""
+    """Encode a pack."""
     items = list(items)
     cards = [[*item.card[:4], b"", item.card.signatures] for item in items]
     modules = {item.card.module_id: item.module for item in items}
@@ -143,14 +145,14 @@ def encode_pack(items: Iterable[Packed]) -> bytes:
 
 
 def decode_pack(data: bytes) -> dict[str, Packed]:
-    """The functions in a pack, by name.
+    """Decode a pack into its functions, by name.
 
     Raises:
-        FormatError: the bytes are not a pack, or damaged.
+        FormatError: the bytes are not a pack, or are damaged.
     """
     magic, packed = data[:8], data[8:-CHECK_SIZE]
     if magic not in _PACK_MAGICS.values() or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("it is not a pack of a known version, or damaged")
+        raise FormatError("these bytes are not a pack of a known version, or are damaged")
     lzma = _lzma()
     unpacking: Any = zlib.decompressobj()
     if magic == _PACK_MAGICS["xz"]:
@@ -160,11 +162,11 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     try:
         plain = unpacking.decompress(packed, MAX_UNPACKED)
         if not unpacking.eof:
-            raise FormatError("the pack holds more than packs do, or is cut")
+            raise FormatError("the pack is larger than packs may be, or is truncated")
         cards, rows = msgpack.unpackb(plain, unicode_errors="surrogatepass")
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known = [_card(card, []) for card in cards]
         return {card.name: Packed(card, modules[card.module_id]) for card in known}
-    except Exception as error:  # of msgpack, zlib, LZMA, or fields of other types
+    except Exception as error:  # from msgpack, zlib or LZMA, or a field of the wrong type
         reraise_interrupt(error)
         raise FormatError(f"the pack does not decode: {error}") from error

@@ -1,4 +1,4 @@
-"""The remote stores of one `Cache`: fetches what is missing, offers what was compiled."""
+"""The remote stores of one `Cache`: fetches missing functions, offers compiled ones."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
 __all__ = ["START_SECONDS", "Inquiry", "RemoteStore"]
 
-#: How long one that cannot compile waits for each round of a look-up, and for how long after that for the helper.
+#: How long a caller that cannot compile waits for each round of a look-up, and how much longer for the helper.
 _PATIENCE = 10.0
 _PATIENCE_PER_NAME = 0.1
 _MARGIN = 2.0
-#: How long a process waits, once, for a helper that is being started and its first answer.
+#: How long a process waits, once, for a helper that is starting and for its first answer.
 START_SECONDS = 1.0
 _BATCH = 512  # names in one question
-#: How often one process has a store probed that was left alone, in seconds.
+#: How often one process lets the helper probe a store that is not asked, in seconds.
 _PROBE_PAUSE = 1.0
 
 
@@ -67,14 +67,14 @@ class Inquiry:
         self._names = names
         self._question = question
         self._asked = time.monotonic()
-        self.fetched: tuple[str, ...] | None = None  # the functions that came; None until the answer is there
-        self.unanswered: tuple[str, ...] = ()  # those of which the store said nothing
+        self.fetched: tuple[str, ...] | None = None  # the functions that came; None until there is an answer
+        self.unanswered: tuple[str, ...] = ()  # the functions about which no store said anything
 
     def arrived(self, seconds: float = 0.0) -> bool:
-        """Whether functions have come into the local cache, after waiting for so long at most.
+        """Wait for so many seconds at most; return whether functions have come into the local cache.
 
-        Longer where more is at stake: as long as compiling functions of this label has taken here. For a helper process that is only being
-        started, a second, once in a process. It is not waited for a store that has not answered lately, unless the question insists.
+        The wait is longer where more is at stake: as long as compiling functions of this label has taken here, and, once per process, a
+        second for a helper that is starting. There is no wait for a store that has not answered lately, unless the question insists.
         """
         if self.fetched is None:
             started = time.monotonic()
@@ -112,16 +112,16 @@ class Inquiry:
             self.close()
 
     def give_up(self) -> None:
-        """The functions are compiled."""
+        """Stop waiting: the functions are compiled here."""
         if self.fetched is None:
             self._remote.count("remote_late")
 
     def close(self) -> None:
-        """The functions are compiled and queued for upload, or they are not going to be."""
+        """End the look-up: the functions are compiled and queued for upload, or will not be."""
         self._question.close()
 
     def compiled(self, seconds: float) -> None:
-        """They were compiled, in this time in seconds."""
+        """Record that the functions were compiled, in this time in seconds."""
         self._remote.note_stake(self._names, seconds)
 
 
@@ -133,30 +133,32 @@ class RemoteStore:
         self.settings = settings
         self._complained = False
         self.patience = Patience()
-        self._probed = -_PROBE_PAUSE  # when this process had the store probed
-        self._rejected: set[str] = set()  # functions that the store has, but not as this cache takes them
-        self._start_up = 0, b""  # a process, and the token by which the helper knows its questions
+        self._probed = -_PROBE_PAUSE  # the last time this process asked for a probe
+        self._rejected: set[str] = set()  # functions of the store that this cache does not accept
+        self._start_up = 0, b""  # a process, and the token by which the helper recognizes its questions
         self._stakes: dict[str, float] = {}  # by label: the seconds that the last compilation took
 
     @property
     def writes(self) -> bool:
-        """Whether compiled modules are uploaded."""
+        """Return whether compiled modules are uploaded."""
         return bool(self.settings.writable)
 
     def directory(self) -> str:
-        """The directory of the helper's socket, for the credentials that there are now. Raises `OSError`."""
+        """Return the directory of the helper's socket, for the current credentials. Raises `OSError`."""
         return state_directory(self.settings.url, os.environ)
 
     def outboxes(self) -> tuple[Outbox, ...]:
-        """The uploads that wait for each store. Raises `OSError`."""
+        """Return the outbox of each store. Raises `OSError`."""
         return tuple([Outbox(outbox_directory(store.url, os.environ)) for store in self.settings.each])
 
     def breakers(self) -> tuple[Breaker, ...]:
-        """The breaker of each store, for the credentials that there are now. Raises `OSError`."""
+        """Return the breaker of each store, for the current credentials. Raises `OSError`."""
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _is_in_service(self, *, waits: bool) -> bool:
-        """Whether one of the stores is asked. Stores whose pause is over are probed first; only callers with `waits` wait for the probe."""
+        """Return whether one of the stores may be asked. Stores whose pause is over are probed first; only callers with `waits` wait for
+        the probe.
+        """
         breakers = self.breakers()
         if not all(breaker.is_open() or breaker.is_half_open() for breaker in breakers):
             return True
@@ -174,11 +176,11 @@ class RemoteStore:
     def inquire(
         self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False, first: int = 0
     ) -> Inquiry | None:
-        """Ask for functions; return None where there is nothing to ask, or the stores are left alone after failures.
+        """Ask for functions. Return None if there is nothing to ask, or no store may be asked now.
 
-        Only names that stand for content are asked for, unless `plain` says that the caller named them on purpose. `insists`: the answer
-        is waited for even if the store has not answered lately. `compiles`: the caller compiles what does not come, and calls
-        `Inquiry.close` then; meanwhile other hosts wait for that. `first`: the stores before this one are not asked.
+        Only names that stand for content are asked for, unless `plain` says that the caller named the functions on purpose. `insists`: wait
+        for the answer even if the store has not answered lately. `compiles`: the caller compiles what does not come, and then calls
+        `Inquiry.close`; until then other hosts wait. `first`: the position of the first store to ask.
         """
         wanted = tuple(name for name in names if plain or label_of(name) is not None)
         if not wanted:
@@ -203,7 +205,7 @@ class RemoteStore:
         return Inquiry(self, wanted, question, insists=insists)
 
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
-        """Fetch functions and all that they import into the local cache; return those of them that came. See `inquire`."""
+        """Fetch functions and everything that they import into the local cache; return those that came. See `inquire` for the arguments."""
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
         while wanted:
@@ -218,11 +220,11 @@ class RemoteStore:
                 break
             come += inquiry.fetched
             if insists and inquiry.fetched:
-                wanted += inquiry.unanswered  # as long as something comes
+                wanted += inquiry.unanswered  # as long as each round brings something
         return tuple(come)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
-        """For each function whether a store is known to have code of it that this host can use; warns where they do not say."""
+        """Return for each function whether a store has code of it that this host can use. Warns if the stores do not say."""
         self._is_in_service(waits=True)
         question = ask(self.settings, "has", list(names), *self._places())
         answers = question.answer if question.wait(_patience(names) + _MARGIN) else [None] * len(names)
@@ -232,17 +234,17 @@ class RemoteStore:
         return tuple(map(bool, answers))
 
     def _places(self) -> tuple[str, list[str]]:
-        """The platform, and the shelves that this host can use."""
+        """Return the platform, and the shelves that this host can use."""
         return platform_shelf(), list(usable_shelves(self._store.processor()))
 
     def _token(self) -> bytes:
-        """What tells the questions of this process from those of others; a forked child begins anew."""
+        """Return the token that tells questions of this process from those of others; a forked child gets its own."""
         if self._start_up[0] != os.getpid():
             self._start_up = os.getpid(), os.urandom(8)
         return self._start_up[1]
 
     def explain(self, name: str) -> RemoteAnswer:
-        """What the stores say about a function now; nothing is fetched into the cache, or counted."""
+        """Ask the stores about a function now. Nothing is fetched into the cache, or counted."""
         try:
             if not self._is_in_service(waits=True):
                 failures, seconds = min([breaker.state() for breaker in self.breakers()], key=lambda state: state[1])
@@ -255,10 +257,10 @@ class RemoteStore:
         return read_answer(self._store, self.settings, name, said, question.problem)
 
     def take_in(self, names: tuple[str, ...], answers: list[Said], *, insists: bool = False) -> tuple[str, ...]:
-        """Verify and publish what was found, then fetch what it imports; return the functions that came."""
+        """Verify and publish the modules that were found, then fetch their imports; return the functions that came."""
         come: list[str] = []
         imports: dict[str, None] = {}
-        refused: dict[int, list[str]] = {}  # by the store that is to be asked first, after the one whose answer is not taken
+        refused: dict[int, list[str]] = {}  # by the store to ask next, the one after the store whose answer was not accepted
         packed = False
         for name, said in zip(names, answers, strict=True):
             why = f": {said.data}" if isinstance(said.data, str) and said.data and said.outcome != FOUND else ""
@@ -284,7 +286,7 @@ class RemoteStore:
         return tuple(come)
 
     def _adopt_imports(self, said: Said) -> Iterator[str]:
-        """Take in what came with a function, unless it is here; return what that imports in turn."""
+        """Publish the imports that came with a function, unless they are here; yield what those import in turn."""
         for name, data, signatures in said.imports:
             is_here = next(self._store.find(name), None) is not None
             adopted = self._adopt(name, data, signatures, said.store) if not is_here else None
@@ -292,7 +294,7 @@ class RemoteStore:
                 yield from adopted.imports
 
     def _adopt(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
-        """Take in a module, or the one in a file that the helper has written."""
+        """Publish a module, given as bytes or as a file that the helper has written."""
         try:
             module = data if isinstance(data, bytes) else self._taken(data)
             adopted = adopt_module(self._store, module, wanted=name, signatures=signatures)
@@ -316,17 +318,17 @@ class RemoteStore:
                 os.unlink(path)
 
     def note_stake(self, names: Iterable[str], seconds: float) -> None:
-        """Compiling these functions took this time, in seconds."""
+        """Record that compiling these functions took so many seconds."""
         self._stakes.update(dict.fromkeys(map(_label, names), seconds))
 
     def at_stake(self, names: Iterable[str]) -> float:
-        """The seconds that compiling these functions may take, by what others of their labels took; 0.0 where none did."""
+        """Estimate the seconds that compiling these functions takes, from others of their labels; 0.0 if there are none."""
         return min(max([self._stakes.get(_label(name), 0.0) for name in names], default=0.0), _PATIENCE)
 
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
-        """Put a stored module into the outbox of each store to write to; return whether there was something to upload."""
+        """Put a stored module into the outbox of each writable store; return whether there was something to upload."""
         try:
             upload = self._upload_of(module_id, always=always)
             if upload is None:
@@ -345,7 +347,7 @@ class RemoteStore:
         return True
 
     def pack(self, names: Iterable[str]) -> None:
-        """Have a pack made of functions that were offered, for hosts that fetch them together."""
+        """Request a pack of functions that were offered, for hosts that fetch them together."""
         try:
             ask(self.settings, "pack", list(names), *self._places(), self.settings.writable).wait(_PATIENCE)
         except OSError as error:
@@ -353,11 +355,11 @@ class RemoteStore:
             self.complain(str(error))
 
     def flush(self, seconds: float) -> int:
-        """Wait until what waits is uploaded; return how many uploads are left."""
+        """Wait until the outboxes are empty, for so many seconds at most; return how many uploads are left."""
         boxes = self.outboxes()
         waiting = [boxes[place] for place in self.settings.writable]
         if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):
-            return 0  # nor has this process anything to leave in a pack
+            return 0  # then this process has nothing to add to a pack either
         question = ask(self.settings, "flush", seconds, self.settings.writable)
         if not question.wait(seconds + 0.5):
             question.close()
@@ -382,7 +384,7 @@ class RemoteStore:
             mine = card._replace(name=name, module=inline, imports=imports[shelf])
             cards.append((card_key(platform, name), encode_cards({shelf: mine})))
         replaces = not self._rejected.isdisjoint(name for name, _ in names)
-        # What a pack is worth is not the time that it took to write.
+        # The time that writing took says nothing about the value of a pack.
         return Upload(
             module_key(module_id),
             b"" if inline else data,
@@ -393,7 +395,7 @@ class RemoteStore:
         )
 
     def _card_of(self, name: str, module_id: bytes) -> tuple[Card, bytes, WholeManifest]:
-        """The card of a stored module, without the module; the module; what it holds."""
+        """Return the card of a stored module (without the module), the module, and its manifest."""
         with self._store.open_module(module_id) as module:
             data = module.read(0, module.size)
             manifest = WholeManifest(module.read(module.image, module.records))
@@ -403,7 +405,7 @@ class RemoteStore:
         return Card(name, module_id, len(data), seconds, b"", signatures), data, manifest
 
     def _imports(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
-        """Cards of what a module of this shelf imports, directly or not: what is small, and runs wherever the module does."""
+        """Yield cards of what a module of this shelf imports, directly or not, if they are small and run wherever the module does."""
         left, waiting = IMPORTS_LIMIT, list(manifest.imports())
         seen = set(waiting)
         while waiting:
@@ -427,17 +429,17 @@ class RemoteStore:
     # ------------------------------------------------------------- maintenance
 
     def status(self) -> list[dict[str, Any]]:
-        """See `compcache.remote.maintenance.status`: one for each store."""
+        """Return the status of each store. See `compcache.remote.maintenance.status`."""
         return maintenance.status(self.settings)
 
     def verify(self) -> list[maintenance.RemoteReport]:
-        """See `compcache.remote.maintenance.verify`: one for each store."""
+        """Verify each store. See `compcache.remote.maintenance.verify`."""
         return [maintenance.verify(store) for store in self.settings.alone()]
 
     def collect_garbage(
         self, *, older_than: float | None = None, unused_for: float | None = None, grace: float = maintenance.GRACE, dry_run: bool = False
     ) -> list[maintenance.RemoteGarbage]:
-        """See `compcache.remote.maintenance.collect_garbage`: one for each store that may be written to."""
+        """Collect the garbage of each writable store. See `compcache.remote.maintenance.collect_garbage`."""
         return [
             maintenance.collect_garbage(store, older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
             for store in self.settings.alone()
@@ -451,12 +453,12 @@ class RemoteStore:
         self._store.stats.count(counter, amount)
 
     def _count_at(self, place: int, counter: str, amount: float = 1) -> None:
-        """Count something that a store did, for itself as well."""
+        """Count something that one store did, also under the name of that store."""
         self.count(counter, amount)
         self.count(counter_of(counter, self.settings.each[place].shown), amount)
 
     def count_by_store(self, answers: Iterable[Said], seconds: Iterable[float]) -> None:
-        """Count what each store said, and how long it took."""
+        """Count what each store answered, and how long it took."""
         for place, (store, took) in enumerate(zip(self.settings.each, seconds, strict=False)):
             letters = [said.by_store[place : place + 1] for said in answers]
             asked = sum([letters.count(letter) for letter in (HAD, WAS_MISSING)])
@@ -467,7 +469,7 @@ class RemoteStore:
                     self.count(counter_of(f"remote_{counter}", store.shown), amount)
 
     def complain(self, problem: str) -> None:
-        """Warn, once, that the stores are not used, and leave them alone for a while."""
+        """Warn, once, that the stores are not used, and do not ask them for a while."""
         self.count("remote_errors")
         with suppress(OSError):
             for breaker in self.breakers():
@@ -483,5 +485,5 @@ def _label(name: str) -> str:
 
 
 def _patience(names: Collection[str]) -> float:
-    """How long to wait for an answer about this number of functions."""
+    """Return how long to wait for an answer about so many functions."""
     return _PATIENCE + _PATIENCE_PER_NAME * len(names)

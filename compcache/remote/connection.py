@@ -1,4 +1,4 @@
-"""Asking the helper: one short-lived connection for each question, safe in threads and in forked children.
+"""Asks the helper process: one short-lived connection per question, safe in threads and in forked children.
 
 A message is its length (4 bytes, little-endian), then msgpack.
 """
@@ -29,7 +29,7 @@ __all__ = [
     "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "STAKE", "Question", "ask", "decode", "encode", "owner_of", "wake_helper",
 ]  # fmt: skip
 
-#: The version of the questions and answers. Helpers of several versions may run side by side; breaker and outbox are common to them.
+#: The version of questions and answers. Helpers of several versions may run side by side; they share breakers and outboxes.
 _PROTOCOL = 6
 SOCKET, LOCK, REFUSED = f"socket-{_PROTOCOL}", f"helper-{_PROTOCOL}.lock", f"refused-{_PROTOCOL}"
 LENGTH = Struct("<I")
@@ -38,33 +38,33 @@ _PEER = Struct("3i")
 
 _HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _LOOK_AGAIN = 0.005
-#: A helper that cannot be reached this long after its start, in seconds, is given up.
+#: A helper that cannot be reached so many seconds after its start is given up.
 _START_SECONDS = 10.0
-#: So often one that ends before it was reached is started again, at once; then no more before `_START_SECONDS` are over.
+#: A helper that ends before it was reached is started again so many times at once, then only after `_START_SECONDS`.
 _STARTS = 3
-_started: dict[str, tuple[int, float, int]] = {}  # by directory: the process, when this process started it, and starts in vain before
+_started: dict[str, tuple[int, float, int]] = {}  # by directory: the process, the time of its start, and how many starts before it failed
 _reached: set[str] = set()  # directories whose helper was reached since
 _questions: WeakSet[Question] = WeakSet()
 _awaited: set[str] = set()  # directories whose helper this process has waited for
-#: The one field of a message before the answer: the seconds that compiling took what the store has, and is still to come.
+#: The only field of a message that comes before the answer: the seconds that compiling the coming module took.
 STAKE = "stake"
 _LONGEST_STAKE = 10.0
 _LONGEST_QUEUE = 10.0
 
 
 def encode(message: object) -> bytes:
-    """A message with its length."""
+    """Encode a message, with its length."""
     data: bytes = msgpack.packb(message, unicode_errors="surrogatepass")
     return LENGTH.pack(len(data)) + data
 
 
 def decode(data: bytes) -> Any:
-    """The message; ValueError where the bytes are not one."""
+    """Decode a message. Raises ValueError if the bytes are not one."""
     return msgpack.unpackb(data, unicode_errors="surrogatepass")
 
 
 def owner_of(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket, who has connected, or called `listen`."""
+    """Return the user at the other end of a Unix socket: the one that connected or called `listen`."""
     return _peer_of(connection)[1]
 
 
@@ -74,7 +74,7 @@ def _peer_of(connection: socket.socket) -> tuple[int, int, int]:
 
 
 class _Queue:
-    """For how long a process waits for a processor from now on, which may be another process later."""
+    """Measures how long a process waits for a processor from now on. The process may change."""
 
     def __init__(self, process: Callable[[], int]) -> None:
         self._process = process
@@ -83,7 +83,7 @@ class _Queue:
         self._sum = 0.0
 
     def seconds(self) -> float:
-        """So many since this was made, `_LONGEST_QUEUE` at most."""
+        """Return the seconds since this was created, `_LONGEST_QUEUE` at most."""
         process = self._process()
         now = _queued(process)
         if process == self._known:
@@ -93,16 +93,16 @@ class _Queue:
 
 
 def _queued(process: int) -> float:
-    """For how many seconds a process has waited for a processor; 0.0 where the system does not tell."""
+    """Return for how many seconds a process has waited for a processor; 0.0 if the system does not tell."""
     with suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/schedstat", encoding="ascii") as file:
         return int(file.read().split()[1]) / 1e9
     return 0.0
 
 
 class Question:
-    """A question that was sent, or will be when the helper listens; `answer` is there once `wait` says so.
+    """A question that was sent, or will be once the helper listens. `answer` is set once `wait` returns True.
 
-    `sent` is the monotonic time when it was, 0.0 before. One that `keeps` its connection does so until it is closed.
+    `sent` is the monotonic time of sending, 0.0 before it. A question that `keeps` its connection holds it until `close`.
     """
 
     def __init__(self, directory: str, stores: Stores, message: object, *, keeps: bool = False) -> None:
@@ -120,10 +120,10 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer, for so long at most; return whether it is there. False for good where `problem` says why.
+        """Wait for the answer, for so many seconds at most; return whether it came. False is final if `problem` is set.
 
-        Once the helper has said how much is at stake it is waited for as long as that. Time in which the helper waits for a processor does
-        not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer as well, and take it from others.
+        Once the helper has said how long compiling would take, the wait is as long as that. Time in which the helper itself waits for a
+        processor does not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer too.
         """
         started = time.monotonic()
         queue = _Queue(self._helper) if seconds else None
@@ -145,21 +145,21 @@ class Question:
         return self.is_answered
 
     def _helper(self) -> int:
-        """The process of the helper, 0 where it is not known."""
+        """Return the process of the helper, or 0 if it is not known."""
         if self._socket is not None:
             with suppress(OSError):
                 return _peer_of(self._socket)[0]
         return _started.get(self._directory, (0, 0.0, 0))[0]
 
     def is_starting(self) -> bool:
-        """Whether its helper process is being started; true once per process."""
+        """Return whether the helper is starting; True once per process."""
         if self.sent or self._directory in _awaited:
             return False
         _awaited.add(self._directory)
         return True
 
     def close(self) -> None:
-        """Give the question up."""
+        """Give up the question."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -168,13 +168,13 @@ class Question:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         folder = -1
         try:
-            # By descriptor: paths of sockets have 107 bytes at most.
+            # Relative to a descriptor: the path of a socket has 107 bytes at most.
             folder = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             connection.connect(f"/proc/self/fd/{folder}/{SOCKET}")
             owner = owner_of(connection)
             if owner != os.geteuid():
                 connection.close()
-                self.problem = f"the helper process at {self._directory} is user {owner}'s, not yours: remove that directory"
+                self.problem = f"the helper process at {self._directory} belongs to user {owner}, not to you: remove that directory"
                 return False
             connection.sendall(self._unsent)
             connection.setblocking(False)
@@ -192,7 +192,7 @@ class Question:
         return True
 
     def _advance(self, seconds: float) -> None:
-        """Read what has come, after waiting for some of it."""
+        """Read what has arrived, after waiting for up to so many seconds."""
         connection = self._socket
         if connection is None:
             return
@@ -226,27 +226,27 @@ class Question:
 
 
 def _forget_connections() -> None:
-    """In a forked child: its parent reads what comes by them, and a question that is still waited for is sent again."""
+    """Drop the connections in a forked child: its parent reads their answers. Questions that are still waited for are sent again."""
     for question in list(_questions):
         question.close()
         question._received.clear()
 
 
 def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
-    """Ask the helper of these stores. Raises `OSError` where no private directory can be had for its socket."""
+    """Ask the helper of these stores. Raises `OSError` if there is no private directory for its socket."""
     question = Question(state_directory(stores.url, os.environ), stores, list(message), keeps=keeps)
     question.wait(0.0)
     return question
 
 
 def wake_helper(stores: Stores) -> None:
-    """Tell the helper that something waits in an outbox; it is started where it does not run."""
+    """Tell the helper that an outbox has something to upload; start the helper if it does not run."""
     with suppress(OSError):
         ask(stores, "news").close()
 
 
 def _start_helper(directory: str, stores: Stores) -> str:
-    """Start the helper unless this process has done so just now; return what is wrong where it does not come."""
+    """Start the helper unless this process has just done so; return the problem if it does not start, or ""."""
     refused = os.path.join(directory, REFUSED)
     pid, when, in_vain = _started.get(directory, (0, 0.0, 0))
     if pid and _is_running(pid):
@@ -259,10 +259,10 @@ def _start_helper(directory: str, stores: Stores) -> str:
             with suppress(OSError, ValueError), open(refused, encoding="utf-8") as file:
                 return str(json.load(file))
         if time.monotonic() - when < 1.0:
-            return ""  # it has ended at once: another one serves, or is about to
+            return ""  # it has ended at once: another helper serves, or is about to
         if in_vain >= _STARTS:
-            return "its helper process ends when it is started"
-        in_vain += 1  # somebody has ended it, or the system
+            return "its helper process ends as soon as it is started"
+        in_vain += 1  # somebody, or the system, has ended it
     else:
         in_vain = 0
     _reached.discard(directory)
@@ -278,6 +278,6 @@ def _start_helper(directory: str, stores: Stores) -> str:
 def _is_running(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
-    except ChildProcessError as error:  # of another process: this one was forked
+    except ChildProcessError as error:  # it is the child of another process: this one was forked
         reraise_interrupt(error)
         return False

@@ -1,4 +1,4 @@
-"""The directories of a store on this host: the helper's socket and the breaker, and the uploads that wait. Imports nothing slow."""
+"""The directories of a store on this host: one for the helper's socket and the breaker, one for uploads that wait. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -14,29 +14,27 @@ if TYPE_CHECKING:
 
 __all__ = ["outbox_directory", "private_directory", "state_directory"]
 
-_WRITE = 0o022  # for group and others
+_WRITE = 0o022  # write permission for group and others
 _TEMPORARY = "/tmp"  # noqa: S108 - what is made there is private, and checked
 
 
 def private_directory(path: str) -> str:
-    """A directory that this user owns and others cannot enter; it is created if missing.
+    """Return a directory that this user owns and others cannot enter; create it if it is missing.
 
     Raises:
-        OSError: it belongs to another user, others can write to it, or it cannot be made.
+        OSError: it belongs to another user, others can write to it, or it cannot be created.
     """
     try:
         os.mkdir(path, 0o700)
     except FileExistsError as error:
         reraise_interrupt(error)
         if not _is_own(path, 0o077):
-            raise OSError(
-                f"{path} is not a directory of this user alone: remove it, or set XDG_RUNTIME_DIR to a private directory"
-            ) from None
+            raise OSError(f"{path} is not private to this user: remove it, or set XDG_RUNTIME_DIR to a private directory") from None
     return path
 
 
 def _is_own(path: str, denied: int) -> bool:
-    """Whether a directory is this user's, and its mode gives others none of these rights."""
+    """Return whether a directory belongs to this user, and its mode denies these permissions to others."""
     try:
         status = os.lstat(path)
     except OSError as error:
@@ -45,11 +43,11 @@ def _is_own(path: str, denied: int) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & denied
 
 
-#: Variables that name accounts and endpoints: processes with others of them do not share a helper.
+#: Variables that name accounts and endpoints. Processes that differ in them do not share a helper.
 _ACCOUNT = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "NO_PROXY", "no_proxy")
 
 
-#: Variables that name a store's address, and not credentials.
+#: Variables that name the address of a store rather than credentials.
 _PLACE = (
     "AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT",
     "AZURE_STORAGE_USE_EMULATOR",
@@ -57,7 +55,7 @@ _PLACE = (
 
 
 def state_directory(url: str, environment: Mapping[str, str]) -> str:
-    """The directory of a store's socket and breaker: one for each user, store and set of credentials.
+    """Return the directory for a store's socket and breaker: one for each user, store and set of credentials.
 
     Raises:
         OSError: it cannot be made private.
@@ -67,9 +65,9 @@ def state_directory(url: str, environment: Mapping[str, str]) -> str:
 
 
 def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
-    """The directory of the uploads that wait for a store: one for each user and store, whatever the credentials.
+    """Return the directory of the uploads that wait for a store: one for each user and store, whatever the credentials.
 
-    What was queued under a token that has expired goes out under the next one.
+    Uploads that were queued with an expired token are sent with the next one.
 
     Raises:
         OSError: it cannot be made private.
@@ -79,20 +77,20 @@ def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
 
 
 def _address(url: str) -> str:
-    """A URL without user, password and query."""
+    """Return a URL without user, password and query."""
     scheme, _, rest = url.partition("://")
     rest, _, fragment = rest.partition("#")
     host, slash, path = rest.partition("?")[0].partition("/")
-    if not scheme.startswith("abfs"):  # where a container stands before the @
+    if not scheme.startswith("abfs"):  # the part before the @ is a container
         host = host.rpartition("@")[2]
-    return f"{scheme}://{host}{slash}{path}#{fragment if 'redis' in scheme else ''}"  # where it is a prefix
+    return f"{scheme}://{host}{slash}{path}#{fragment if 'redis' in scheme else ''}"  # the fragment is a prefix
 
 
 def _directory(what: str, environment: Mapping[str, str]) -> str:
-    """A private directory for this.
+    """Return a private directory for this purpose.
 
-    A runtime directory that is not this user's alone (that of the user who called sudo, for one) is passed over: who owns a
-    directory can exchange what is in it.
+    A runtime directory that is not private to this user is skipped, for example that of the user who called sudo: the owner of a directory
+    can replace its files.
     """
     base = environment.get("XDG_RUNTIME_DIR", "")
     if not _is_own(base, _WRITE):

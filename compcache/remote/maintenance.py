@@ -1,6 +1,6 @@
-"""Upkeep of a remote store, for its operators: its content, what leads nowhere, what may be removed.
+"""Upkeep of a remote store for its operators: what it contains, what leads nowhere, what may be removed.
 
-All but `status` is about a list of one store.
+All functions but `status` take a chain of one store.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["GRACE", "LONGEST_UNUSED", "RemoteGarbage", "RemoteObject", "RemoteReport", "collect_garbage", "status", "verify"]
 
-#: A collection asks a question for each object. That the helper ends is noticed at once.
+#: A collection requests each object, so it may take long; a helper that ends is noticed at once.
 _PATIENCE = 86400.0
-#: The time between the two collections that find something to be of no use, in seconds.
+#: The time between the two collections that must find an object useless, in seconds.
 GRACE = 86400.0
-#: For so long notes of uses are kept, in seconds.
+#: How long notes of uses are kept, in seconds.
 LONGEST_UNUSED = 90 * 86400.0
 
 
 class RemoteObject(NamedTuple):
-    """An object of a remote store: its key, its size in bytes, when it was written (seconds since the epoch; 0: not known)."""
+    """An object of a remote store: its key, its size in bytes, and its modification time (seconds since the epoch, 0 if unknown)."""
 
     key: str
     size: int
@@ -38,15 +38,15 @@ class RemoteObject(NamedTuple):
 
 
 class RemoteGarbage(NamedTuple):
-    """What a collection of garbage `removed`, and what it found to be of no use and `left` for a later one."""
+    """What a garbage collection `removed`, and what it found useless and `left` for a later one."""
 
     removed: tuple[RemoteObject, ...]
     left: tuple[RemoteObject, ...]
 
 
 class RemoteReport(NamedTuple):
-    """What a remote store holds: cards, modules of their own, packs, their size in bytes, functions; `problems` by
-    key, `unused` modules.
+    """The content of a remote store: the number of cards, separate modules and packs, their size in bytes, the number of functions;
+    `problems` by key, and `unused` modules.
     """
 
     cards: int
@@ -59,7 +59,7 @@ class RemoteReport(NamedTuple):
 
 
 def status(stores: Stores) -> list[dict[str, Any]]:
-    """For each store its `url`, what the helper process has counted, and in `last_error` why it does not answer now, or takes no uploads.
+    """Return the state of each store: its `url`, the helper's counts, and in `last_error` why it does not answer or accepts no uploads.
 
     Raises:
         StorageError: the helper does not answer.
@@ -74,10 +74,10 @@ def status(stores: Stores) -> list[dict[str, Any]]:
 
 
 def verify(store: Stores) -> RemoteReport:
-    """Read every card: does it decode, and is its module there?
+    """Read every card, and check that it decodes and that its module exists.
 
     Raises:
-        StorageError: the store cannot be listed, or a question was not answered: that says nothing of what is there.
+        StorageError: the store cannot be listed, or did not answer. That says nothing about its content.
     """
     modules = {item.key: item for item in _listed(store, "m")}
     cards, packs = _listed(store, "f"), _listed(store, "p")
@@ -87,7 +87,7 @@ def verify(store: Stores) -> RemoteReport:
     for item in cards:
         data = _answered(store, "get", item.key)
         if data is None:
-            continue  # removed since
+            continue  # removed meanwhile
         try:
             found = decode_cards(data)
         except FormatError as error:
@@ -104,7 +104,7 @@ def verify(store: Stores) -> RemoteReport:
         try:
             decode_pack(data) if data is not None else None
         except FormatError:
-            problems[item.key] = "it is not an intact pack"
+            problems[item.key] = "this object is not an intact pack"
     size = sum(item.size for item in (*cards, *modules.values(), *packs))
     return RemoteReport(len(cards), len(modules), len(packs), size, tuple(sorted(functions)), problems, tuple(unused))
 
@@ -112,21 +112,21 @@ def verify(store: Stores) -> RemoteReport:
 def collect_garbage(
     store: Stores, *, older_than: float | None = None, unused_for: float | None = None, grace: float = GRACE, dry_run: bool = False
 ) -> RemoteGarbage:
-    """Remove what is of no use: cards that do not decode or lead nowhere, modules that no card leads to, packs that do not decode.
+    """Remove useless objects: cards that do not decode or lead nowhere, modules that no card leads to, packs that do not decode.
 
-    An object is removed if a collection found it to be of no use `grace` seconds ago, by the store's clock, and this one does too. So the
-    first collection removes nothing.
+    An object is removed if this collection and one at least `grace` seconds earlier, by the store's clock, find it useless. So the first
+    collection removes nothing.
 
     Args:
         store: the store.
-        older_than: also remove cards and packs that were written longer ago than so many seconds, whatever they are.
-        unused_for: also remove cards and packs that were written longer ago than so many seconds, and that no host which may write notes of
-            its uses has been given since; 90 days at most.
-        grace: how long ago, in seconds; longer than any upload takes.
-        dry_run: remove nothing, and leave nothing for the next collection.
+        older_than: also remove any cards and packs that were written longer ago than this, in seconds.
+        unused_for: also remove cards and packs that were written longer ago than this, in seconds, and that no host has received since; 90
+            days at most. Hosts that may not write do not count.
+        grace: the least time between the two collections, in seconds; longer than any upload takes.
+        dry_run: remove nothing, and write nothing for the next collection.
 
     Raises:
-        StorageError: the store did not answer a question. Nothing was removed because of that.
+        StorageError: the store did not answer. Nothing was removed because of that.
         ValueError: `unused_for` is longer than notes of uses are kept.
     """
     if unused_for is not None and unused_for > LONGEST_UNUSED:
@@ -140,7 +140,7 @@ def _listed(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
 
 
 def _answered(store: Stores, *message: Any) -> Any:
-    """What the store says; that it does not answer is an error, and not an answer."""
+    """Return the store's answer. An error of the store is raised, because it says nothing about the content."""
     answer = _asked(store, *message)
     if isinstance(answer, str):
         raise StorageError(f"the remote store {store.shown} does not answer: {answer}")

@@ -1,6 +1,6 @@
-"""Uploads that wait on disk: a file for each module, oldest first; what does not fit into the limit is dropped, oldest first.
+"""Uploads that wait on disk: one file per module, oldest first. When they exceed the limit, the oldest are dropped.
 
-The process that compiled writes a file and goes on; the helper uploads it, now or when it runs the next time.
+The process that compiled writes a file and continues; the helper uploads it, now or when it runs the next time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from compcache.publish.atomic_file import publish, unique_name
 
 __all__ = ["LIMIT", "Outbox", "Upload"]
 
-#: The bytes that wait at most.
+#: How many bytes may wait.
 LIMIT = 256 << 20
-_SETTLED = 3600.0  # seconds in which any file is written
+_SETTLED = 3600.0  # the longest time that writing a file can take
 _MAGIC = b"CCUPLD3\0"
-#: Names the version of the format: what waits for a helper of another version is left to it, or dropped in its turn.
+#: Includes the version of the format. Files of another version are left to its helper, or dropped when they are the oldest.
 _ENDING = ".upload3"
 _STORED = "-stored"
 
 
 class Upload(NamedTuple):
-    """A module with its cards: the module's key and bytes (empty where the cards hold it), the cards by key.
+    """A module with its cards: the key and bytes of the module (no bytes if the cards contain it), and the cards by key.
 
-    `seconds` is what compiling it took; `always` uploads it even where that saves less than fetching it costs;
-    `replaces` puts the cards in place of those that are there, which the uploading process has rejected.
+    `seconds` is the time that compiling took. `always` uploads the module even if that saves less than fetching it costs. `replaces`
+    replaces cards of the same shelf, which the uploading process has rejected.
     """
 
     key: str
@@ -45,17 +45,17 @@ class Upload(NamedTuple):
 
 
 class Outbox:
-    """The waiting uploads in one directory, which several processes fill and one empties."""
+    """The waiting uploads in one directory. Several processes add to it; one removes from it."""
 
     def __init__(self, directory: str, limit: int = LIMIT) -> None:
         self._directory = directory
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload; return how many older ones were dropped for it.
+        """Add an upload; return how many older ones were dropped to make room.
 
         Raises:
-            OSError: it could not be written.
+            OSError: the file could not be written.
         """
         data = _MAGIC + msgpack.packb(list(upload), unicode_errors="surrogatepass")
         data += check(data)
@@ -65,26 +65,26 @@ class Outbox:
         return dropped
 
     def names(self) -> list[str]:
-        """The waiting uploads, the oldest first."""
+        """Return the waiting uploads, the oldest first."""
         return [name for name in self._files() if name.endswith(_ENDING)]
 
     def stored(self) -> list[str]:
-        """What was uploaded and is kept until it is known to be there, the oldest first."""
+        """Return finished uploads that are kept until the store is known to have them, the oldest first."""
         return [name for name in self._files() if name.endswith(_ENDING + _STORED)]
 
     def keep(self, name: str) -> str:
-        """An upload was stored: keep it aside; its name from now on."""
+        """Mark an upload as finished but keep it; return its new name."""
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name + _STORED))
         return name + _STORED
 
     def put_back(self, name: str) -> None:
-        """What was kept is not in the store: it waits again."""
+        """Queue a finished upload again, because the store does not have it."""
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name.removesuffix(_STORED)))
 
     def _files(self) -> list[str]:
-        """Those of other versions as well."""
+        """Return the files of all versions."""
         try:
             return sorted(name for name in os.listdir(self._directory) if ".upload" in name)
         except OSError as error:
@@ -92,11 +92,11 @@ class Outbox:
             return []
 
     def read(self, name: str) -> Upload:
-        """An upload.
+        """Read an upload.
 
         Raises:
-            OSError: it is gone, or cannot be read.
-            FormatError: it is damaged.
+            OSError: the file is gone, or cannot be read.
+            FormatError: the file is damaged.
         """
         with open(os.path.join(self._directory, name), "rb") as file:
             data = file.read()
@@ -112,18 +112,18 @@ class Outbox:
         texts = [upload.key, *[card_key for card_key, _ in upload.cards]]
         contents = [upload.module, *[card for _, card in upload.cards]]
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(content, bytes) for content in contents):
-            raise FormatError("a field of the upload is of another type")
+            raise FormatError("a field of the upload has the wrong type")
         if not isinstance(upload.seconds, float) or not isinstance(upload.always, bool):
-            raise FormatError("a field of the upload is of another type")
+            raise FormatError("a field of the upload has the wrong type")
         return upload
 
     def remove(self, name: str) -> None:
-        """Forget an upload."""
+        """Remove an upload."""
         with suppress(OSError):
             os.unlink(os.path.join(self._directory, name))
 
     def size(self) -> int:
-        """The bytes that wait or are kept."""
+        """Return the bytes that wait or are kept."""
         total = 0
         for name in self._files():
             with suppress(OSError):
@@ -131,7 +131,7 @@ class Outbox:
         return total
 
     def sweep(self) -> None:
-        """Remove what processes that were killed have left half-written."""
+        """Remove partial files of processes that were killed."""
         with suppress(OSError):
             for name in os.listdir(self._directory):
                 path = os.path.join(self._directory, name)
@@ -139,7 +139,7 @@ class Outbox:
                     os.unlink(path)
 
     def _make_room(self, size: int) -> int:
-        """Drop what is in the way, what is in the store already first; return how many uploads that were."""
+        """Drop uploads until this size fits, finished ones first; return how many unfinished ones were dropped."""
         excess = self.size() + size - self._limit
         dropped = 0
         for name in sorted(self._files(), key=lambda name: not name.endswith(_STORED)) if excess > 0 else ():

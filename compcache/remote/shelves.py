@@ -1,6 +1,6 @@
-"""Shelves: modules in a remote store are kept apart by platform and by the CPU level that their code requires.
+"""Shelves: a remote store keeps modules apart by platform and by the CPU level that their code requires.
 
-The cards of all shelves of a function are one object: a host asks for that, and takes the best that it can use.
+The cards of a function for all shelves are one object: a host requests it, and chooses the best card that it can use.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 __all__ = ["card_key", "includes", "lease_of", "module_key", "pack_key", "platform_shelf", "shelf_of", "usable_shelves"]
 
-#: The layout of the store; a change of it, or of the format of cards, begins a new one beside the old one.
+#: The layout of the store. A change of it, or of the format of cards, starts a new layout beside the old one.
 LAYOUT = "ccr3"
-_SAME = "cpu-"  # and the identity of a processor
-_TABLE_VERSION = 22  # of LLVM's tables: levels must mean the same on every host of a fleet
+_SAME = "cpu-"  # followed by the identity of a processor
+_TABLE_VERSION = 22  # the version of LLVM's tables: levels must mean the same on every host of a fleet
 
 
 def platform_shelf(platform: str | None = None, abi: int = ABI_VERSION) -> str:
-    """The part of a key that says for which platform and which interface of images its code is."""
+    """Return the part of a key that identifies the platform and the interface version of images."""
     return f"{platform or platform_name()}-abi{abi}"
 
 
 def shelf_of(requirement: str) -> str:
-    """The shelf of code with this requirement: the lowest level that runs it, or that of processors like the one it was made for."""
+    """Return the shelf of code with this requirement: the lowest level that runs it, or the processor model that it was compiled for."""
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
     for level, _, processor in _levels(platform):
         if processor.meets(features):
@@ -40,29 +40,29 @@ def shelf_of(requirement: str) -> str:
 
 
 def usable_shelves(processor: Processor) -> tuple[str, ...]:
-    """The shelves whose code a processor can run, the best first."""
+    """Return the shelves whose code a processor can run, the best first."""
     levels = [level for level, words, _ in _levels(platform_name()) if processor.meets(words)]
     return (_SAME + processor.identity, *reversed(levels))
 
 
 def includes(shelf: str, other: str, platform: str | None = None) -> bool:
-    """Whether all that can run the code of one shelf can run that of another one."""
+    """Return whether every processor that runs the code of `other` runs that of `shelf`."""
     levels = [level for level, *_ in _levels(platform or platform_name())]
     return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
 
 
 def card_key(platform: str, func_name: str) -> str:
-    """Where the cards of a function are: ``ccr3/f/<platform>/<kk>/<key of the name>``."""
+    """Return the key of a function's cards: ``ccr3/f/<platform>/<kk>/<key of the name>``."""
     return f"{LAYOUT}/f/{platform}/{_place(func_name)}"
 
 
 def lease_of(key: str) -> str:
-    """Where it says that the function with these cards is being compiled: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
+    """Return the key of the lease for the function with these cards: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
     return key.replace("/f/", "/l/", 1)
 
 
 def pack_key(platform: str, shelf: str, first_name: str) -> str:
-    """Where the pack of a start-up is: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the name that it asks for first>``."""
+    """Return the key of a start-up's pack: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the first name that it asks for>``."""
     return f"{LAYOUT}/p/{platform}/{shelf}/{_place(first_name)}"
 
 
@@ -72,14 +72,14 @@ def _place(func_name: str) -> str:
 
 
 def module_key(module_id: bytes) -> str:
-    """Where a module is that no card holds: ``ccr3/m/<aa>/<module_id>.ccm``."""
+    """Return the key of a module that is a separate object: ``ccr3/m/<aa>/<module_id>.ccm``."""
     name = module_id.hex()
     return f"{LAYOUT}/m/{name[:2]}/{name}.ccm"
 
 
 @cache
 def _levels(platform: str) -> tuple[tuple[str, str, Processor], ...]:
-    """The levels of a platform: name, words of its features, a processor that has these and no others."""
+    """Return the levels of a platform: the name, the words of its features, and a processor with exactly these features."""
     arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)
     levels = [(level, table.expand(level)) for level in architecture(arch).levels] if table else []

@@ -8,6 +8,7 @@ from compcache.build import codegen
 from compcache.build.records import encode_definition
 from compcache.build.slots import SLOT_PREFIX
 from compcache.errors import GlobalValidationError
+from compcache.globals.definition import loaded
 
 if TYPE_CHECKING:
     from compcache.build.slots import Resolution
@@ -25,7 +26,7 @@ def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...
     for name, (definition, storage) in resolution.storage.items():
         shown = name.removeprefix(SLOT_PREFIX)
         try:
-            definition.load(storage, _DryRun())
+            loaded(definition, storage, _DryRun())
         except GlobalValidationError as error:
             message = f"global {shown!r} cannot be used: {error.reason or error}"
             raise type(error)(message, global_name=shown, reason=error.reason) from error

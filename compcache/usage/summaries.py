@@ -158,7 +158,7 @@ class RemoteStats(NamedTuple):
         hits: modules that came from it.
         misses: functions that it did not have.
         late: questions whose answer came after the compilation.
-        skipped: questions that were not asked, because the store is left alone after failures.
+        skipped: questions that were not asked, because the store had failed.
         rejected: modules that were not taken: damaged, or without a trusted signature.
         errors: look-ups that failed.
         size: that of the `hits`, in bytes.

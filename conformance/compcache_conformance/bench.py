@@ -11,11 +11,11 @@ import stat
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from compcache_conformance.native_faults import library
 from compcache_conformance.processes import Order, start
-from compcache_conformance.results import Cannot, Outcome, Violation
+from compcache_conformance.results import Cannot, Lacking, Outcome, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from compcache_conformance.language import Program
     from compcache_conformance.processes import Call, Reply, Run, Running
 
-__all__ = ["Bench"]
+__all__ = ["Bench", "Shared"]
+
+T = TypeVar("T")
 
 #: Keep what is in $1, mount over it with the options $2, put it back ($3), fill the rest ($5), make it read-only ($4).
 _MOUNT = """
@@ -41,11 +43,45 @@ if [ "$r" = 1 ]; then mount -o remount,ro "$p"; fi
 _OF_THE_PROCESS = -3
 
 
-class Bench:
-    """One system on one scenario. All that it makes is below one folder, which `close` removes."""
+class Shared:
+    """What several scenarios of one system only look at: made for the first of them, on a bench of its own, and removed at the end."""
 
     def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._stack = contextlib.ExitStack()
+        self._made: dict[Callable[[Bench], Any], tuple[Bench, Any, tuple[str, ...]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def made_by(self, make: Callable[[Bench], T], told: Bench) -> T:
+        """What `make` made, or raised, on its bench; what is done there from now on is told on this one."""
+        if make not in self._made:
+            bench = self._stack.enter_context(Bench(self._adapter, self))
+            made: T | Violation | Cannot
+            try:
+                made = make(bench)
+            except (Violation, Cannot) as error:
+                made = error
+            self._made[make] = bench, made, tuple(bench.log)
+        bench, made, log = self._made[make]
+        told.log += log
+        bench.log, bench.notes = told.log, told.notes
+        if isinstance(made, Violation | Cannot):
+            raise made
+        return made
+
+
+class Bench:
+    """One system on one scenario. All that it makes is below one folder, which is removed when it is left."""
+
+    def __init__(self, adapter: Adapter, shared: Shared, *, is_quick: bool = False) -> None:
         self.adapter = adapter
+        self.shared = shared
+        self.is_quick = is_quick
         self.root = Path(tempfile.mkdtemp(prefix="conformance-"))
         self.store, self.project = self.root / "store", self.root / "project"
         self.store.mkdir(mode=0o700)
@@ -230,6 +266,10 @@ class Bench:
             raise Violation(Outcome.MISSED, "a second process compiles the same program again")
         return first
 
+    def look_at(self, make: Callable[[Bench], T]) -> T:
+        """What `make` makes on a bench of its own, once for all scenarios that look at it and change nothing there."""
+        return self.shared.made_by(make, self)
+
     # ---------------------------------------------------------------- the store
 
     def files(self, store: Path | None = None) -> list[Path]:
@@ -287,7 +327,7 @@ class Bench:
         """The words before a command that mount an empty, or copied, file system over the store for that process alone."""
         unshare = shutil.which("unshare")
         if unshare is None:
-            raise Cannot("needs `unshare`")
+            raise Lacking("needs `unshare`")
         own = () if os.geteuid() == 0 else ("-r",)
         place = place or self.store
         ro = options.endswith(",ro")

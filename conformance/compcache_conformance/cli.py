@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compcache_conformance.adapters import all_adapters, from_file
+from compcache_conformance.adapters import AdapterError, all_adapters, from_file
 from compcache_conformance.environments import default_folder, prepare
-from compcache_conformance.reports import WRITERS
-from compcache_conformance.results import Cannot, Outcome, Result, load, merge, save
-from compcache_conformance.runner import play_all
+from compcache_conformance.reports import WRITERS, as_text
+from compcache_conformance.results import Cannot, Outcome, Result, load, merge, to_json, write_whole
+from compcache_conformance.runner import ADAPTER_FAILED, play_all, why_not_a_first_call
 from compcache_conformance.scenarios import CORE, FAMILIES, SCENARIOS
 
 if TYPE_CHECKING:
@@ -23,30 +25,44 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_INTERRUPTED = 130
+
+
+class _UsageError(Exception):
+    """What was asked for cannot be done; the text is for who asked."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 1 where a system did not do what a scenario asks for."""
+    """Run the command line.
+
+    Returns:
+        The exit status: 1 where a system did not do what a scenario asks for; 2 where not all that was asked for was played and written.
+    """
     options = _parser().parse_args(arguments)
-    return int(options.command(options))
+    try:
+        return int(options.command(options))
+    except (_UsageError, AdapterError) as error:
+        print(f"compcache-conformance: {error}", file=sys.stderr)
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("compcache-conformance", description="A conformance suite for caches of compiled code.")
-    commands = parser.add_subparsers(required=True)
+    commands = parser.add_subparsers(required=True, metavar="{run,report,list}")
     run = commands.add_parser("run", help="play scenarios for systems")
-    run.add_argument("adapters", nargs="+", metavar="ADAPTER", help="the names of systems, `all`, or files with adapters")
-    run.add_argument("-k", "--scenarios", metavar="TEXT", action="append", help="only scenarios, or families, whose name contains this")
-    run.add_argument("--quick", action="store_true", help="play what chance decides once, and leave out what takes long")
+    run.add_argument("adapters", nargs="+", metavar="ADAPTER", help="names of systems (see `list`), `all`, or paths of files with adapters")
+    run.add_argument("-k", "--scenarios", metavar="TEXT", action="append", help="only this family, or scenarios whose name contains this")
+    run.add_argument("--quick", action="store_true", help="play what chance decides once, fewer functions, and leave out what takes long")
     run.add_argument("--core", action="store_true", help="only what shows each kind of mistake with the fewest processes")
-    run.add_argument("--jobs", type=int, default=2, help="how many systems at once")
-    run.add_argument("--results", type=Path, help="a JSON file to which the results are added")
-    run.add_argument("--partial", type=Path, help="a folder for the results of each system, written after each scenario")
-    run.add_argument("--environments", type=Path, default=default_folder(), help="where environments of systems are kept")
-    run.add_argument("--allow", type=Path, help="results that are known: the exit status is 1 only for cells that are worse than there")
+    run.add_argument("--jobs", type=_count, default=2, metavar="N", help="how many systems at once (2)")
+    run.add_argument("--results", type=Path, metavar="FILE", help="a JSON file to which the results are added")
+    run.add_argument("--partial", type=Path, metavar="FOLDER", help="a folder for the results of each system, written after each scenario")
+    run.add_argument("--environments", type=Path, default=default_folder(), metavar="FOLDER", help="where environments of systems are kept")
+    run.add_argument("--allow", type=Path, metavar="FILE", help="known results: the exit status is 1 for worse cells alone")
     _report_options(run)
     run.set_defaults(command=_run)
     report = commands.add_parser("report", help="write reports of results")
-    report.add_argument("results", type=Path, nargs="+", help="JSON files")
+    report.add_argument("results", type=Path, nargs="+", metavar="RESULTS", help="JSON files that `run` has written")
     _report_options(report)
     report.set_defaults(command=_report)
     listing = commands.add_parser("list", help="list scenarios and systems")
@@ -54,15 +70,46 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
 def _report_options(parser: argparse.ArgumentParser) -> None:
     for name in WRITERS:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write a report as {name}")
 
 
+# ---------------------------------------------------------------- run
+
+
 def _run(options: argparse.Namespace) -> int:
+    if sys.platform != "linux":
+        raise _UsageError(f"scenarios take Linux; this is {sys.platform} (`report` and `list` work here)")
+    chosen = _chosen_systems(options.adapters)
+    scenarios = _chosen_scenarios(options.scenarios, quick=options.quick, core=options.core)
+    allowed = _load(options.allow) if options.allow else []
+    results = _load(options.results) if options.results and options.results.exists() else []
+    files = _Files()
+    files.require([options.results, *(getattr(options, name) for name in WRITERS)], options.partial)
+    run = _Columns(scenarios, options, files)
+    for column in run.play(list(chosen.values())):
+        results = merge(results, column)
+        files.write(options.results, to_json(results))
+    print(f"\n{as_text(results)}", end="")
+    _write_reports(options, results, files)
+    if run.stop.is_set():
+        return _INTERRUPTED
+    if files.failed or (run.unplayed and "all" not in options.adapters) or any(r.detail.startswith(ADAPTER_FAILED) for r in results):
+        return 2
+    return 1 if _worse(results, allowed) else 0
+
+
+def _chosen_systems(names: list[str]) -> dict[str, type[Adapter]]:
     known = all_adapters()
     chosen: dict[str, type[Adapter]] = {}
-    for name in options.adapters:
+    for name in names:
         if name == "all":
             chosen |= known
         elif name.endswith(".py"):
@@ -70,59 +117,78 @@ def _run(options: argparse.Namespace) -> int:
         elif name in known:
             chosen[name] = known[name]
         else:
-            print(f"there is no system {name!r}: {', '.join(known)}", file=sys.stderr)
-            return 2
-    scenarios = _chosen_scenarios(options.scenarios, quick=options.quick, core=options.core)
-    results = load(options.results) if options.results and options.results.exists() else []
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for column in pool.map(lambda kind: _column(kind, scenarios, options), chosen.values()):
-            results = merge(results, column)
-            if options.results:
-                save(options.results, results)
-    _write_reports(options, results)
-    return 1 if _unexpected(results, options.allow) else 0
-
-
-def _unexpected(results: Iterable[Result], allowed: Path | None) -> list[Result]:
-    order = list(Outcome)
-    known = {(result.system, result.scenario): Outcome(result.result) for result in (load(allowed) if allowed else [])}
-    worse = []
-    for result in results:
-        outcome = Outcome(result.result)
-        if outcome.is_loss and order.index(outcome) < order.index(known.get((result.system, result.scenario), Outcome.HELD)):
-            worse.append(result)
-    return worse
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            there = f"{', '.join(known)}, all; or the path of an adapter's file, NAME.py"
+            raise _UsageError(f"there is no system {name!r}{meant}\nSystems: {there}")
+    return chosen
 
 
 def _chosen_scenarios(texts: list[str] | None, *, quick: bool, core: bool) -> list[Scenario]:
-    from dataclasses import replace
-
     order = list(FAMILIES)
-    chosen = [s for s in SCENARIOS.values() if not texts or any(text in s.name or text == s.family for text in texts)]
-    if core:
-        chosen = [scenario for scenario in chosen if scenario.name in CORE]
-    if quick:
-        chosen = [replace(scenario, races=False) for scenario in chosen if not scenario.slow]
+    chosen = [s for s in SCENARIOS.values() if not texts or any(_is_meant(s, text) for text in texts)]
+    if not chosen:
+        raise _UsageError(f"no scenario has {' or '.join(map(repr, texts or []))} in its name, and no family that name: see `list`")
+    chosen = [scenario for scenario in chosen if not (core and scenario.name not in CORE) and not (quick and scenario.slow)]
+    if not chosen:
+        raise _UsageError("--core or --quick leaves out all that was chosen")
     return sorted(chosen, key=lambda scenario: order.index(scenario.family))
 
 
-def _column(kind: type[Adapter], scenarios: list[Scenario], options: argparse.Namespace) -> list[Result]:
-    try:
-        adapter = prepare(kind, options.environments)
-    except Cannot as reason:
-        done = [Result(scenario.name, scenario.family, kind.name, Outcome.CANNOT.value, 0.0, str(reason)) for scenario in scenarios]
-        _save_partial(kind, done, options)
+def _is_meant(scenario: Scenario, text: str) -> bool:
+    """A family's name means the family alone; any other text is a part of names."""
+    return scenario.family == text if text in FAMILIES else text in scenario.name
+
+
+def _worse(results: Iterable[Result], allowed: Iterable[Result]) -> list[Result]:
+    """The losses that are worse than what is known."""
+    order = list(Outcome)
+    known = {(result.system, result.scenario): Outcome(result.result) for result in allowed}
+    outcomes = [(result, Outcome(result.result), known.get((result.system, result.scenario), Outcome.HELD)) for result in results]
+    return [result for result, now, then in outcomes if now.is_loss and order.index(now) < order.index(then)]
+
+
+class _Columns:
+    """Systems that are played, some at once, until all are, or Ctrl-C: the scenarios that run then are ended first."""
+
+    def __init__(self, scenarios: list[Scenario], options: argparse.Namespace, files: _Files) -> None:
+        self._scenarios, self._options, self._files = scenarios, options, files
+        self.stop = threading.Event()
+        self.unplayed: list[str] = []
+
+    def play(self, kinds: list[type[Adapter]]) -> list[list[Result]]:
+        """The results of each system."""
+        with ThreadPoolExecutor(self._options.jobs) as pool:
+            columns = [pool.submit(self._column, kind) for kind in kinds]
+            try:
+                return [column.result() for column in columns]
+            except KeyboardInterrupt:
+                self.stop.set()
+                print("interrupted: the scenarios that are played are ended first", file=sys.stderr, flush=True)
+        return [column.result() for column in columns]
+
+    def _column(self, kind: type[Adapter]) -> list[Result]:
+        done: list[Result] = []
+        try:
+            adapter = prepare(kind, self._options.environments)
+            if reason := why_not_a_first_call(adapter):
+                raise Cannot(reason)
+        except Cannot as reason:
+            print(f"{kind.name:18} is not played: {reason}", file=sys.stderr, flush=True)
+            self.unplayed.append(kind.name)
+            done = [Result(s.name, s.family, kind.name, Outcome.CANNOT.value, 0.0, str(reason).splitlines()[0]) for s in self._scenarios]
+            self._save_partial(kind, done)
+            return done
+        for result in play_all(adapter, self._scenarios, _tell, is_quick=self._options.quick):
+            done.append(result)
+            self._save_partial(kind, done)
+            if self.stop.is_set():
+                break
         return done
-    done = []
-    for result in play_all(adapter, scenarios, _tell):
-        done.append(result)
-        _save_partial(kind, done, options)
-    return done
 
-
-def _save_partial(kind: type[Adapter], done: list[Result], options: argparse.Namespace) -> None:
-    if options.partial:
-        save(options.partial / f"{kind.name}.json", done)
+    def _save_partial(self, kind: type[Adapter], done: list[Result]) -> None:
+        if self._options.partial:
+            self._files.write(self._options.partial / f"{kind.name}.json", to_json(done))
 
 
 def _tell(result: Result) -> None:
@@ -130,19 +196,64 @@ def _tell(result: Result) -> None:
     print(f"{head}  {result.detail[:150]}  {result.note}", flush=True)
 
 
+# ---------------------------------------------------------------- files
+
+
+class _Files:
+    """Files that are written: one that cannot be is said once, and what was played is not lost by it."""
+
+    def __init__(self) -> None:
+        self.failed: set[Path] = set()
+
+    def require(self, paths: Iterable[Path | None], folder: Path | None) -> None:
+        """Before hours are spent: there is a folder for each file."""
+        try:
+            if folder:
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _UsageError(f"cannot make the folder {folder}: {error.strerror}") from None
+        for path in paths:
+            if path and (path.is_dir() or not path.parent.is_dir()):
+                raise _UsageError(f"cannot write {path}: {'it is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
+
+    def write(self, path: Path | None, text: str) -> None:
+        """Write a file, if there is a path."""
+        if path is None:
+            return
+        try:
+            write_whole(path, text)
+            self.failed.discard(path)
+        except OSError as error:
+            if path not in self.failed:
+                print(f"compcache-conformance: cannot write {path}: {error.strerror}", file=sys.stderr, flush=True)
+            self.failed.add(path)
+
+
+def _load(path: Path) -> list[Result]:
+    try:
+        return load(path)
+    except OSError as error:
+        raise _UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise _UsageError(f"{path} is not a file of results that `run` has written: {type(error).__name__}: {error}") from None
+
+
+def _write_reports(options: argparse.Namespace, results: list[Result], files: _Files) -> None:
+    for name, write in WRITERS.items():
+        files.write(getattr(options, name), write(results))
+
+
+# ---------------------------------------------------------------- report, list
+
+
 def _report(options: argparse.Namespace) -> int:
     results: list[Result] = []
     for path in options.results:
-        results = merge(results, load(path))
-    _write_reports(options, results)
-    return 0
-
-
-def _write_reports(options: argparse.Namespace, results: list[Result]) -> None:
-    for name, write in WRITERS.items():
-        path = getattr(options, name)
-        if path:
-            path.write_text(write(results))
+        results = merge(results, _load(path))
+    files = _Files()
+    files.require([getattr(options, name) for name in WRITERS], None)
+    _write_reports(options, results, files)
+    return 2 if files.failed else 0
 
 
 def _list(options: argparse.Namespace) -> int:  # noqa: ARG001

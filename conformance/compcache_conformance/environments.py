@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["default_folder", "prepare"]
 
 _LONGEST_INSTALLATION = 1800
+#: What pip says of each try without a network, before it says that there is no such package.
+_NO_NETWORK = ("NewConnectionError", "ConnectTimeoutError", "ProxyError", "NameResolutionError")
 
 
 def default_folder() -> Path:
@@ -41,11 +43,14 @@ def prepare(adapter: type[Adapter], folder: Path) -> Adapter:
     interpreter, done = place / "bin" / "python", place / ".done"
     wanted = "\n".join(adapter.requirements)
     if not done.exists() or done.read_text() not in {"", wanted}:
-        shutil.rmtree(place, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        _run([_interpreter(adapter.python), "-m", "venv", str(place)])
-        _run([str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *adapter.requirements])
-        done.write_text(wanted)
+        try:
+            shutil.rmtree(place, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            _run([_interpreter(adapter.python), "-m", "venv", str(place)])
+            _run([str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *adapter.requirements])
+            done.write_text(wanted)
+        except OSError as error:
+            raise Cannot(f"its environment cannot be made in {folder}: {error.strerror or error}") from None
     return adapter(interpreter)
 
 
@@ -54,6 +59,8 @@ def _run(command: list[str]) -> None:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_LONGEST_INSTALLATION)
     except subprocess.CalledProcessError as error:
         lines = [line for line in (error.stderr or error.stdout or "").splitlines() if line.strip()]
+        if any(words in error.stderr for words in _NO_NETWORK):
+            raise Cannot("cannot be installed: the package index cannot be reached from here") from None
         raise Cannot(f"cannot be installed: {' '.join(lines[-2:])[:300]}") from None
     except subprocess.TimeoutExpired:
         raise Cannot(f"cannot be installed in {_LONGEST_INSTALLATION} s") from None

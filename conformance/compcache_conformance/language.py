@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Constant", "Function", "Program", "Spelling", "as_c", "as_llvm", "as_python", "headers", "program"]
+__all__ = ["SHAPES", "Constant", "Function", "Program", "Spelling", "as_c", "as_llvm", "as_python", "headers", "program", "program_of"]
+
+#: What of programs not every language can say: `Program.shapes`, and those of adapters.
+SHAPES = frozenset({"call", "files", "constant", "table", "environment", "data", "header", "record", "closure", "fast", "default"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,32 @@ def program(body: str = "x * 2.0 + 1.0", **other: str | Function | Constant) -> 
     ]
     constants = [value for value in other.values() if isinstance(value, Constant)]
     return Program((*functions, Function("f", body)), tuple(constants))
+
+
+def program_of(shapes: Iterable[str]) -> Program:
+    """The smallest program that has these: ``f`` and the shape's name is a function that has it, of which the answer to 3.0 is 7.0."""
+    functions: list[Function] = []
+    constants: list[Constant] = []
+    for shape in shapes:
+        name, plain = f"f{shape}", Function(f"f{shape}", "x * 2.0 + 1.0")
+        match shape:
+            case "call" | "files":
+                functions.append(Function(f"g{shape}", "x * 2.0", file="other" if shape == "files" else "main"))
+                plain = replace(plain, body=f"g{shape}(x) + 1.0")
+            case "constant" | "environment" | "data" | "header" | "record":
+                constants.append(Constant(f"K{shape}", 2.0, source="text" if shape == "constant" else shape))
+                plain = replace(plain, body=f"x * K{shape} + 1.0")
+            case "table":
+                constants.append(Constant("Ktable", (1.0, 2.0)))
+                plain = replace(plain, body="x * Ktable[1] + 1.0")
+            case "closure":
+                plain = Function(name, "x * k + 1.0", closes_over=(("k", 2.0),))
+            case "default":
+                plain = Function(name, "x * y + 1.0", ("x", "y"), defaults=(2.0,))
+            case "fast":
+                plain = replace(plain, fast=True)
+        functions.append(plain)
+    return Program(tuple(functions), tuple(constants))
 
 
 def names_in(body: str) -> set[str]:

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from compcache_conformance.results import Cannot
+from compcache_conformance.results import Lacking
 
 __all__ = ["library"]
 
@@ -21,11 +21,11 @@ def library() -> Path:
     """The built library.
 
     Raises:
-        Cannot: this machine has no C compiler.
+        Lacking: this machine has no C compiler.
     """
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        raise Cannot("needs a C compiler for what stands between the program and its files")
+        raise Lacking("needs a C compiler for what stands between the program and its files")
     folder = tempfile.mkdtemp(prefix="conformance-faults-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "faults.so"

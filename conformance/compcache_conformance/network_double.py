@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import importlib.util
 import json
 import os
 import random
@@ -35,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from compcache_conformance.results import Cannot
+from compcache_conformance.results import Lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -92,7 +93,7 @@ class Client:
         return self._server + path
 
     def _until(self) -> float:
-        return time.monotonic() + self._options.seconds
+        return time.monotonic() + float(self._options.seconds)
 
     def _see(self, path: str, state: os.stat_result | None) -> dict[str, Any] | None:
         seen = _attributes(state) if state is not None else None
@@ -280,7 +281,8 @@ class Client:
         for opened in self._opened.copy().values():
             if opened.pending and _is(opened, inode):
                 self._send(opened)
-        os.utime(real, ns=times, follow_symlinks=False)
+        now = time.time_ns()
+        os.utime(real, ns=times or (now, now), follow_symlinks=False)
         self._forget(path)
         return 0
 
@@ -405,10 +407,12 @@ def mounted(server: Path, place: Path, *options: str) -> Iterator[None]:
     """Have one client's view of a server's folder at a place, which is an empty folder.
 
     Raises:
-        Cannot: this machine has no FUSE, or no package of it.
+        Lacking: this machine has no FUSE, or no package of it.
     """
     if not os.access("/dev/fuse", os.R_OK | os.W_OK) or not shutil.which("fusermount3"):
-        raise Cannot("needs /dev/fuse and the programs of FUSE 3")
+        raise Lacking("needs /dev/fuse and the programs of FUSE 3")
+    if importlib.util.find_spec("mfusepy") is None:
+        raise Lacking("needs mfusepy beside the suite: pip install './conformance[network]'")
     command = [sys.executable, "-m", "compcache_conformance.network_double", str(server), str(place), *options]
     package = str(Path(__file__).parent.parent)
     paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
@@ -420,7 +424,7 @@ def mounted(server: Path, place: Path, *options: str) -> Iterator[None]:
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 said = process.communicate()[1].decode(errors="replace").strip().splitlines()
-                raise Cannot(f"FUSE cannot be used here: {said[-1] if said else 'nothing is mounted'}")
+                raise Lacking(f"FUSE cannot be used here: {said[-1] if said else 'nothing is mounted'}")
             time.sleep(0.02)
         yield
     finally:

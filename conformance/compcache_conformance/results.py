@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["Cannot", "Outcome", "Result", "Violation", "load", "merge", "save", "to_json", "to_summary"]
+__all__ = ["Cannot", "Lacking", "Outcome", "Result", "Violation", "load", "merge", "save", "to_json", "to_summary", "write_whole"]
 
 
 class Outcome(StrEnum):
@@ -44,6 +44,13 @@ class Cannot(Exception):  # noqa: N818 - neither
     """Raised when a system has no such thing, or this machine cannot show it; the text says why."""
 
 
+class Lacking(Cannot):
+    """Raised when this machine has not what it takes to show it, whatever the system."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"this machine: {why}")
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """One cell: what came of one scenario with one system."""
@@ -72,9 +79,21 @@ def to_summary(results: Iterable[Result]) -> str:
 
 def save(path: Path, results: Iterable[Result]) -> None:
     """Write results as JSON, in one step."""
-    made = path.with_suffix(".new")
-    made.write_text(to_json(results))
-    made.rename(path)
+    write_whole(path, to_json(results))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file in one step, so that what was there stays where the disk is full."""
+    if path.exists() and not path.is_file():  # a device, or a pipe
+        path.write_text(text)
+        return
+    made = path.with_name(f"{path.name}.new")
+    try:
+        made.write_text(text)
+        made.rename(path)
+    except OSError:
+        made.unlink(missing_ok=True)
+        raise
 
 
 def load(path: Path) -> list[Result]:

@@ -3,41 +3,85 @@
 from __future__ import annotations
 
 import functools
+import re
+import tempfile
 import time
 import traceback
 from typing import TYPE_CHECKING
 
-from compcache_conformance.bench import Bench
+from compcache_conformance.bench import Bench, Shared
+from compcache_conformance.language import program_of
 from compcache_conformance.results import Cannot, Outcome, Result, Violation
+from compcache_conformance.scenarios.registry import Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from compcache_conformance.adapter import Adapter
-    from compcache_conformance.scenarios.registry import Scenario
 
-__all__ = ["play", "play_all"]
+__all__ = ["ADAPTER_FAILED", "RACE_RUNS", "play", "play_all", "why_not_a_first_call"]
 
 #: How often a scenario that chance decides is played.
-_RACE_RUNS = 3
+RACE_RUNS = 3
 _LONGEST_LOG = 20_000
+#: How the detail of a cell begins where code of the adapter, not of the system, has failed.
+ADAPTER_FAILED = "the adapter: "
 
 
-def play_all(adapter: Adapter, scenarios: Iterable[Scenario], told: Callable[[Result], None] | None = None) -> Iterator[Result]:
-    """Play scenarios with one system, one after the other."""
-    for scenario in scenarios:
-        result = play(adapter, scenario)
-        if told:
-            told(result)
-        yield result
+def play_all(
+    adapter: Adapter, scenarios: Iterable[Scenario], told: Callable[[Result], None] | None = None, *, is_quick: bool = False
+) -> Iterator[Result]:
+    """Play scenarios with one system, one after the other; quickly is once, and with fewer functions where they are many."""
+    with Shared(adapter) as shared:
+        for scenario in scenarios:
+            result = _play(adapter, scenario, shared, is_quick=is_quick)
+            if told:
+                told(result)
+            yield result
 
 
-def play(adapter: Adapter, scenario: Scenario) -> Result:
+def play(adapter: Adapter, scenario: Scenario, *, is_quick: bool = False) -> Result:
     """Play one scenario, in a folder of its own, which is removed."""
+    return next(iter(list(play_all(adapter, [scenario], is_quick=is_quick))))
+
+
+def why_not_a_first_call(adapter: Adapter) -> str:
+    """Why programs of what the adapter says of itself are not answered on an empty store; nothing where they are.
+
+    A system that cannot compile them at all would lose every scenario that has them, which says nothing about its cache.
+    """
+    with Shared(adapter) as shared:
+        for shape in ("", *sorted(adapter.shapes)):
+            outcome, detail, _note, log = _once(adapter, Scenario("", "", "", "", _first_calls(shape)), shared, is_quick=True)
+            if outcome is not Outcome.HELD:
+                what = f"its `shapes` name {shape!r}, and a program that has one" if shape else "its first call, f(3.0),"
+                return f"{what} is not answered on an empty store: {detail}\n{log}"
+            if not shape and _answers_all(adapter, shared):
+                break
+    return ""
+
+
+def _answers_all(adapter: Adapter, shared: Shared) -> bool:
+    return _once(adapter, Scenario("", "", "", "", _first_calls(*sorted(adapter.shapes))), shared, is_quick=True)[0] is Outcome.HELD
+
+
+def _first_calls(*shapes: str) -> Callable[[Bench], None]:
+    """Play a program that has these."""
+
+    def play_(bench: Bench) -> None:
+        names = [f"f{shape}" for shape in shapes]
+        bench.write(program_of(shapes))
+        bench.expect(bench.run(*[(name, (3.0,)) for name in names]), *[7.0 for _ in names])
+
+    return play_
+
+
+def _play(adapter: Adapter, scenario: Scenario, shared: Shared, *, is_quick: bool) -> Result:
     started = time.monotonic()
-    runs = [_once(adapter, scenario)]
-    while scenario.races and runs[0][0] is not Outcome.CANNOT and len(runs) < _RACE_RUNS:
-        runs.append(_once(adapter, scenario))
+    wanted = RACE_RUNS if scenario.races and not is_quick else 1
+    runs = [_once(adapter, scenario, shared, is_quick=is_quick)]
+    while runs[0][0] is not Outcome.CANNOT and len(runs) < wanted:
+        runs.append(_once(adapter, scenario, shared, is_quick=is_quick))
     order = list(Outcome)
     outcome, detail, note, log = min(runs, key=lambda run: order.index(run[0]))
     if len(runs) > 1 and outcome.is_loss:
@@ -63,10 +107,10 @@ def _version(adapter: Adapter) -> str:
     return adapter.version()
 
 
-def _once(adapter: Adapter, scenario: Scenario) -> tuple[Outcome, str, str, str]:
+def _once(adapter: Adapter, scenario: Scenario, shared: Shared, *, is_quick: bool) -> tuple[Outcome, str, str, str]:
     if scenario.name in adapter.excluded:
         return Outcome.CANNOT, adapter.excluded[scenario.name], "", ""
-    with Bench(adapter) as bench:
+    with Bench(adapter, shared, is_quick=is_quick) as bench:
         try:
             scenario.play(bench)
             outcome, detail = Outcome.HELD, ""
@@ -77,6 +121,13 @@ def _once(adapter: Adapter, scenario: Scenario) -> tuple[Outcome, str, str, str]
         except OSError as error:  # the suite's own steps: a place that cannot be made here
             outcome, detail = Outcome.CANNOT, f"this machine: {error}"
             bench.log.append(traceback.format_exc())
+        except Exception as error:  # noqa: BLE001 - whatever the methods of an adapter do: the other cells are played
+            outcome, detail = Outcome.CANNOT, f"{ADAPTER_FAILED}{type(error).__name__}: {error}"
+            bench.log.append(traceback.format_exc())
         log = "\n".join(bench.log)[-_LONGEST_LOG:]
-        detail = detail.replace(str(bench.root), "...")
-        return outcome, detail, "; ".join(bench.notes), log.replace(str(bench.root), "...")
+        return outcome, _without_folders(detail), "; ".join(bench.notes), _without_folders(log)
+
+
+def _without_folders(text: str) -> str:
+    """The text without the names of the folders that benches made."""
+    return re.sub(re.escape(tempfile.gettempdir()) + r"/conformance-\w{8}(?!\w)", "...", text)

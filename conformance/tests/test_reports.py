@@ -1,8 +1,9 @@
-"""Results, what is made of them, and the command line."""
+"""Results, and what is made of them."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -10,11 +11,10 @@ import pytest
 
 import compcache_conformance
 from compcache_conformance.adapters import all_adapters
-from compcache_conformance.cli import main
 from compcache_conformance.reports import WRITERS
 from compcache_conformance.results import Outcome, Result, load, merge, save
+from compcache_conformance.runner import RACE_RUNS
 
-TOY = Path(__file__).with_name("toy.py")
 RESULTS = [
     Result("closure", "stale", "compcache", Outcome.HELD, 1.0, log="<log>"),
     Result("closure", "stale", "numba", Outcome.WRONG, 2.0, "7.0, not 10.0", "documented: its documents say so", "log & more"),
@@ -51,9 +51,21 @@ def test_the_page_begins_with_what_compcache_loses() -> None:
 
 def test_cells_of_the_table_lead_to_their_logs() -> None:
     table = WRITERS["html"](RESULTS)
-    assert '<a href="#numba-closure">wrong answer</a>' in table
-    assert '<details id="numba-closure">' in table
+    assert '<a href="#numba/closure">wrong answer</a>' in table
+    assert '<details id="numba/closure">' in table
     assert "log &amp; more" in table
+
+
+def test_every_cell_of_the_table_leads_to_one_log() -> None:
+    table = WRITERS["html"](RESULTS)
+    targets = re.findall(r'<td[^>]*><a href="#([^"]*)">', table)
+    assert sorted(targets) == sorted(re.findall(r'<details id="([^"]*)">', table))
+    assert len(set(targets)) == len(RESULTS)
+
+
+def test_a_race_that_was_run_once_is_marked() -> None:
+    races = [Result("two starters", "races", system, Outcome.HELD, 1.0, runs=runs) for system, runs in (("once", 1), ("thrice", RACE_RUNS))]
+    assert "| held¹ | held |" in WRITERS["page"](races)
 
 
 def test_a_summary_has_no_logs() -> None:
@@ -69,23 +81,3 @@ def test_an_adapter_is_a_file_of_at_most_150_lines() -> None:
     folder = Path(compcache_conformance.__file__).parent / "adapters"
     assert {path.name: len(path.read_text().splitlines()) for path in folder.glob("*.py") if len(path.read_text().splitlines()) > 150} == {}
     assert len(all_adapters()) >= 15
-
-
-def test_a_file_with_an_adapter_is_played_and_reported(tmp_path: Path) -> None:
-    arguments = ["run", str(TOY), "-k", "closure", "--json", str(tmp_path / "json"), "--partial", str(tmp_path)]
-    assert main(arguments) == 0
-    assert [(result.system, result.result) for result in load(tmp_path / "json")] == [("toy", "held")]
-    assert load(tmp_path / "toy.json") == load(tmp_path / "json")
-
-
-def test_known_losses_do_not_fail_a_run(tmp_path: Path) -> None:
-    known, broken = tmp_path / "known", tmp_path / "broken_toy.py"
-    text = TOY.read_text().replace("__file__", repr(str(TOY))).replace('"TOY_FAULT": self.fault', '"TOY_FAULT": "ignores closures"')
-    broken.write_text(text)
-    assert main(["run", str(broken), "-k", "closure", "--json", str(known)]) == 1
-    assert main(["run", str(broken), "-k", "closure", "--allow", str(known)]) == 0
-
-
-def test_an_unknown_system_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "nothing"]) == 2
-    assert "there is no system 'nothing'" in capsys.readouterr().err

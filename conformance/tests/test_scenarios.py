@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from toy import Toy
 
-from compcache_conformance.results import Outcome
+from compcache_conformance.results import Outcome, Result
 from compcache_conformance.runner import play
 from compcache_conformance.scenarios import SCENARIOS
 
@@ -126,17 +124,21 @@ def test_every_scenario_has_a_fault() -> None:
     assert set(_FAULT_OF) == set(SCENARIOS)
 
 
+def _played(name: str, fault: str = "") -> Result:
+    """What came of a scenario; only what this machine lacks is an excuse for not playing it."""
+    result = play(_toy(name, fault), SCENARIOS[name], is_quick=True)
+    if result.detail.startswith("this machine: "):
+        pytest.skip(result.detail)
+    return result
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_fails_for_a_broken_cache(name: str) -> None:
-    result = play(_toy(name, _FAULT_OF[name]), dataclasses.replace(SCENARIOS[name], races=False))
-    if result.result == Outcome.CANNOT:
-        pytest.skip(result.detail)
-    assert Outcome(result.result).is_loss, result.log
+    result = _played(name, _FAULT_OF[name])
+    assert Outcome(result.result).is_loss, f"{result.result}: {result.detail}\n{result.log}"
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_holds_for_a_sound_cache(name: str) -> None:
-    result = play(_toy(name), dataclasses.replace(SCENARIOS[name], races=False))
-    if result.result == Outcome.CANNOT:
-        pytest.skip(result.detail)
+    result = _played(name)
     assert result.result == Outcome.HELD, f"{result.detail}\n{result.log}"

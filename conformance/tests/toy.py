@@ -23,7 +23,7 @@ class Toy(Adapter):
     )
     entries: ClassVar[int] = 20
     patience: ClassVar[float] = 4.0
-    most: ClassVar[int] = 100
+    most: ClassVar[int] = 40
     driver: ClassVar[str] = _TOY.read_text()
 
     def __init__(self, interpreter: Path | None = None, fault: str = "") -> None:

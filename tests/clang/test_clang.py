@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 needs_clang = pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")
 SCALE = "#define FACTOR 2.5\ndouble scale(double x) { return FACTOR * x; }\nstatic int unseen(void) { return 1; }\n"
+#: Files that were written later before a compiler starts are looked at again by the next start (`compcache.clang.run`).
+_SETTLED = 0.05
 COUNTING = """#!/bin/sh
 echo "$@" >> "{log}"
 exec {clang} "$@"
@@ -55,6 +58,57 @@ def test_a_hit_runs_no_compiler_and_imports_nothing_slow(cache: Cache, counting:
     """
     assert run_fresh(cache.path, script) == (5.0, [])
     assert log.read_text(encoding="utf-8") == runs
+
+
+@needs_clang
+def test_what_is_known_by_its_preprocessed_source_imports_no_llvm(cache: Cache, tmp_path: Path) -> None:
+    first, moved = tmp_path / "scale.c", tmp_path / "moved" / "scale.c"
+    first.write_text(SCALE, encoding="utf-8")
+    clang.compile(first, cache=cache)
+    moved.parent.mkdir()
+    moved.write_text(f"/* moved, by some lines as well */\n\n{SCALE}", encoding="utf-8")
+    script = f"""
+    from compcache import Cache, clang
+    result = clang.compile({str(moved)!r}, cache=Cache(directory)).scale(2.0), "llvmlite" in sys.modules
+    """
+    assert run_fresh(cache.path, script) == (5.0, False)
+
+
+@needs_clang
+def test_after_an_edit_of_a_header_only_the_first_start_runs_the_compiler(cache: Cache, counting: tuple[str, Path], tmp_path: Path) -> None:
+    compiler, log = counting
+    header, source = tmp_path / "factor.h", tmp_path / "scale.c"
+    source.write_text('#include "factor.h"\nlong scale(long x) { return FACTOR * x; }\n', encoding="utf-8")
+    for factor in (2, 3):
+        header.write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
+        time.sleep(_SETTLED)
+        assert clang.compile(source, cache=cache, cc=compiler).scale(10) == 10 * factor
+    runs = log.read_text(encoding="utf-8")
+    assert clang.compile(source, cache=cache, cc=compiler).scale(10) == 30
+    assert log.read_text(encoding="utf-8") == runs
+
+
+@needs_clang
+def test_what_is_removed_after_it_was_found_is_compiled_again(cache: Cache, tmp_path: Path) -> None:
+    source = tmp_path / "two.c"
+    source.write_text("long one(long x) { return x + 1; }\nlong two(long x) { return x + 2; }\n", encoding="utf-8")
+    clang.compile(source, cache=cache)
+    script = f"""
+    import shutil, pathlib
+    from compcache import Cache, clang, CompileError
+    kernels = clang.compile({str(source)!r}, cache=Cache(directory))
+    shutil.rmtree(directory)
+    result = [kernels.two(1)]
+    kernels = clang.compile({str(source)!r}, cache=Cache(directory))
+    shutil.rmtree(directory)
+    pathlib.Path({str(source)!r}).write_text("long one(long x) {{ return x; }}")
+    try:
+        kernels.one(1)
+    except CompileError as error:
+        result.append(str(error))
+    """
+    told = "two.c was changed after it was compiled, and its old code is gone from the cache: compile it again"
+    assert run_fresh(cache.path, script) == [3, told]
 
 
 @needs_clang

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from itertools import product
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from compcache import Cache, CompileError, clang
@@ -62,10 +64,81 @@ def test_files_of_options_count_with_their_content(cache: Cache, tmp_path: Path)
         assert clang.compile(SCALE, flags=[f"@{outer}"], cache=cache).scale(10) == 10 * factor
 
 
+def test_files_of_options_are_found_beside_the_one_that_names_them(cache: Cache, tmp_path: Path) -> None:
+    (tmp_path / "outer.cfg").write_text("@inner.cfg\n", encoding="utf-8")
+    wraps = "int wraps(int x) { return x + 1 < x; }\n"  # what the preprocessor gives is the same for both flags
+    found = []
+    for flag in ("-fwrapv", "-fno-wrapv"):
+        (tmp_path / "inner.cfg").write_text(flag, encoding="utf-8")
+        flags = ["-O2", "--config", str(tmp_path / "outer.cfg")]
+        found += [clang.compile(wraps, flags=flags, cache=cache).wraps(2**31 - 1)]
+    assert found == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["-lvalue", "-l:libvalue.a"])
+def test_libraries_that_flags_name_count_with_their_content(cache: Cache, tmp_path: Path, name: str) -> None:
+    found = []
+    for value in (1, 2):
+        (tmp_path / "value.c").write_text(f"int value(void) {{ return {value}; }}\n", encoding="utf-8")
+        subprocess.run(["clang", "-c", "-fPIC", "value.c"], cwd=tmp_path, check=True)
+        subprocess.run(["ar", "rcs", "libvalue.a", "value.o"], cwd=tmp_path, check=True)
+        code = "int value(void);\nint twice(void) { return 2 * value(); }\n"
+        found += [clang.compile(code, flags=["-O1", f"-L{tmp_path}", name], cache=cache).twice()]
+    assert found == [2, 4]
+
+
+def test_flags_of_the_environment_count(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    wraps = "int wraps(int x) { return x + 1 < x; }\n"
+    found = []
+    for flag in ("-fwrapv", "-fno-wrapv"):
+        monkeypatch.setenv("CCC_OVERRIDE_OPTIONS", f"+{flag}")
+        found += [clang.compile(wraps, cache=cache).wraps(2**31 - 1)]
+    assert found == [1, 0]
+
+
+def test_options_count_with_their_content(cache: Cache) -> None:
+    code = "extern int table[5000];\nint at(int i) { return table[i]; }\n"
+    table = np.arange(5000, dtype=np.int32)
+    other = np.where(table == 2500, 7, table).astype(np.int32)  # numpy prints both alike
+    found = [clang.compile(code, globals={"table": given}, cache=cache)["at"](2500) for given in (table, other, table.copy())]
+    assert found == [2500, 7, 2500]
+
+
+def test_files_that_assembly_reads_count_with_their_content(cache: Cache, tmp_path: Path) -> None:
+    code = '#define QUOTED(x) "\\"" x "\\""\n__asm__(".pushsection .rodata\\nblob: .incbin " QUOTED("PATH") "\\n.popsection");\n'
+    code += "extern const char blob[];\nint first(void) { return blob[0]; }\n"
+    blob = tmp_path / "blob"
+    found = []
+    for content in (b"A", b"B", b"A"):
+        blob.write_bytes(content)
+        found += [clang.compile(code.replace("PATH", str(blob)), cache=cache).first()]
+    assert found == [65, 66, 65]
+
+
+@pytest.mark.skipif(shutil.which("rustc") is None, reason="rustc is not installed")
+def test_variables_that_rust_asks_for_count(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = '#[no_mangle]\npub extern "C" fn version() -> i32 { env!("OF_TEST").len() as i32 }\n'
+    for value in ("a", "bb"):
+        monkeypatch.setenv("OF_TEST", value)
+        try:
+            compiled = clang.compile(code, language="rust", cache=cache)
+        except CompileError as error:
+            pytest.skip(f"this rustc writes bitcode of a newer LLVM: {error}")
+        assert compiled.version() == len(value)
+
+
 def test_numbers_of_lines_are_part_of_code_that_asks_for_them(cache: Cache) -> None:
     text = "long line(void) { return __builtin_LINE(); }\n"
     for empty in (0, 3):
         assert clang.compile("\n" * empty + text, cache=cache).line() == 1 + empty
+
+
+@pytest.mark.parametrize("prefix", ["", longer("u8"), longer("L")])
+def test_lines_of_raw_strings_count(cache: Cache, prefix: str) -> None:
+    texts = ["a\n\nb", "a\nb", 'a\n# 5 "x.h"\nb', 'a\n# 5 "longer.h"\nb']
+    codes = [f'extern "C" long size() {{ return sizeof({prefix}R"({text})") / sizeof({prefix}""); }}\n' for text in texts]
+    sizes = [clang.compile(code, language="c++", cache=cache)["size"]() for code in codes]
+    assert sizes == [len(text) + 1 for text in texts]
 
 
 @pytest.mark.parametrize(

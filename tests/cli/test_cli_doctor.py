@@ -88,6 +88,15 @@ def test_a_value_that_is_not_valid_is_one_line(filled: Path, variable: str) -> N
     assert says in errors(filled, **{variable: text})[variable]
 
 
+@pytest.mark.parametrize("variable", sorted(setting.name for setting in SETTINGS))
+def test_no_text_whatever_makes_a_command_fail_with_more_than_a_line(tmp_path: Path, variable: str) -> None:
+    for text in ("-1", "\x01" + "\u00e9" * 300, "@/{}%", "1\n2"):
+        for command in ("config", "info"):
+            done = compcache(command, **{"COMPCACHE_DIR": str(tmp_path / "kernels"), variable: text})
+            assert (done.status, done.err.count("\n")) in ((0, 0), (2, 1)), (text, command, done)
+            assert not done.status or variable in done.err or variable in ("COMPCACHE_DIR", "COMPCACHE_LAYERS")
+
+
 @pytest.mark.parametrize("variable", sorted(set(INVALID) - {"COMPCACHE_LINKER", "COMPCACHE_NUMBA"}))
 def test_a_program_gets_an_error_that_names_the_variable_or_goes_on(tmp_path: Path, variable: str) -> None:
     text, says = INVALID[variable]
@@ -119,6 +128,13 @@ def test_what_is_in_order_is_told(filled: Path) -> None:
 def test_nothing_is_created(tmp_path: Path) -> None:
     assert not errors(tmp_path / "absent")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", ["file", "file/deeper"])
+def test_a_directory_that_is_a_file_is_a_problem(tmp_path: Path, place: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert f"{file} is not a directory: what is compiled here is not stored" in errors(tmp_path / place)["directory"]
 
 
 def test_layers_are_looked_at(filled: Path, tmp_path: Path) -> None:

@@ -78,6 +78,17 @@ def test_a_process_that_has_the_cache_open_sees_what_is_newer(chain: Cache, dire
         assert [reader.get_target(name)(1) for name in ("third", "second", "first")] == [51, 53, 54]
 
 
+def test_a_process_that_has_a_set_in_memory_sees_what_is_newer(cache: Cache, directory: Path) -> None:
+    names = [f"f{number}" for number in range(12)]  # from the eighth on a process has all records of the set
+    cache.add_modules([ModuleSource(adder(name, 1)) for name in names])
+    cache.link(names, into="all")
+    with Cache(directory) as reader:
+        held = [reader.get_target(name) for name in names[:-1]]
+        cache.add_module(ModuleSource(adder("f11", 50)))
+        assert reader.get_target("f11")(1) == 51
+        assert {target(1) for target in held} == {2}
+
+
 def test_other_additions_leave_it_as_it_is(chain: Cache, directory: Path) -> None:
     (closure,) = chain.link(["first"]).linked
     chain.add_module(ModuleSource(adder("other", 1)))

@@ -66,6 +66,24 @@ def test_each_kind_of_code_is_compiled_once(directory: Path) -> None:
                     assert len(cache.modules()) == number
 
 
+def test_files_that_assembly_reads_are_part_of_the_code(directory: Path, tmp_path: Path) -> None:
+    blob = tmp_path / "blob"
+    lines = [".section .rodata", f"blob: .incbin \\22{blob}\\22", ".text"]
+    code = "".join(f'module asm "{line}"\n' for line in lines)
+    code += "@blob = external global i8\ndefine i8 @first() {\n%v = load i8, ptr @blob\nret i8 %v\n}\n"
+    found = []
+    for content in (b"A", b"B", b"A"):
+        blob.write_bytes(content)
+        with Cache(directory) as cache:
+            found.append(cache.compile(code)["first"]())
+            cache.add_module(ModuleSource(code))
+        with Cache(directory) as cache:
+            found.append(cache.get_target("first")())
+    assert found == [65, 65, 66, 66, 65, 65]
+    with Cache(directory) as cache, pytest.raises(CompileError, match="reads files"):
+        cache.compile(bitcode(code))
+
+
 @pytest.mark.parametrize("kind", ["text", "bitcode", "source"])
 def test_a_hit_needs_no_llvm(directory: Path, kind: str) -> None:
     code: Any = bitcode(TWO) if kind == "bitcode" else TWO

@@ -3,6 +3,9 @@
  *   clang -O1 -g -fsanitize=fuzzer,address,undefined -Icompcache/hit/native tests/formats/fuzz_formats.c compcache/hit/native/formats.c \
  *     compcache/hit/native/blake2b.c -o fuzz_formats && ./fuzz_formats -runs=10000000 -max_len=512
  *
+ * With -DALONE instead of `fuzzer` it makes its inputs itself, of numbers that could be lengths: ./fuzz_formats COUNT SEED
+ * (tests/formats/test_native_fuzz.py, with any compiler).
+ *
  * The first byte chooses the format. What a reader says where something is, is read: an address that is not in the input ends the run.
  * Checksums are made right where a format begins with one, so that what is behind them is reached. */
 #include "formats.h"
@@ -62,6 +65,10 @@ static void read_segment(uint8_t *data, size_t size) {
         return;
     }
     memcpy(tables, data + SEGMENT_HEAD_BYTES, sizeof tables);
+    tables[0].width = segment.former ? FORMER_ENTRY_BYTES : FUNCTION_ENTRY_BYTES; /* as those of segments are, and they can fit */
+    tables[1].width = MODULE_ENTRY_BYTES;
+    segment.function_size = tables[0].size &= UINT8_MAX;
+    tables[1].size &= UINT8_MAX;
     if (decode_segment(&segment, &tables[0], &tables[1], size) == NULL && segment.rows + segment.rows_size != size) {
         abort();
     }
@@ -173,3 +180,50 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(exact);
     return 0;
 }
+
+#ifdef ALONE
+static uint64_t state;
+
+static uint32_t draw(uint32_t below) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 32) % below;
+}
+
+/* Fields as formats have them: lengths that fit or do not quite, limits of numbers, letters of types and of text, anything. */
+static size_t make_input(uint8_t *data, size_t most) {
+    static const char words[] = "FN@<x86:0123456789abcdef,=&\0 \n";
+    const size_t size = draw((uint32_t)most);
+    for (size_t at = 0; at < size;) {
+        uint32_t number = 0;
+        size_t width = 4;
+        switch (draw(8)) {
+        case 0: number = (uint32_t)(size - at) - draw(40); break;
+        case 1: number = UINT32_MAX - draw(3); break;
+        case 2: number = 0; break;
+        case 3: number = draw(UINT32_MAX); break;
+        case 4: case 5: number = (uint8_t)words[draw(sizeof words)], width = 1; break;
+        default: number = draw(24);
+        }
+        for (size_t i = 0; i < width && at < size; i++) {
+            data[at++] = (uint8_t)(number >> 8 * i);
+        }
+    }
+    return size;
+}
+
+int main(int count, char **arguments) {
+    uint8_t data[512];
+    const unsigned long inputs = count > 1 ? strtoul(arguments[1], NULL, 10) : 1000000;
+    state = (count > 2 ? strtoull(arguments[2], NULL, 10) : 1) * UINT64_C(0x9e3779b97f4a7c15) | 1;
+    for (unsigned long number = 0; number < inputs; number++) {
+        const size_t size = make_input(data + 1, sizeof data - 1);
+        data[0] = (uint8_t)number;
+        const uint8_t letter = (uint8_t)"FN"[draw(2)];
+        data[1] = draw(2) ? letter : data[1]; /* the type of a record */
+        LLVMFuzzerTestOneInput(data, size + 1);
+    }
+    return 0;
+}
+#endif

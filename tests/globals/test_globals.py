@@ -129,6 +129,15 @@ def test_a_value_in_place_is_padded_with_zeros(cache: Cache) -> None:
     assert ctypes.string_at(target(), 12) == b"abc".ljust(12, b"\0")
 
 
+@pytest.mark.parametrize(("variable", "expected"), [("[8 x double], align 128", 128), ("<8 x double>", 64), ("i64, align 4096", 4096)])
+def test_a_value_in_place_is_aligned_as_code_relies_on(cache: Cache, variable: str, expected: int) -> None:
+    rest = 'asm sideeffect "", "=r,0"(i64 ptrtoint (ptr @g to i64))'  # which LLVM cannot conclude from the declaration
+    code = f"@before = external global [3 x i8]\n@g = external global {variable}\ndefine i64 @f() {{\n"
+    code += f"%x = load i8, ptr @before\n%at = call i64 {rest}\n%r = urem i64 %at, {expected}\nret i64 %r\n}}\n"
+    value = 1 if variable.startswith("i") else np.arange(8.0)
+    assert cache.compile(ModuleSource(code, globals={"before": b"abc", "g": value}))["f"]() == 0
+
+
 def test_bytes_behind_a_pointer_end_with_nul(cache: Cache) -> None:
     cache.add_module(source_of(b"abc", "pointer"))
     target = cache.get_target("f")
@@ -250,10 +259,38 @@ def test_a_value_that_does_not_fit_its_storage_is_refused_by_the_addition(
     assert not cache.has("f")
 
 
-def test_a_value_for_a_function_that_is_declared_must_be_callable(cache: Cache) -> None:
+@pytest.mark.parametrize("value", ["text", len, 0x1000, True, Pickled.of(1), ObjectIdentity.of(len)], ids=repr)
+def test_a_value_for_a_function_that_is_declared_must_be_callable_in_each_process(cache: Cache, value: object) -> None:
     text = "declare i64 @g()\ndefine i64 @f() {\n%x = call i64 @g()\nret i64 %x\n}"
     with pytest.raises(CompileError, match=r"'g'.*function"):
-        cache.add_module(ModuleSource(text, globals={"g": "text"}))
+        cache.add_module(ModuleSource(text, globals={"g": value}))
+
+
+class Pointing(ctypes.Structure):
+    _fields_: ClassVar[list[Any]] = [("count", ctypes.c_int64), ("first", ctypes.POINTER(ctypes.c_int64))]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ctypes.CFUNCTYPE(None)(lambda: None), ctypes.pointer(ctypes.c_int64(1)), ctypes.c_void_p(1), ctypes.c_char_p(b"a"), Pointing(),
+        np.array([object()]), np.zeros(2, dtype=[("number", "i8"), ("any", "O")]),
+    ],
+    ids=lambda value: memoryview(value).format,
+)  # fmt: skip
+def test_addresses_of_one_process_are_no_value(cache: Cache, value: object) -> None:
+    with pytest.raises(GlobalValidationError, match="addresses of this process"):
+        cache.add_module(source_of(value, "pointer"))
+
+
+def test_values_that_look_like_addresses_are_values(cache: Cache) -> None:
+    for number, value in enumerate([np.zeros(2, dtype="c16"), np.zeros(2, dtype=[("POZ", "i8"), ("X&", "f8")])]):
+        cache.add_module(source_of(value, "pointer", f"f{number}"))
+
+
+def test_what_has_no_buffer_of_its_elements_is_told(cache: Cache) -> None:
+    with pytest.raises(GlobalValidationError, match="ndarray cannot be stored"):
+        cache.compile(source_of(np.array(["2026-01-01"], dtype="M8[s]"), "pointer"))
 
 
 def test_a_thread_local_global_cannot_be_defined(cache: Cache) -> None:
@@ -605,6 +642,54 @@ def test_a_kind_that_says_no_is_quoted(cache: Cache, monkeypatch: pytest.MonkeyP
         cache.get_target("f")
     assert caught.value.reason == "the factor is zero"
     assert caught.value.global_name == "g"
+
+
+@pytest.mark.parametrize(
+    ("method", "gives", "message"),
+    [
+        ("load", lambda: 1 // 0, "does not load: ZeroDivisionError"),
+        ("load", lambda: None, "does not load: TypeError"),
+        ("load", lambda: ("12345678", None), "does not load: TypeError"),
+        ("load", lambda: (b"1234", None), "gave 4 bytes for 8"),
+        ("encode", lambda: 1 // 0, "does not encode: ZeroDivisionError"),
+        ("encode", lambda: "4", "encodes to str"),
+        ("decode", lambda: 1 // 0, "does not decode"),
+        ("decode", lambda: 4, "decodes to int"),
+    ],
+)
+def test_a_kind_that_fails_is_told_and_what_was_cached_is_built_anew(
+    cache: Cache, method: str, gives: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build() -> ModuleSource:
+        monkeypatch.undo()
+        return source_of(Scaled(4), "i64")
+
+    cache.add_module(build())
+    monkeypatch.setattr(Scaled, method, lambda *_: gives())
+    with pytest.raises(GlobalValidationError, match=message):
+        (cache.get_target if method != "encode" else lambda _: cache.compile(source_of(Scaled(5), "i64"))["f"])("f")
+    if method != "encode":
+        assert cache.get_or_compile("f", build)() == 40
+
+
+def test_a_class_that_is_defined_again_has_its_kind() -> None:
+    def define_again(**names: Any) -> type[GlobalDefinition]:
+        return register(type("Again", (GlobalDefinition,), {"kind": "test-again", "__slots__": (), **names}))
+
+    define_again()
+    second = define_again(decode=classmethod(lambda cls, _: cls()))
+    assert type(decode_definition("test-again", b"")) is second
+
+
+def test_a_kind_of_the_package_cannot_be_taken_before_it_is_used(directory: Path) -> None:
+    script = """
+    from compcache.globals import GlobalDefinition, register
+    try:
+        register(type("Mine", (GlobalDefinition,), {"kind": "text", "__slots__": ()}))
+    except ValueError as error:
+        result = str(error)
+    """
+    assert "kind of its own" in run_fresh(directory, script)
 
 
 def test_a_kind_belongs_to_one_class() -> None:

@@ -43,18 +43,29 @@ define ptr @thing_address() {
 """
 
 
-def mapped_images(directory: Path) -> int:
-    """How many images of this cache, or copies of them in memory, the process has mapped."""
+#: The copies in memory that other tests have left: code that was started is never unmapped.
+_LEFT: set[tuple[str, str]] = set()
+
+
+def _copies_and_files(directory: str) -> set[tuple[str, str]]:
+    """The images of a cache that the process has mapped, and all copies in memory, as (path, inode)."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
-        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "/" in line}
-    ours = str(directory)
-    return sum(1 for path in paths if ("modules-v1" in path and ours in path) or "memfd:compcache" in path)
+        rows = [line.split(maxsplit=5) for line in maps if "/" in line]
+    found = {(row[-1].strip(), row[4]) for row in rows}
+    return {(path, inode) for path, inode in found if ("modules-v1" in path and directory in path) or "memfd:compcache" in path}
+
+
+def mapped_images(directory: Path) -> int:
+    """How many images of this cache, or copies of them in memory, the process has mapped since the test began."""
+    return len(_copies_and_files(str(directory)) - _LEFT)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_other_tests() -> None:
-    """Modules in the garbage of other tests count in `mapped_images` where they are copies in memory."""
+def _nothing_of_other_tests(tmp_path: Path) -> None:
+    """What other tests have left does not count in `mapped_images`."""
     gc.collect()
+    _LEFT.clear()
+    _LEFT.update(_copies_and_files(str(tmp_path)))
 
 
 # ------------------------------------------------------------------ ownership

@@ -428,11 +428,16 @@ def test_a_directory_that_others_can_write_is_refused(directory: Path, mode: int
     Cache(directory, trust=True).close()
 
 
-def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("")
-    with pytest.raises(StorageError, match="not a directory"):
-        Cache(path)
+@pytest.mark.parametrize("place", ["file", "file/deeper"])
+def test_a_program_runs_whose_directory_is_a_file_or_below_one(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    cache = Cache(tmp_path / place)
+    with pytest.raises(NotCachedError):
+        cache.get_target("f")
+    with pytest.warns(CacheWarning, match="was not stored.*Not a directory"):
+        assert cache.compile(adder("f", 7)).f(1) == 8
+    with pytest.raises(StorageError, match="Not a directory"):
+        cache.add_module(ModuleSource(adder("f", 7)))
 
 
 def test_the_environment_names_the_default_directory(

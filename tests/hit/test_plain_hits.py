@@ -10,7 +10,6 @@ import pytest
 from helpers import adder, run_fresh
 
 from compcache import Cache, ModuleSource
-from compcache.digest import name_key
 from compcache.hit.target import load_runtime
 from compcache.publish.index_merge import encode_function_entry, encode_segment
 
@@ -133,8 +132,37 @@ def test_members_are_replaced_and_overridden_while_stand_ins_are_there(stored: P
     result += [cache.has("f"), "f" in cache]
     other = Lookup(directory)
     result += [other.extra, other.has("f"), other.get_target("f")(1)]
+    with mock.patch.object(Cache, "get_target", lambda self, name: "replaced"):
+        result += [Cache(directory).get_target("f")]
+    result += [cache.get_target("f")(1)]
     """
-    assert run_fresh(stored, script) == [False, 2, "replaced", True, True, 1, True, 2]
+    assert run_fresh(stored, script) == [False, 2, "replaced", True, True, 1, True, 2, "replaced", 2]
+
+
+def test_what_is_known_is_answered_at_once_and_what_is_gone_is_looked_up(stored: Path) -> None:
+    script = """
+    import inspect
+    import weakref
+    from compcache import Cache
+
+    def said(*arguments, **named):
+        try:
+            return cache.get_target(*arguments, **named).func_name
+        except Exception as error:
+            return type(error).__name__
+
+    cache = Cache(directory)
+    target = cache.get_target("f")
+    bound = cache.get_target
+    result = [target is again for again in (cache.get_target("f"), cache.get_target(func_name="f"), bound("f"))]
+    del target, bound
+    cache._targets["g"] = weakref.ref(set())  # as it is until the target's own callback was called
+    result += [cache.get_target("f").func_name, cache.get_target("g").func_name, said("f")]
+    result += [said(), said("f", "g"), said(1), said([]), said("h"), said(name="f")]
+    result += [list(inspect.signature(cache.get_target).parameters)]
+    """
+    refused = ["TypeError", "TypeError", "TypeError", "TypeError", "NotCachedError", "TypeError"]
+    assert run_fresh(stored, script) == [True, True, True, "f", "g", "f", *refused, ["func_name"]]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -143,7 +171,7 @@ def test_of_several_realizations_the_newest_is_plain_unless_any_has_its_content(
         rows = [encode_function_entry("f", bytes([number]) * 16, 8, "r", number, content) for number, content in enumerate(contents, 5)]
         names = [encode_segment([rows[place]], [], ["r"], 9) for place in order]
         tables = tuple([runtime.open_segment(data, len(data), "s")[0] for data in names])
-        found = runtime.newest(tables, name_key("f"), True)
+        found = runtime.newest(tables, "f", True)
         return found and found[1][0]
 
     runtime = load_runtime()
@@ -196,3 +224,21 @@ def test_an_interrupt_leaves_no_claim_wherever_it_comes(stored: Path) -> None:
     result = set(result), len(result) > 10
     """
     assert run_fresh(stored, script) == ({2}, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+@pytest.mark.parametrize("change", ["os.chown(directory, 65534, 65534)", "os.chmod(directory, 0o777)", "pass"])
+def test_a_directory_that_comes_in_the_place_of_an_open_one_is_looked_at_as_that_one_was(stored: Path, change: str) -> None:
+    script = f"""
+    import os
+    from compcache import Cache
+    cache = Cache(directory)
+    cache.get_target("f")
+    os.rename(directory, directory + ".away")
+    os.mkdir(directory, 0o700)
+    for name in os.listdir(directory + ".away"):  # what is in it is what was verified
+        os.rename(f"{{directory}}.away/{{name}}", f"{{directory}}/{{name}}")
+    {change}
+    result = cache._plain.load_plain("g", None) is not None
+    """
+    assert run_fresh(stored, script) == (change == "pass")

@@ -266,6 +266,40 @@ def test_what_was_compiled_with_the_options_of_a_caller_is_the_callers(tmp_path:
     assert said == ["'inf'", '"\'error\'"', '"\'error\'"']
 
 
+_THREADS = """
+    import sys, threading
+    from DECORATORS import njit
+
+    @njit(cache=True)
+    def double(x):
+        return x * 2
+
+    @njit(cache=True)
+    def triple(x):
+        return x * 3
+
+    start, said = threading.Barrier(8), []
+
+    def call(function):
+        start.wait()
+        said.append(function(1.5))
+
+    threads = [threading.Thread(target=call, args=[function]) for function in [double, triple] * 4]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print(sorted(said), "numba.core" in sys.modules)
+    """
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "decorators"])
+def test_threads_that_need_numba_at_once_wait_for_the_one_that_imports_it(tmp_path: Path, mode: str) -> None:
+    programs = Programs(tmp_path, _THREADS)
+    said = [programs.start(mode, tmp_path / "base") for _ in range(2)]
+    answers = [3.0] * 4 + [4.5] * 4
+    assert said == [Outcome(f"{answers} True", 2, 0), Outcome(f"{answers} False", 0, 0)]
+
+
 @pytest.mark.timeout(300)
 def test_a_declared_function_is_what_it_was_when_it_was_declared(tmp_path: Path) -> None:
     programs = Programs(tmp_path, _DECLARED)

@@ -1,4 +1,4 @@
-"""Built in one directory, found in another: keys have no path, and lines only where code shows them."""
+"""Built in one directory, found in another: keys have no path, and lines only where code shows them. Directories that cannot be written."""
 
 from __future__ import annotations
 
@@ -97,3 +97,40 @@ def test_lines_that_shift_are_no_part_of_code_that_shows_none(tmp_path: Path) ->
         script = "import sys, kernels\nresult = kernels.add(1, 2), 'numba.core' in sys.modules"
         said.append(project.run(script, backend=False, **environment))
     assert said == [(3, True), (3, False)]
+
+
+@pytest.mark.parametrize(("place", "decorators"), [("file", "numba"), ("file/deeper", "compcache.numba")])
+def test_a_program_runs_whose_directory_is_a_file_or_below_one(tmp_path: Path, place: str, decorators: str) -> None:
+    project = Project(tmp_path)
+    (project.directory / "file").write_text("")
+    project.register()
+    project.write(p=f"from {decorators} import njit\n@njit(cache=True)\ndef f(x):\n    return x + 1\n")
+    environment = {"COMPCACHE_NUMBA": "1", "COMPCACHE_DIR": str(project.directory / place)}
+    assert project.run("import p\nresult = p.f(1)", backend=False, **environment) == 2
+
+
+def test_a_hit_needs_no_right_to_record_how_it_is_found_without_numba(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p="from compcache.numba import njit\n@njit(cache=True)\ndef f(x):\n    return x + 1\n")
+    script = f"""
+        import compcache.numba
+        from compcache import frontend
+        from compcache.cache import Cache
+        with compcache.numba.installed({str(project.cache)!r}):
+            import p
+            p.f(1)
+        with Cache({str(project.cache)!r}, allow_pickle=True) as cache:
+            for entry in frontend.list_entries(cache):
+                frontend.remove_entry(cache, entry.name, entry.kind)
+        result = 0
+    """
+    project.run(script, backend=False)
+    script = f"""
+        import warnings
+        import compcache.numba
+        warnings.simplefilter("error")
+        backend = compcache.numba.install({str(project.cache)!r}, readonly=True)
+        import p
+        result = p.f(1), backend.hits, backend.misses
+    """
+    assert project.run(script, backend=False) == (2, 1, 0)

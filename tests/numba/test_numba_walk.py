@@ -88,7 +88,7 @@ def test_what_objects_raise_is_a_reason_not_to_cache(tmp_path: Path) -> None:
         backend=True,
     )
     assert said == [4] * 8
-    assert {reason.rpartition(" raised ")[2] for reason in refused} == {"LookedAtError when it was looked at"}
+    assert {reason.rpartition(" raised ")[2] for reason in refused} == {"LookedAtError when it was examined"}
     assert len(refused) == 8
 
 

@@ -345,6 +345,29 @@ def test_a_store_that_does_not_answer_loses_nothing(uploads: list[Upload], share
     in_store(work)
 
 
+def test_cards_that_are_not_answered_are_not_taken_for_damaged(uploads: list[Upload]) -> None:
+    """However often: all that is asked besides is answered, so that collections would come to their end."""
+
+    async def work(store: MemoryStore) -> None:
+        for upload in uploads:
+            await put(store, upload)
+        before, answered = content(store), store.get
+
+        async def get(key: str, largest: int, _: object = None) -> bytes | None:
+            if key.startswith(f"{LAYOUT}/f/"):
+                raise StoreError("503")
+            return await answered(key, largest)
+
+        store.get = get  # type: ignore[method-assign]
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                await collect(store, grace=0.0)
+            await asyncio.sleep(100)
+        assert content(store) == before
+
+    in_store(work)
+
+
 def test_listings_that_miss_cards_cost_no_module(uploads: list[Upload]) -> None:
     async def work(store: MemoryStore) -> None:
         for upload in uploads:

@@ -167,6 +167,49 @@ def test_a_profile_that_fails_says_why_and_serves_when_it_is_mended(
     assert services.tokens == {"mended"}
 
 
+#: The part of boto3 that is used; its profile is a file with a token, or fails as boto3 does.
+STAND_IN = {
+    "botocore/__init__.py": "",
+    "botocore/credentials.py": "",
+    "botocore/exceptions.py": "class BotoCoreError(Exception):\n    pass\n",
+    "boto3/session.py": "",
+    "boto3/__init__.py": """
+import os
+from types import SimpleNamespace
+from botocore.exceptions import BotoCoreError
+
+class Session:
+    region_name = "eu-west-1"
+
+    def get_credentials(self):
+        try:
+            with open(os.environ["AWS_CONFIG_FILE"]) as file:
+                token = file.read()
+        except OSError as error:
+            raise BotoCoreError("no profile named team") from error
+        frozen = SimpleNamespace(access_key="A", secret_key="s", token=token)
+        return SimpleNamespace(get_frozen_credentials=lambda: frozen)
+""",
+}
+
+
+def test_credentials_that_fail_say_why_at_each_request_until_they_are_mended(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where boto3 is not installed: something that fails as it does stands in for it."""
+    for name, text in STAND_IN.items():
+        (tmp_path / "stand-in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "stand-in" / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "stand-in"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "profile"))
+    with Cache(tmp_path / "a", remote="s3://bucket/prefix") as cache:
+        assert cache.remote is not None
+        assert "no profile named team" in cache.remote.status()[0]["last_error"]
+        (tmp_path / "profile").write_text("mended")
+        assert cache.remote.status()[0]["last_error"] == ""
+    assert services.tokens == {"mended"}
+
+
 def test_a_web_identity_is_changed_for_keys(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text("of-the-cluster")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))

@@ -617,7 +617,7 @@ def test_where_others_can_write_to_the_directory_of_the_socket_there_is_one_warn
         for number in range(3):
             assert cache.get_or_compile(Identity("f", number=number), partial(constant, "f", number))() == number
     (message,) = [str(each.message) for each in warned if each.category is CacheWarning]
-    assert f"{planted} is not a directory of this user alone" in message
+    assert f"{planted} is not private to this user" in message
 
 
 def test_no_file_of_the_program_reaches_the_helper(

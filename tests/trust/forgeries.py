@@ -143,9 +143,16 @@ def _entries(victim: Victim, root: Path) -> tuple[list[ModuleEntry], set[bytes],
         for module_id in _module_ids(root):
             with believing._store.open_module(module_id) as module:
                 indexed = module_index(module) if module_id in evil else []
+                stamp, image, records = Stamp.of(os.fstat(module.descriptor)), module.image, module.records
+                entry = cache._store.entry_of(module, stamp)
                 if (root / SIGNATURES.directory / SIGNATURES.file_name(module_id.hex())).exists():
-                    module.describe(module.image - 8, module.records + 8, module.target_id, module.flags, module.key)
-                modules.append(cache._store.entry_of(module, Stamp.of(os.fstat(module.descriptor))))
+                    # A merge keeps that entry of a state of a file whose MAC is the greatest: it is found by trying, as an attacker would.
+                    for wrong in range(8, 1 << 20, 8):
+                        module.describe(image - 8, records + wrong, module.target_id, module.flags, module.key)
+                        entry = cache._store.entry_of(module, stamp)
+                        if entry.mac >= b"\xff" or not any(entry.mac):
+                            break
+                modules.append(entry)
             functions |= set(index_merge.entries_of(indexed, module_id, Order(GREATEST_NUMBER)))
             texts |= {needs for _, _, needs in indexed}
     return modules, functions, texts

@@ -65,7 +65,7 @@ def test_the_socket_of_another_user_s_process_is_told_nothing(tmp_path: Path, mo
         assert os.read(ready[0], 1) == b"."
         question = ask(settings, "find", ["f"], "platform", ["shelf"])
         assert not question.wait(2)
-        assert f"is user {OTHER}'s" in question.problem
+        assert f"belongs to user {OTHER}" in question.problem
         assert os.read(asked[0], 100) == b"nothing"
     finally:
         os.kill(child, signal.SIGKILL)
@@ -95,7 +95,7 @@ def test_a_runtime_directory_that_others_rule_is_passed_over(tmp_path: Path, mon
     base.rename(tmp_path / "mine")
     base.mkdir()
     os.chown(base, OTHER, OTHER)
-    with pytest.raises(OSError, match="not a directory of this user alone"):
+    with pytest.raises(OSError, match="is not private to this user"):
         state_directory("file:///none", {})
 
 

@@ -172,6 +172,16 @@ def test_what_another_user_writes_is_not_believed(tmp_path: Path, templates: Tem
 
 
 @needs_root
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_nor_when_it_is_merged_before_it_is_read(tmp_path: Path, templates: Templates, situation: str) -> None:
+    victim = victim_in(tmp_path, templates, SITUATIONS[situation])
+    write_forgeries(victim, TOGETHER)
+    with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
+        compact(cache._store)
+    assert_right(victim, SITUATIONS[situation], TOGETHER)
+
+
+@needs_root
 @pytest.mark.parametrize("situation", ["own", "own, trusted keys", "own, signing key"])
 def test_nor_in_a_directory_of_the_superuser(tmp_path: Path, templates: Templates, monkeypatch: pytest.MonkeyPatch, situation: str) -> None:
     victim = victim_in(tmp_path, templates, SITUATIONS[situation])

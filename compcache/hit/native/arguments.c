@@ -1,6 +1,7 @@
 /* Called by entry points: checks and conversions of arguments that take more than one call of the C API. */
 #include "runtime.h"
 
+#include <limits.h>
 #include <string.h>
 
 /* --------------------------------------------------------------------------------------------------- complaints */
@@ -66,6 +67,11 @@ static void fail_value(const Callee *callee, int64_t index, PyObject *object) {
 
 /* ------------------------------------------------------------------------------------------------------- buffers */
 
+static const char kinds[UCHAR_MAX + 1] = {
+    ['b'] = 'i', ['h'] = 'i', ['i'] = 'i', ['l'] = 'i', ['q'] = 'i', ['n'] = 'i', ['c'] = 'u', ['B'] = 'u', ['H'] = 'u',
+    ['I'] = 'u', ['L'] = 'u', ['Q'] = 'u', ['N'] = 'u', ['f'] = 'f', ['d'] = 'f', ['?'] = 'b',
+};
+
 /* The kind of the only item in a format of the struct module, in native byte order: one of the letters i u f b, or 0. */
 static char format_kind(const char *format) {
     static const char native_order = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>';
@@ -78,18 +84,7 @@ static char format_kind(const char *format) {
     if (format[0] == '\0' || format[1] != '\0') {
         return 0;
     }
-    switch (format[0]) {
-    case 'b': case 'h': case 'i': case 'l': case 'q': case 'n':
-        return 'i';
-    case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': case 'c':
-        return 'u';
-    case 'f': case 'd':
-        return 'f';
-    case '?':
-        return 'b';
-    default:
-        return 0;
-    }
+    return kinds[(unsigned char)format[0]];
 }
 
 /* Whether the error that an exporter raised is its answer about the buffer. Others (MemoryError, an interrupt) are

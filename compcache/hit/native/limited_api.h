@@ -46,6 +46,16 @@ PyAPI_FUNC(PyObject *) _PyObject_CallMethod_SizeT(PyObject *, const char *, cons
 #define PyObject_CallMethod _PyObject_CallMethod_SizeT
 #endif
 
+/* A new reference to an item of a dict, or NULL, also with an exception. Where other threads run at the same time, a borrowed one could go. */
+static inline PyObject *item_of(PyObject *dict, PyObject *key) {
+#ifdef Py_GIL_DISABLED
+    PyObject *item;
+    return PyDict_GetItemRef(dict, key, &item) > 0 ? item : NULL;
+#else
+    return Py_XNewRef(PyDict_GetItemWithError(dict, key));
+#endif
+}
+
 /* A slot of module definitions that came with 3.13. Older interpreters refuse numbers that they do not know, so it is
  * added by a look at the version of the interpreter that runs (module.c). */
 #ifndef Py_mod_gil

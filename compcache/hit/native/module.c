@@ -85,6 +85,10 @@ static PyMethodDef functions[] = {
     {"processor_word", processor_word, METH_O, NULL},
     {"open_beneath", open_beneath, METH_VARARGS, NULL},
     {"memory_file", memory_file, METH_O, NULL},
+    {"is_at", is_at, METH_VARARGS, NULL},
+    {"stamp_of", stamp_of, METH_VARARGS, NULL},
+    {"names_in", names_in, METH_O, NULL},
+    {"shortcut", shortcut, METH_VARARGS, NULL},
     {"uninterrupted", uninterrupted, METH_O, NULL},
     {"setup", setup, METH_VARARGS, NULL},
     {"end", end, METH_NOARGS, NULL},
@@ -110,7 +114,9 @@ static int execute(PyObject *module) {
     state->image_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &image_spec, NULL);
     state->descriptor_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &descriptor_spec, NULL);
     state->table_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &table_spec, NULL);
-    if (state->image_type == NULL || state->descriptor_type == NULL || state->table_type == NULL) {
+    state->shortcut_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &shortcut_spec, NULL);
+    if (state->image_type == NULL || state->descriptor_type == NULL || state->table_type == NULL
+        || state->shortcut_type == NULL) {
         return -1;
     }
     if (PyModule_AddType(module, state->table_type) < 0) {
@@ -129,6 +135,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->image_type);
     Py_VISIT(state->descriptor_type);
     Py_VISIT(state->table_type);
+    Py_VISIT(state->shortcut_type);
     Py_VISIT(state->target_type);
     Py_VISIT(state->raise_unloaded);
     Py_VISIT(state->raise_arity);
@@ -142,6 +149,7 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->image_type);
     Py_CLEAR(state->descriptor_type);
     Py_CLEAR(state->table_type);
+    Py_CLEAR(state->shortcut_type);
     Py_CLEAR(state->target_type);
     Py_CLEAR(state->raise_unloaded);
     Py_CLEAR(state->raise_arity);

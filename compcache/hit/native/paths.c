@@ -1,11 +1,14 @@
 /* Opening files below a directory without following symbolic links, wherever in the path they are. */
 #include "runtime.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <structmember.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifdef O_PATH
@@ -191,4 +194,113 @@ PyObject *memory_file(PyObject *module, PyObject *name) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
+}
+
+/* ------------------------------------------------------------------------------------------- what is found there */
+
+/* is_at(descriptor: int, path: str) -> bool: whether what is open is what is at this path, where links are followed */
+PyObject *is_at(PyObject *Py_UNUSED(module), PyObject *args) {
+    int descriptor;
+    PyObject *path;
+    struct stat here, there;
+    if (!PyArg_ParseTuple(args, "iO&:is_at", &descriptor, PyUnicode_FSConverter, &path)) {
+        return NULL;
+    }
+    int is_same;
+    Py_BEGIN_ALLOW_THREADS
+    is_same = fstat(descriptor, &here) == 0 && stat(PyBytes_AsString(path), &there) == 0 && here.st_dev == there.st_dev
+        && here.st_ino == there.st_ino;
+    Py_END_ALLOW_THREADS
+    Py_DECREF(path);
+    return PyBool_FromLong(is_same);
+}
+
+#ifdef __APPLE__
+#define NANOSECONDS_OF(status, which) ((status).st_##which##timespec)
+#else
+#define NANOSECONDS_OF(status, which) ((status).st_##which##tim)
+#endif
+
+static long long nanoseconds(struct timespec time) {
+    return (long long)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* stamp_of(descriptor: int, owner: int) -> (inode, size, mtime, ctime), the times in nanoseconds; None where it is not a regular file of
+ * this owner that nobody else can write to. Raises OSError. */
+PyObject *stamp_of(PyObject *Py_UNUSED(module), PyObject *args) {
+    int descriptor;
+    long long owner;
+    struct stat status;
+    if (!PyArg_ParseTuple(args, "iL:stamp_of", &descriptor, &owner)) {
+        return NULL;
+    }
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    failed = fstat(descriptor, &status);
+    Py_END_ALLOW_THREADS
+    if (failed) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    if (!S_ISREG(status.st_mode) || (status.st_mode & (S_IWGRP | S_IWOTH)) || (long long)status.st_uid != owner) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(KLLL)", (unsigned long long)status.st_ino, (long long)status.st_size,
+                         nanoseconds(NANOSECONDS_OF(status, m)), nanoseconds(NANOSECONDS_OF(status, c)));
+}
+
+/* names_in(descriptor: int) -> bytes: the names in a directory, each with a slash behind it, in the order of the system. Raises OSError. */
+PyObject *names_in(PyObject *Py_UNUSED(module), PyObject *number) {
+    const long descriptor = PyLong_AsLong(number);
+    if (descriptor == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    const int copy = fcntl((int)descriptor, F_DUPFD_CLOEXEC, 0);
+    DIR *directory = copy >= 0 ? fdopendir(copy) : NULL;
+    if (directory == NULL) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        if (copy >= 0) {
+            close(copy);
+        }
+        return NULL;
+    }
+    char *names = NULL;
+    size_t size = 0, space = 0;
+    int error = 0;
+    Py_BEGIN_ALLOW_THREADS
+    rewinddir(directory); /* the copy has the place of the original */
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(directory);
+        if (entry == NULL) {
+            error = errno;
+            break;
+        }
+        const size_t length = strlen(entry->d_name);
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
+            continue;
+        }
+        if (size + length + 1 > space) {
+            space = 2 * space + length + 512;
+            char *larger = realloc(names, space);
+            if (larger == NULL) {
+                error = ENOMEM;
+                break;
+            }
+            names = larger;
+        }
+        memcpy(names + size, entry->d_name, length);
+        names[size + length] = '/';
+        size += length + 1;
+    }
+    closedir(directory);
+    Py_END_ALLOW_THREADS
+    PyObject *result = NULL;
+    if (error != 0) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+    } else {
+        result = PyBytes_FromStringAndSize(names != NULL ? names : "", (Py_ssize_t)size);
+    }
+    free(names);
+    return result;
 }

@@ -212,11 +212,16 @@ static PyObject *encoded_item(PyObject *list, Py_ssize_t at) {
     return encoded;
 }
 
+/* The key of a func_name in tables. */
+static void key_of_name(Bytes name, uint8_t *key) {
+    static const uint8_t person[16] = "compcache-name";
+    blake2b(key, NAME_BYTES, name, (Bytes){NULL, 0}, NULL, person);
+}
+
 /* What a table of function entries has of a name: (module_id, offset), None where it has nothing, False where it has several. */
 static PyObject *place_of_name(Table *self, Bytes name) {
-    static const uint8_t person[16] = "compcache-name";
     uint8_t key[NAME_BYTES];
-    blake2b(key, sizeof key, name, (Bytes){NULL, 0}, NULL, person);
+    key_of_name(name, key);
     PyObject *kept, *place = NULL;
     Bytes bucket;
     if (read_bucket(self, bucket_of(key, &self->head), &kept, &bucket) < 0) {
@@ -427,6 +432,14 @@ static int leaves_open(const FunctionEntry *one, const FunctionEntry *other, int
             && memcmp(one->content.at, other->content.at, one->content.size) == 0);
 }
 
+static int require_table(PyObject *module, PyObject *object) {
+    if (Py_TYPE(object) == module_state(module)->table_type) {
+        return 0;
+    }
+    PyErr_SetString(PyExc_TypeError, "the argument is no tuple of tables");
+    return -1;
+}
+
 /* Takes the entries of one table into account; 0, or -1 with an exception. */
 static int look_in(Table *table, Py_ssize_t index, const uint8_t *key, int ordered, Newest *newest) {
     PyObject *kept;
@@ -457,26 +470,30 @@ static int look_in(Table *table, Py_ssize_t index, const uint8_t *key, int order
     return 0;
 }
 
-/* newest(tables: tuple[Table, ...], key: bytes, ordered: bool) -> (index, module_id, offset, number) | None
+/* newest(tables: tuple[Table, ...], func_name: str, ordered: bool) -> (index, module_id, offset, number) | None
  * The realization that goes before all others of the function tables: the only one, or of those that are ordered by their additions the
  * newest, unless others have its content. Else None. */
 PyObject *newest(PyObject *module, PyObject *args) {
-    PyObject *tables, *key_object;
+    PyObject *tables, *name;
     int ordered;
-    if (!PyArg_ParseTuple(args, "O!Op:newest", &PyTuple_Type, &tables, &key_object, &ordered)) {
+    if (!PyArg_ParseTuple(args, "O!Up:newest", &PyTuple_Type, &tables, &name, &ordered)) {
         return NULL;
     }
-    const uint8_t *key = key_of(key_object);
+    PyObject *encoded = PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass");
+    if (encoded == NULL) {
+        return NULL;
+    }
+    uint8_t key[NAME_BYTES];
+    key_of_name(bytes_of(encoded), key);
+    Py_DECREF(encoded);
     Newest found = {.kept = NULL};
-    int status = key != NULL ? 0 : -1;
+    int status = 0;
     for (int round = 0; status == 0 && (round == 0 || (round == 1 && found.others > 1)); round++) {
         found.is_open = 0; /* of three or more, one may have been compared with others than the newest: again, with that from the start */
         for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(tables); i++) {
             PyObject *table = PyTuple_GetItem(tables, i);
-            if (Py_TYPE(table) != module_state(module)->table_type) {
-                PyErr_SetString(PyExc_TypeError, "newest() takes tables");
-                status = -1;
-            } else {
+            status = require_table(module, table);
+            if (status == 0) {
                 status = look_in((Table *)table, i, key, ordered, &found);
             }
         }
@@ -524,46 +541,72 @@ static int has_mac(Bytes entry, Bytes key) {
     return memcmp(found, entry.at + data.size, MAC_BYTES) == 0;
 }
 
-/* stamped(table, module_id, (inode, size, mtime, ctime), mac_key) -> list of (image, records, target_id, flags, functions, key, mac): of
- * the module's entries those that were made while its file had this stamp, by who has the key (64 bytes at most; empty: by anybody) */
+/* The entry of a module in one table that was made while its file had this stamp, by who has the key; *fields is None where there is none.
+ * 0, or -1 with an exception. */
+static int find_stamped(Table *table, const uint8_t *key, const uint64_t *stamp, Bytes mac_key, PyObject **fields) {
+    PyObject *kept;
+    Bytes bucket;
+    if (read_bucket(table, bucket_of(key, &table->head), &kept, &bucket) < 0) {
+        return -1;
+    }
+    const uint32_t width = table->head.width;
+    *fields = NULL;
+    Fault fault = NULL;
+    for (size_t at = find_entry(bucket, 0, width, key); fault == NULL && *fields == NULL && at < bucket.size;
+         at = find_entry(bucket, at + width, width, key)) {
+        ModuleEntry entry;
+        fault = decode_module_entry((Bytes){bucket.at + at + NAME_BYTES, width - NAME_BYTES}, &entry);
+        if (fault == NULL && memcmp(entry.stamp, stamp, sizeof entry.stamp) == 0 && has_mac((Bytes){bucket.at + at, width}, mac_key)) {
+            *fields = fields_of_module(&entry);
+            fault = *fields == NULL ? "" : NULL;
+        }
+    }
+    Py_DECREF(kept);
+    if (fault == NULL) {
+        *fields = *fields != NULL ? *fields : Py_NewRef(Py_None);
+        return 0;
+    }
+    if (!PyErr_Occurred()) {
+        damaged(fault, NULL);
+    }
+    return -1;
+}
+
+/* stamped(tables: tuple[Table, ...], first: int, module_id, (inode, size, mtime, ctime), mac_key)
+ *     -> (image, records, target_id, flags, functions, key, mac) | None
+ * What one of the module tables, the one with this number before the others, says of a module whose file has this stamp: an entry that was
+ * made by who has the key (64 bytes at most; empty: by anybody). */
 PyObject *stamped(PyObject *module, PyObject *args) {
-    PyObject *table, *key_object, *mac_key, *kept;
+    PyObject *tables, *key_object, *mac_key;
+    Py_ssize_t first;
     unsigned long long stamp[4];
-    if (!PyArg_ParseTuple(args, "O!O(KKKK)S:stamped", module_state(module)->table_type, &table, &key_object, &stamp[0], &stamp[1],
-                          &stamp[2], &stamp[3], &mac_key)) {
+    if (!PyArg_ParseTuple(args, "O!nO(KKKK)S:stamped", &PyTuple_Type, &tables, &first, &key_object, &stamp[0], &stamp[1], &stamp[2],
+                          &stamp[3], &mac_key)) {
         return NULL;
     }
     if (PyBytes_Size(mac_key) > 64) {
         PyErr_SetString(PyExc_ValueError, "a key of BLAKE2b has 64 bytes at most");
         return NULL;
     }
-    Table *self = (Table *)table;
     const uint8_t *key = key_of(key_object);
-    Bytes bucket;
-    if (key == NULL || read_bucket(self, bucket_of(key, &self->head), &kept, &bucket) < 0) {
+    const Py_ssize_t count = PyTuple_Size(tables);
+    if (key == NULL) {
         return NULL;
     }
-    PyObject *found = PyList_New(0);
-    const uint32_t width = self->head.width;
-    for (size_t at = find_entry(bucket, 0, width, key); found != NULL && at < bucket.size; at = find_entry(bucket, at + width, width, key)) {
-        ModuleEntry entry;
-        const Fault fault = decode_module_entry((Bytes){bucket.at + at + NAME_BYTES, width - NAME_BYTES}, &entry);
-        int status = 0;
-        if (fault != NULL) {
-            damaged(fault, NULL);
-            status = -1;
-        } else if (entry.stamp[0] == stamp[0] && entry.stamp[1] == stamp[1] && entry.stamp[2] == stamp[2] && entry.stamp[3] == stamp[3]
-                   && has_mac((Bytes){bucket.at + at, width}, bytes_of(mac_key))) {
-            PyObject *fields = fields_of_module(&entry);
-            status = fields != NULL ? PyList_Append(found, fields) : -1;
-            Py_XDECREF(fields);
+    const uint64_t own[4] = {stamp[0], stamp[1], stamp[2], stamp[3]};
+    PyObject *fields = NULL;
+    for (Py_ssize_t i = -1; i < count; i++) {
+        PyObject *table = PyTuple_GetItem(tables, i < 0 ? first : i);
+        if (table == NULL || require_table(module, table) < 0
+            || find_stamped((Table *)table, key, own, bytes_of(mac_key), &fields) < 0) {
+            return NULL;
         }
-        if (status < 0) {
-            Py_CLEAR(found);
+        if (fields != Py_None) {
+            break;
         }
+        Py_CLEAR(fields);
     }
-    Py_DECREF(kept);
-    return found;
+    return fields != NULL ? fields : Py_NewRef(Py_None);
 }
 
 /* requirements(rows: bytes) -> dict[bytes, str]: the texts of a segment, by number */
@@ -834,8 +877,7 @@ static int word_of(PyObject *words, PyObject *ask, Bytes name, uint64_t *word) {
     if (key == NULL) {
         return -1;
     }
-    PyObject *value = PyDict_GetItemWithError(words, key);
-    Py_XINCREF(value);
+    PyObject *value = item_of(words, key);
     if (value == NULL && !PyErr_Occurred()) {
         value = PyObject_CallFunctionObjArgs(ask, key, NULL);
         if (value != NULL && PyDict_SetItem(words, key, value) < 0) {

@@ -10,6 +10,7 @@
  *   commit.c     stores into the memory of images, together with the tables that record them
  *   processor.c  what the processor says of itself; how it is asked is in processor_*.h
  *   paths.c      opens files below a directory, following no links; open descriptors
+ *   shortcut.c   a method that is answered before Python is asked
  *   forks.c      calls what is done around a fork, whatever signals come
  *   module.c     the extension module and its state
  *
@@ -26,6 +27,7 @@ typedef struct {
     PyTypeObject *image_type;
     PyTypeObject *descriptor_type;
     PyTypeObject *table_type;
+    PyTypeObject *shortcut_type;
     PyTypeObject *target_type; /* NULL until setup() was called */
     PyObject *raise_unloaded;  /* (target): raises */
     PyObject *raise_arity;     /* (target, given, names or None): raises, or returns where nothing is wrong; for names,
@@ -37,6 +39,11 @@ typedef struct {
 
 static inline RuntimeState *module_state(PyObject *module) {
     return (RuntimeState *)PyModule_GetState(module);
+}
+
+/* How many positional arguments a vectorcall has (PEP 590); the highest bit is not part of the number. */
+static inline Py_ssize_t positional_count(size_t nargsf) {
+    return (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
 }
 
 /* linking.c */
@@ -134,6 +141,13 @@ PyObject *processor_word(PyObject *module, PyObject *name);
 extern PyType_Spec descriptor_spec;
 PyObject *open_beneath(PyObject *module, PyObject *args);
 PyObject *memory_file(PyObject *module, PyObject *name);
+PyObject *is_at(PyObject *module, PyObject *args);
+PyObject *stamp_of(PyObject *module, PyObject *args);
+PyObject *names_in(PyObject *module, PyObject *number);
+
+/* shortcut.c */
+extern PyType_Spec shortcut_spec;
+PyObject *shortcut(PyObject *module, PyObject *args);
 
 /* forks.c */
 PyObject *uninterrupted(PyObject *module, PyObject *function);

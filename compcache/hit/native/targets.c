@@ -20,11 +20,6 @@ typedef struct {
 
 /* ---------------------------------------------------------------------------------------------------- calls */
 
-/* How many positional arguments a vectorcall has (PEP 590); the highest bit is not part of the number. */
-static Py_ssize_t positional_count(size_t nargsf) {
-    return (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
-}
-
 /* The arguments in the order of the parameters; `order` has for each parameter the number of its argument. */
 static PyObject **arrange(PyObject *order, PyObject *const *args, Py_ssize_t available) {
     const Py_ssize_t count = PyTuple_Check(order) ? PyTuple_Size(order) : -1;
@@ -47,8 +42,12 @@ static PyObject **arrange(PyObject *order, PyObject *const *args, Py_ssize_t ava
     return arranged;
 }
 
-/* A call with keyword arguments: the hook says which argument is which parameter's, or raises. */
-static PyObject *call_with_keywords(Target *self, PyObject *const *args, size_t nargsf, PyObject *names) {
+/* A call with keyword arguments: the hook says which argument is which parameter's, or raises. Not inlined, so that other calls save no
+ * registers for it. */
+__attribute__((noinline)) static PyObject *call_with_keywords(Target *self, PyObject *const *args, size_t nargsf, PyObject *names) {
+    if (PyTuple_Size(names) == 0) {
+        return self->entry(&self->callee, args, nargsf, NULL);
+    }
     RuntimeState *state = state_of_target((PyObject *)self);
     const Py_ssize_t given = positional_count(nargsf);
     PyObject *count = state != NULL ? PyLong_FromSsize_t(given) : NULL;
@@ -72,10 +71,10 @@ static PyObject *call_with_keywords(Target *self, PyObject *const *args, size_t 
 
 static PyObject *call_entry(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
     Target *self = (Target *)object;
-    if (names != NULL && PyTuple_Size(names) > 0) {
+    if (names != NULL) {
         return call_with_keywords(self, args, nargsf, names);
     }
-    return self->entry(&self->callee, args, nargsf, names);
+    return self->entry(&self->callee, args, nargsf, NULL);
 }
 
 static PyObject *call_unloaded(PyObject *object, PyObject *const *Py_UNUSED(args), size_t Py_UNUSED(nargsf),

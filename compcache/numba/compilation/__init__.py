@@ -1,1 +1,1 @@
-"""Records of this process's compilations: the functions, their symbols, and the implementations that they used."""
+"""Records what this process compiled: the functions, their symbols, and the implementations that the compiler used."""

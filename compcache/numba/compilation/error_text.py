@@ -1,4 +1,4 @@
-"""What Numba found wrong in a function that it does not compile, as one sentence for the person who wrote it."""
+"""Describes in one sentence, for the author of a function, why Numba did not compile it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_FIRST = ("File ", "During: ", "There are ", "raised from ", "This error is 
 _HEADINGS = ("Failed in nopython mode pipeline", "- Resolution failure for")
 _CLASS = r"<class '(?:builtins\.)?([^']+)'>"
 _PLACE = re.compile(r"During: \S+ of \S+ at ([^<\s].*?) \((\d+)\)")
-#: What Numba writes, and what it means; the first that is found counts.
+#: What Numba writes, and what it means. The first pattern that matches counts.
 _KNOWN = (
     (r"No implementation of function Function\((.*?)\) found for signature: >>> <unknown function>\((.*?)\) There (?:is|are)",
      r"there is no implementation of '\1' for (\2)"),
@@ -33,7 +33,7 @@ _KNOWN = (
     (r"Use of unsupported opcode \((\w+)\)", r"it uses something of Python that Numba does not support (the instruction \1)"),
     (r"[Nn]on-precise type (.+?)(?: (?:\[|During|Overload|Rejected)|$)", r"the type of a variable cannot be inferred (\1)"),
 )  # fmt: skip
-#: Parts of Numba's names of types, and words for them.
+#: Parts of Numba's names for types, and readable words for them.
 _TYPES = (
     (r"Module\(<module '([^']+)'[^>]*>\)", r"the module \1"), (r"Literal\[str\]\([^()]*\)", "str"), (r"Literal\[int\]\([^()]*\)", "int64"),
     (r"Poison<(.*)>", r"\1"), (r"<iv=[^>]*>", ""),
@@ -43,7 +43,7 @@ _TYPES = (
 
 
 def describe_error(error: Any) -> str:
-    """What was wrong, with the place; Numba's whole report is the exception itself."""
+    """Describe the error and its place. Numba's whole report is the text of the exception itself."""
     text = _ESCAPES.sub("", str(getattr(error, "msg", error)))
     lines = [line.strip() for line in text.splitlines()]
     joined = " ".join(line for line in lines if line)
@@ -55,7 +55,7 @@ def describe_error(error: Any) -> str:
 
 
 def _place(error: Any, text: str) -> str:
-    """Where it was, in parentheses: where Numba was last, or inside of that, where it was in text that no file has."""
+    """Return the place of the error in parentheses: Numba's last one, or a place inside it if that is text without a file."""
     place = getattr(error, "loc", None)
     if place is None:
         return ""

@@ -1,7 +1,7 @@
 """Records the values that functions read when this process compiled or loaded them.
 
-A caller is linked with the code that this process has. If a function reads different values now (a global was changed
-since), the caller's key, computed from the current values, would stand for code compiled from the old ones.
+A caller is linked with code that this process already has. If a function reads other values now (a global has changed since), the caller's
+key, computed from the current values, would stand for code that was compiled from the old ones.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _made_of: weakref.WeakKeyDictionary[Any, dict[bytes, None]] = weakref.WeakKeyDic
 
 
 def note_code(part: Part) -> None:
-    """Record that a function was compiled or loaded while the values that it reads had this digest."""
+    """Record that a function was compiled or loaded when the values that it reads had this digest."""
     digests = _made_of.setdefault(part.function, {})
     digests.pop(part.digest, None)
     digests[part.digest] = None
 
 
 def has_old_code(parts: Iterable[Part]) -> str | None:
-    """The first function that has code in this process from other values than these; None if all match."""
+    """Return the first function whose code in this process was compiled from other values than these; None if all match."""
     for part in parts:
         known = _made_of.get(part.function)
         if known is not None and list(known) != [part.digest]:
@@ -36,6 +36,6 @@ def has_old_code(parts: Iterable[Part]) -> str | None:
 
 
 def is_latest(part: Part) -> bool:
-    """Whether the latest code of a function was compiled from the same values."""
+    """Return whether the latest code of a function was compiled from the same values."""
     known = _made_of.get(part.function)
     return not known or next(reversed(known)) == part.digest

@@ -1,4 +1,4 @@
-"""Records the dependencies of each code library of this process, and which library defines a symbol."""
+"""Records the dependencies of each code library of this process, and which library defines each symbol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Recorded", "dependencies_of", "library_of", "remember_library", "set
 
 
 class Recorded(NamedTuple):
-    """Dependencies of code: implementations, and digests of names looked up; `problem`: why they are unknown, or cannot be known."""
+    """The dependencies of code: implementations, and digests of looked-up names. `problem` tells why they are not known."""
 
     dependencies: frozenset[Dependency] = frozenset()
     names: frozenset[int] = frozenset()
@@ -27,7 +27,7 @@ class Recorded(NamedTuple):
 _known: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
 
 
-#: Prefixes of the libraries that Numba makes of a function's parts, within its scope, and of its runtime.
+#: Prefixes of the names of libraries that Numba creates for parts of a function, within its scope, and for its runtime.
 _PARTS = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 
 
@@ -38,7 +38,7 @@ class _History:
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Note that compilations are recorded from now on; `from_the_start`: there was none before."""
+    """Start to record compilations. `from_the_start`: there were none before."""
     _History.is_known = _History.is_known and from_the_start
 
 
@@ -52,7 +52,7 @@ def remember_library(symbol: str, library: Any) -> None:
 
 
 def library_of(symbol: str) -> Any:
-    """The library that defines a function; None if this process has none (any more)."""
+    """Return the library that defines a function, or None if this process has none (any more)."""
     return _by_symbol.get(symbol)
 
 
@@ -62,7 +62,7 @@ def set_dependencies(library: Any, recorded: Recorded) -> None:
 
 
 def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded:
-    """The dependencies of the code in a library, including those of libraries linked into it."""
+    """Return the dependencies of the code in a library, including those of the libraries linked into it."""
     known = _known.get(library)
     if known is not None and scope is None:
         return known
@@ -83,7 +83,9 @@ def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded
 
 
 def _content_of(scope: scopes.Scope) -> Recorded:
-    """What the compiler asked for a function: as it was before it ran, and for what could not be compared then, as far as that matters."""
+    """Return the content of the implementations that the compiler asked, as it was before they ran. What could not be compared then counts
+    only if it was used.
+    """
     try:
         found = {
             content or dependency_of(function, declined=id(function) not in scope.accepted) for function, content in scope.asked.values()
@@ -103,7 +105,7 @@ def _content_now(functions: Iterable[Any]) -> Recorded:
 
 
 def _of_unrecorded(library: Any) -> Recorded:
-    """The dependencies of code that was compiled outside of all scopes."""
+    """Return the dependencies of code that was compiled outside all scopes."""
     if library.name.startswith(_PARTS):
         return Recorded()
     if not _History.is_known:

@@ -1,8 +1,8 @@
-"""Postpones generating the machine code of Numba's libraries until an address in it is needed.
+"""Delays the generation of machine code for Numba's libraries until an address in it is needed.
 
-Numba generates code for each function as soon as it is compiled, even for functions that are only linked into others, and
-with these once more. Here a finished library waits. Most never need it: their code is in the libraries that call them, or
-it is stored, and the process runs the stored image (`attach_image`).
+Numba generates code for each function as soon as it is compiled. For a function that is only linked into others this work is done again
+with each of them. Here a finished library waits instead. Most libraries never need code of their own: it is in the libraries that call
+them, or the process runs the stored image (`attach_image`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _ABORT = "nrt_unresolved_abort"
 
 
 class _Waiting(NamedTuple):
-    """A library without machine code: how to generate it, and the symbols that the library defines and uses.
+    """A library without machine code: how to generate it, and the symbols that it defines and uses.
 
-    `used` must exist before generation, `called` (recursively, through Numba's slots) before the code runs.
+    The `used` symbols must exist before generation, the `called` ones (through Numba's slots for recursion) before the code runs.
     """
 
     make: Callable[[Any], None]
@@ -43,7 +43,7 @@ _images: weakref.WeakKeyDictionary[Any, Mapping[str, int]] = weakref.WeakKeyDict
 
 
 def postpone(library: Any, make: Callable[[Any], None]) -> None:
-    """Postpone `make`, which generates the code of an otherwise finished library; run it now if other code needs it."""
+    """Delay `make`, which generates the code of a finished library. Call it now if existing code needs the library."""
     if library._object_caching_enabled and library._compiled_object is not None:
         make(library)  # it was loaded with its object code
         return
@@ -54,18 +54,18 @@ def postpone(library: Any, make: Callable[[Any], None]) -> None:
     used = [name for name, is_declared in functions if is_declared]
     called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
     if called:
-        used.append(_ABORT)  # the value of a slot until it is filled
-    # They live as long as the library, like those of generated code.
+        used.append(_ABORT)  # a slot has this value until it is filled
+    # The slots live as long as the library, like those of generated code.
     environments = {name: lookup_environment(name) for name in variables if name.startswith(_ENVIRONMENT)}
     _waiting[library] = _Waiting(make, defined, tuple(used), called, environments)
     for name in defined:
         _definers[name] = library
     if not defined.isdisjoint(library.codegen._rtlinker._unresolved):
-        generate(library)  # existing code calls a function of it, recursively
+        generate(library)  # existing code calls one of its functions recursively
 
 
 def generate(library: Any) -> None:
-    """Generate the code of a library now, and of those that it needs."""
+    """Generate the code of a library, and of those that it needs."""
     with global_compiler_lock:
         waiting = _waiting.pop(library, None)
         if waiting is None:
@@ -90,7 +90,7 @@ def _generate_definers(names: Iterable[str]) -> None:
 
 
 def generate_for(library: Any, name: str) -> None:
-    """Generate the code of a function whose address is looked up in a library."""
+    """Generate the code of a function whose address is requested."""
     waiting = _waiting.get(library)
     if waiting is not None and name in waiting.defined:
         generate(library)
@@ -99,13 +99,13 @@ def generate_for(library: Any, name: str) -> None:
 
 
 def generate_all() -> None:
-    """Generate the code of all waiting libraries; from now on Numba generates code as soon as it compiles."""
+    """Generate the code of all waiting libraries. From now on Numba generates code as soon as it compiles."""
     for library in list(_waiting):
         generate(library)
 
 
 def is_waiting(library: Any) -> bool:
-    """Whether a library has no machine code yet."""
+    """Return whether a library has no machine code yet."""
     return library in _waiting
 
 
@@ -115,6 +115,6 @@ def attach_image(library: Any, addresses: Mapping[str, int]) -> None:
 
 
 def in_image(library: Any, name: str) -> int:
-    """The address of a function in the image of a library; 0 if it has none."""
+    """Return the address of a function in a library's image, or 0 if the library has none."""
     image = _images.get(library)
     return image.get(name, 0) if image is not None else 0

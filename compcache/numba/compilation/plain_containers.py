@@ -1,8 +1,8 @@
-"""Kernels that take and return Numba's containers, with lists in their places.
+"""Compiles kernels that take or return Numba's containers with lists in their place.
 
-Typed lists, typed dictionaries and sets are objects of Numba with memory of its own. A kernel that has them among its parameters or
-in its result is compiled together with a function around it, which takes and returns lists of their items: what a process
-without Numba makes of a list, and back, is its own affair. What the kernel did to a container is told by its list.
+Typed lists, typed dictionaries and sets are objects of Numba with memory of their own. A kernel that has such parameters or results is
+compiled with a wrapper that takes and returns lists of their items. A process without Numba converts Python's objects to and from such
+lists. Changes that the kernel makes to a container are written back to the list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["carried_type", "has_containers", "made_type", "with_lists"]
 
 
 def carried_type(type_: Any) -> Any:
-    """The type with lists of items in place of Numba's containers; a dictionary's items are tuples of key and value."""
+    """Return the type with lists of items in place of Numba's containers. The items of a dictionary are tuples of key and value."""
     from numba.core import types
 
     if isinstance(type_, types.DictType):
@@ -35,7 +35,7 @@ def carried_type(type_: Any) -> Any:
 
 
 def made_type(type_: Any) -> Any:
-    """The type of what compiled code makes of a list that stands for this type: a set is not one that mirrors Python's."""
+    """Return the type that compiled code creates from a list in place of this type. A set does not mirror a Python set."""
     from numba.core import types
 
     if isinstance(type_, types.Set):
@@ -46,7 +46,7 @@ def made_type(type_: Any) -> Any:
 
 
 def has_containers(type_: Any) -> bool:
-    """Whether a value of this type is or has one of Numba's containers."""
+    """Return whether a value of this type is, or contains, one of Numba's containers."""
     from numba.core import types
 
     if isinstance(type_, (types.DictType, types.ListType, types.Set)):
@@ -59,10 +59,10 @@ def has_containers(type_: Any) -> bool:
 
 
 def with_lists(kernel: Any, args: Sequence[Any], result: Any) -> Any:
-    """A Python function that calls a jitted one, with lists in place of the containers of these types.
+    """Return a Python function that calls a jitted one, with lists in place of the containers among these types.
 
     Raises:
-        NotImplementedError: there is none for one of the types, which the message tells.
+        NotImplementedError: one of the types has no list form. The message names it.
     """
     names = [f"given{number}" for number in range(len(args))]
     note, forget = _notes()
@@ -84,7 +84,7 @@ def with_lists(kernel: Any, args: Sequence[Any], result: Any) -> Any:
 
 
 def _compiled(function: Any) -> Any:
-    """A jitted function that only compiled code calls: Python has no conversion for some of the types."""
+    """Return a jitted function that only compiled code calls, because Python has no conversion for some of the types."""
     from numba import njit
 
     return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
@@ -95,16 +95,16 @@ def _made(text: str, name: str, scope: dict[str, Any]) -> Any:
     return scope[name]
 
 
-#: Where a list's block says which container was made of it; Numba uses the field for memory of other devices.
+#: The field of a list's block that holds the container created from it. Numba uses the field for memory of other devices.
 _CONTAINER_IN_BLOCK = 5
 
 
 @functools.cache
 def _notes() -> tuple[Any, Any]:
-    """Functions that note the container that was made of a list in the list's block, and forget it.
+    """Return two functions: one notes in a list's block which container was created from it, the other clears that note.
 
-    Code that raises an exception keeps its references for ever. Whoever frees the list then frees the container as well, to which
-    nothing else can refer.
+    Code that raises an exception keeps its references forever. Whoever frees the list then also frees the container, to which nothing else
+    can refer.
     """
     from llvmlite import ir
     from numba.core import cgutils, types
@@ -145,10 +145,10 @@ def _take_set(items: Any) -> Any:
 
 
 def _taking(type_: Any) -> Any:
-    """A function that makes a container of the list of its items.
+    """Return a function that creates a container from the list of its items.
 
     Raises:
-        NotImplementedError: a container is in another type.
+        NotImplementedError: the type contains a container.
     """
     from numba.core import types
     from numba.typed import Dict, List
@@ -177,7 +177,7 @@ def _taking(type_: Any) -> Any:
 
 
 def _listing(type_: Any) -> Any:
-    """A function that makes lists of the items of the containers in a value."""
+    """Return a function that creates lists of the items of the containers in a value."""
     from numba.core import types
 
     if not has_containers(type_):

@@ -1,9 +1,8 @@
-"""The functions being compiled: gives them symbols by content, and records the implementations that the compiler used.
+"""Tracks the functions that are being compiled: gives them symbols by content, and records the implementations that the compiler uses.
 
-Numba numbers functions in the order in which a process compiles them, and the numbers become part of symbols: two
-processes give the same symbol to different code, and the linker drops one of them. Here a symbol contains a digest of
-all that shapes the function instead; if there is none, or if the same function is compiled twice, it contains a random
-number.
+Numba numbers functions in the order in which a process compiles them, and puts the numbers into symbols. So two processes give the same
+symbol to different code, and the linker drops one of them. Here a symbol contains a digest of everything that determines the function. If
+there is no digest, or the same function is compiled twice, the symbol contains a random number.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ __all__ = [
 
 
 class Miss(NamedTuple):
-    """An overload that its cache did not have; `keep` takes the compile result first."""
+    """An overload that its cache did not have. `keep` receives the compile result first."""
 
     function: Any
     args: tuple[Any, ...]
@@ -64,7 +63,7 @@ class Miss(NamedTuple):
 
 
 class Scope:
-    """A function being compiled: its symbols' digest, and the user's implementations that the compiler used."""
+    """A function that is being compiled: the digest in its symbols, and the user's implementations that the compiler used."""
 
     __slots__ = ("accepted", "address_in", "asked", "changed", "function", "generators", "miss", "names", "token", "types", "used")
 
@@ -74,7 +73,7 @@ class Scope:
         self.miss = miss
         self.used = 0
         self.asked: dict[int, tuple[Any, Dependency | None]] = {}
-        self.changed: set[Dependency] = set()  # what asked implementations became while the function was compiled
+        self.changed: set[Dependency] = set()  # how the asked implementations changed while the function was compiled
         self.accepted: set[int] = set()
         self.address_in = ""  # the user's code generator that put an address of this process into the code
         self.names: set[int] = set()
@@ -94,17 +93,17 @@ class _Stack(threading.local):
 _stack = _Stack()
 
 
-#: Digests that are in symbols of this process already; a second definition of a symbol would clash.
+#: The digests in symbols of this process; a second definition of a symbol would clash.
 _used: set[str] = set()
 
 
-#: Implementations used outside of all scopes: a compilation was running when the backend was installed.
+#: Implementations used outside all scopes: a compilation was running when the backend was installed.
 asked_early: dict[int, Any] = {}
 
 
 @contextmanager
 def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
-    """The scope of a function while it is compiled."""
+    """Provide the scope of a function while it is compiled."""
     scope = Scope(function, _token(function, args, return_type, flags, extra), _take_miss(function, args))
     if not _stack.scopes:
         _stack.since, _stack.spent = time.thread_time(), 0.0
@@ -127,7 +126,7 @@ def _lap() -> float:
 
 
 def take_seconds() -> float:
-    """The processor time of compilations in this thread that was not collected yet."""
+    """Return the processor time of this thread's compilations since the last call, in seconds."""
     if _stack.scopes:
         _stack.spent += _lap()
     spent, _stack.spent = _stack.spent, 0.0
@@ -136,7 +135,7 @@ def take_seconds() -> float:
 
 @contextmanager
 def looking_up() -> Iterator[None]:
-    """While an overload is looked for, and compiled where it is not found."""
+    """Mark the search for an overload, and its compilation if it is not found."""
     _stack.misses.append(None)
     try:
         yield
@@ -145,13 +144,13 @@ def looking_up() -> Iterator[None]:
 
 
 def missed(miss: Miss) -> None:
-    """The overload that is looked for is not there."""
+    """Record that the overload which is looked up was not found."""
     if _stack.misses:
         _stack.misses[-1] = miss
 
 
 def _take_miss(function: Any, args: Any) -> Miss | None:
-    """The look-up for which a compilation is, once."""
+    """Return the look-up that led to this compilation; only once."""
     miss = _stack.misses[-1] if _stack.misses else None
     if miss is None or miss.function is not function or miss.args != tuple(args):
         return None
@@ -161,7 +160,7 @@ def _take_miss(function: Any, args: Any) -> Miss | None:
 
 @contextmanager
 def storing() -> Iterator[None]:
-    """While an entry is made of what was compiled."""
+    """Mark the time in which an entry is created from a compile result."""
     _stack.stores += 1
     try:
         yield
@@ -170,8 +169,8 @@ def storing() -> Iterator[None]:
 
 
 def reduced_to_name(value: Any) -> Any:
-    """What a pickler does with a class or an intrinsic of a program that goes into code or entries, where its name stands for it; None for
-    others.
+    """Reduce a class or intrinsic of the program to its name for the pickler, in code and entries where the name stands for it; return None
+    for other values.
     """
     if not (_stack.scopes or _stack.stores):
         return None
@@ -181,8 +180,8 @@ def reduced_to_name(value: Any) -> Any:
 
 
 def _reduced_class(cls: type) -> Any:
-    """Numba pickles a copy of a class of the program itself, and of one that stands under another name than its own in its module;
-    another process would raise or return that in place of its own class.
+    """Numba pickles a copy of a class that belongs to the main program, or that its module has under another name. Another process would
+    raise or return that copy instead of its own class.
     """
     if is_library_module(cls.__module__):
         return None
@@ -193,26 +192,26 @@ def _reduced_class(cls: type) -> Any:
 
 
 def _reduced_intrinsic(intrinsic: Any) -> Any:
-    """Numba pickles a copy, in the functions that are arguments, and registers it where it is unpickled: there would be two of one name
-    in a process that finds the entry, and all others that used it would seem to have changed.
+    """Numba pickles a copy of an intrinsic in function arguments, and registers it on unpickling. A process that finds the entry would have
+    two of the same name, and all other functions that use it would seem to have changed.
     """
     module, name = sys.modules.get(intrinsic.__module__), intrinsic.__name__
     return (getattr, (module, name)) if getattr(module, name, None) is intrinsic else None
 
 
 def is_kept(token: object) -> bool:
-    """Whether the function with this token in its symbols is being compiled for a cache that missed it."""
+    """Return whether the function with this token is compiled for a cache that lacked it."""
     scope = _stack.scopes[-1] if _stack.scopes else None
     return scope is not None and scope.miss is not None and scope.token == token
 
 
 def is_compiling() -> bool:
-    """Whether a function is being compiled in this thread."""
+    """Return whether this thread is compiling a function."""
     return bool(_stack.scopes)
 
 
 def defer(action: Callable[[], None]) -> bool:
-    """Run `action` when the outermost function has been compiled; return False (not run) if none is being compiled."""
+    """Run `action` when the outermost function has been compiled. Return False, without running it, if none is being compiled."""
     if not _stack.scopes:
         return False
     _stack.deferred.append(action)
@@ -251,12 +250,12 @@ def _digest(*parts: str) -> str:
 
 
 def remember(token: str) -> None:
-    """Record a digest that is in symbols of loaded code."""
+    """Record a digest that symbols of loaded code contain."""
     _used.add(token)
 
 
 def next_unique_id(function: Any) -> str:
-    """The unique id that Numba puts into the symbols of a function that it starts to compile."""
+    """Return the unique id for the symbols of a function that Numba starts to compile."""
     if not _stack.scopes:
         return uuid.uuid4().hex
     scope = _stack.scopes[-1]
@@ -280,8 +279,8 @@ def record(function: Any) -> None:
 
 
 def _content_now(function: Any) -> Dependency | None:
-    """What an implementation is before it runs, as a process that finds the entry has it: implementations may keep what they made. None if
-    unknown.
+    """Return the content of an implementation before it runs, as a process that finds the entry has it: implementations may keep what they
+    create. None if it is unknown.
     """
     try:
         return dependency_of(function)
@@ -290,19 +289,19 @@ def _content_now(function: Any) -> Dependency | None:
 
 
 def accept(function: Any) -> None:
-    """Record that one of the user's implementations is for the types that the compiler has."""
+    """Record that one of the user's implementations accepts the compiler's types."""
     for scope in _stack.scopes:
         scope.accepted.add(id(function))
 
 
 def note_address(generator: str) -> None:
-    """Record that a code generator of the user's puts an address of this process into the code."""
+    """Record that one of the user's code generators puts an address of this process into the code."""
     if _stack.scopes:
         _stack.scopes[-1].address_in = generator
 
 
 def note(name: str) -> None:
-    """Record that the compiler looks for implementations by this name."""
+    """Record that the compiler looks for implementations of this name."""
     if _stack.scopes:
         _stack.scopes[-1].names.add(digest_name(name))
 
@@ -314,6 +313,6 @@ def note_generator(implementation: Any) -> None:
 
 
 def note_type(cls: type) -> None:
-    """Record that code is generated for values of a user's class of types."""
+    """Record that code is generated for values of a user-defined class of types."""
     for scope in _stack.scopes:
         scope.types[cls] = None

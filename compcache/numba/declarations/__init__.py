@@ -1,1 +1,1 @@
-"""Numba's decorators without Numba: functions, ufuncs and callbacks, with the signatures that they are declared with."""
+"""Numba's decorators without Numba: functions, ufuncs and callbacks with declared signatures."""

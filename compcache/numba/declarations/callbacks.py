@@ -1,4 +1,4 @@
-"""The results of `cfunc`: C callbacks of stored code."""
+"""The objects that `cfunc` returns: C callbacks with stored code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COPIED = frozenset(("__name__", "__qualname__"))
 
 
 class LazyCallback(LazyObject):
-    """A C callback: its address, in the forms that Numba offers, and the Python function for calls from Python."""
+    """A C callback: its address in the forms that Numba offers, and the Python function for calls from Python."""
 
     __slots__ = ("_ctypes", "_state")
 
@@ -38,7 +38,7 @@ class LazyCallback(LazyObject):
 
     @property
     def address(self) -> int:
-        """The address of the callback."""
+        """The address of the callback's code."""
         state = object.__getattribute__(self, "_state")
         if state.declared is None:
             address: int = made(self).address
@@ -48,21 +48,21 @@ class LazyCallback(LazyObject):
 
     @property
     def native_name(self) -> str:
-        """The symbol of the callback."""
+        """The symbol of the callback's code."""
         state = object.__getattribute__(self, "_state")
         name: str = made(self).native_name if state.declared is None else state.declared.details[0]
         return name
 
     @property
     def cffi(self) -> Any:
-        """The callback as a pointer of cffi."""
+        """The callback as a cffi pointer."""
         from cffi import FFI  # type: ignore[import-untyped,unused-ignore]
 
         return FFI().cast("void *", self.address)
 
     @property
     def ctypes(self) -> Any:
-        """The callback as a function of ctypes."""
+        """The callback as a ctypes function."""
         known = object.__getattribute__(self, "_ctypes")
         if known is None:
             state = object.__getattribute__(self, "_state")
@@ -72,12 +72,12 @@ class LazyCallback(LazyObject):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's callbacks once Numba is imported: before that no caller can compare with it."""
+        """The class of Numba's callbacks once Numba is imported; no caller can test for that class earlier."""
         return type(made(self)) if has_numba() else LazyCallback
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
-        """That of Numba's class."""
+        """The docstring of Numba's class."""
         return made(self).__doc__
 
     @property
@@ -93,14 +93,14 @@ class LazyCallback(LazyObject):
         return f"<Numba C callback {self.__qualname__!r}>"
 
 
-LazyCallback.__name__ = "CFunc"  # as errors of Python name Numba's
+LazyCallback.__name__ = "CFunc"  # errors of Python name Numba's class so
 
 
 def _ctypes_of(address: int, types: list[tuple[str, int]]) -> Any:
-    """A function of ctypes; the types are those of the result and of the parameters, with the depths of pointers.
+    """Return a ctypes function. The types are those of the result and of the parameters, each with its pointer depth.
 
     Raises:
-        TypeError: ctypes has no such type.
+        TypeError: ctypes has no equivalent of a type.
     """
     import ctypes
 
@@ -119,7 +119,7 @@ def _ctypes_of(address: int, types: list[tuple[str, int]]) -> Any:
 
 
 def declare_callback(state: State) -> LazyCallback:
-    """The callback of a decorated function, with its code, or made by Numba, which has compiled it."""
+    """Return the callback of a decorated function: its stored code, or what Numba compiles."""
     callback = LazyCallback(state)
     state.declared = find_declared(state, "(u[(ui)])")
     if state.declared is None:

@@ -1,7 +1,7 @@
-"""What stands for `numba.cuda` where Numba is not imported.
+"""Stands in for `numba.cuda` while Numba is not imported.
 
-Packages that have code for graphics cards declare device functions when they are imported, and ask whether there is a card. Numba makes
-the former when they are used; the latter needs no Numba where the host has no driver.
+Packages with code for graphics cards declare device functions on import, and ask whether there is a card. Numba creates a device function
+when it is used. The question needs no Numba if the host has no driver.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["OF_CUDA", "stands_for_cuda"]
 
 _Function = type(lambda: 0)
-#: The modules that packages name; others import Numba.
+#: The modules that packages use on import; any other imports Numba.
 _MODULES = frozenset(("numba.cuda", "numba.cuda.cudadrv", "numba.cuda.cudadrv.driver"))
-#: Where Numba looks for the driver of cards by NVIDIA.
+#: Where Numba looks for NVIDIA's driver.
 _DRIVERS = {"win32": ("nvcuda.dll", r"\windows\system32\nvcuda.dll"), "darwin": ("libcuda.dylib", "/usr/local/cuda/lib/libcuda.dylib")}
 _DRIVERS_ELSEWHERE = tuple(f"{folder}libcuda.so{end}" for folder in ("", "/usr/lib/", "/usr/lib64/") for end in ("", ".1"))
 
 
 def stands_for_cuda(name: str) -> bool:
-    """Whether something can stand for this module: not where another package takes the place of `numba.cuda`."""
+    """Return whether this module can be replaced by a stand-in. It cannot if another package replaces `numba.cuda`."""
     from compcache.numba.registered.distributions import package_directory
 
     return name in _MODULES and package_directory("numba_cuda") is None and "_numba_cuda_redirector" not in sys.modules
@@ -43,7 +43,7 @@ def _cuda() -> Any:
 
 
 class LazyDeviceFunction(LazyObject):
-    """A function for graphics cards, which Numba makes when it is used."""
+    """A function for graphics cards, which Numba creates when it is used."""
 
     __slots__ = ()
 
@@ -53,21 +53,21 @@ class LazyDeviceFunction(LazyObject):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's own once Numba is imported: before that no caller can compare with it."""
+        """The class of Numba's own object once Numba is imported; no caller can test for that class earlier."""
         return type(made(self)) if has_numba() else LazyDeviceFunction
 
     def __getitem__(self, configuration: Any) -> Any:
-        """A kernel with a launch configuration."""
+        """Return a kernel with a launch configuration."""
         return made(self)[configuration]
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
-        """That of the function."""
+        """The docstring of the function."""
         return object.__getattribute__(self, "_function").__doc__
 
     @property
     def __module__(self) -> Any:  # type: ignore[override]
-        """That of the function."""
+        """The module of the function."""
         return object.__getattribute__(self, "_function").__module__
 
     @property
@@ -86,7 +86,7 @@ _COPIED = frozenset(("__annotations__", "__name__", "__qualname__", "__type_para
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """`numba.cuda.jit`; without a signature it compiles nothing."""
+    """Replace `numba.cuda.jit`. Without a signature it compiles nothing."""
     is_plain = set(options) <= {"device"} and all(type(value) is bool for value in options.values())
     if has_numba() or not is_plain or len(args) > 1 or any(type(argument) is not _Function for argument in args):
         return _cuda().jit(*args, **options)
@@ -104,7 +104,7 @@ def _decorator(options: dict[str, Any]) -> Any:
 
 
 def is_available() -> bool:
-    """`numba.cuda.is_available`: no without Numba where there is no driver, and no variable says anything of one."""
+    """Replace `numba.cuda.is_available`: False without Numba if there is no driver and no environment variable refers to one."""
     is_told = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
     if not has_numba() and not is_told and not _has_driver():
         return False

@@ -1,6 +1,6 @@
-"""The decorators of Numba, which import Numba only if it is needed.
+"""Replaces Numba's decorators by ones that import Numba only if it is needed.
 
-`njit` and `jit` give lazy functions (`compcache.numba.lazy.function`). With signatures, their code is looked for when they are
+`njit` and `jit` return lazy functions (`compcache.numba.lazy.function`). The code of a function with signatures is looked up when it is
 declared (`signatures`).
 """
 
@@ -24,11 +24,11 @@ _Function = type(lambda: 0)
 
 
 def njit(*args: Any, **options: Any) -> Any:
-    """`numba.njit`: a function that is compiled when it is called; a stored one is found without importing Numba.
+    """Replace `numba.njit`: the function is compiled when it is called; stored code is found without importing Numba.
 
     Args:
-        args: what `numba.njit` takes.
-        options: likewise.
+        args: the arguments of `numba.njit`.
+        options: the options of `numba.njit`.
     """
     if "nopython" in options or "forceobj" in options:
         return numba_decorator("njit")(*args, **options)  # which warns
@@ -36,11 +36,11 @@ def njit(*args: Any, **options: Any) -> Any:
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """`numba.jit`: a function that is compiled when it is called; a stored one is found without importing Numba.
+    """Replace `numba.jit`: the function is compiled when it is called; stored code is found without importing Numba.
 
     Args:
-        args: what `numba.jit` takes.
-        options: likewise.
+        args: the arguments of `numba.jit`.
+        options: the options of `numba.jit`.
     """
     return _decorate("jit", args, options)
 
@@ -63,7 +63,7 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
 
 
 def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
-    """Decorate a function, or what Numba knows to decorate."""
+    """Decorate a function; leave anything else to Numba."""
     state = _state_of(function, decorator, signatures, options)
     if state is not None and signatures is None:
         return _finished(make_lazy_function(state))
@@ -81,17 +81,17 @@ def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, optio
 
 
 def _state_of(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> State | None:
-    """The state of what is decorated; None where that is left to Numba."""
+    """Return the state of a decorated object, or None if Numba must decorate it."""
     return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_ours(function) else None
 
 
 def _is_ours(function: Any) -> bool:
-    """Whether this is a Python function that is not Numba's own: Numba decorates functions of its own as well, once it is imported."""
+    """Return whether this is a Python function outside Numba. Once Numba is imported, it decorates functions of its own too."""
     return type(function) is _Function and not (are_decorators_taken() and str(function.__module__).startswith("numba."))
 
 
 def _finished(function: Any) -> Any:
-    """What the decorator gives: Numba's own object, where Numba is imported and its own decorators would give that."""
+    """Return the result of the decorator: Numba's own object if Numba is imported and its own decorator would return that."""
     if not are_decorators_taken():
         return function
     return note_made(_real_dispatcher(function), function) if is_lazy_function(function) else made(function)
@@ -110,7 +110,7 @@ def _packaged(error: ImportError) -> Any:
 
 
 def _texts_of(signature: Any) -> tuple[str, ...] | None:
-    """Signatures as text, of text or types; None for others, which are Numba's to read."""
+    """Return signatures as text; None for other forms, which Numba must read."""
     from compcache.numba.registered.type_texts import signature_text
 
     given = signature if isinstance(signature, list) else [signature]
@@ -123,11 +123,11 @@ def _is_disabled() -> bool:
 
 
 def vectorize(*args: Any, **options: Any) -> Any:
-    """`numba.vectorize`: a ufunc of stored loops; Numba makes it where one is not stored.
+    """Replace `numba.vectorize`: a ufunc of stored loops, or one that Numba creates if a loop is not stored.
 
     Args:
-        args: what `numba.vectorize` takes.
-        options: likewise.
+        args: the arguments of `numba.vectorize`.
+        options: the options of `numba.vectorize`.
     """
     if _is_disabled() or len(args) > 1 or "ftylist_or_function" in options:
         return numba_decorator("vectorize")(*args, **options)
@@ -141,11 +141,11 @@ def vectorize(*args: Any, **options: Any) -> Any:
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """`numba.guvectorize`: a ufunc of stored loops; Numba makes it where one is not stored.
+    """Replace `numba.guvectorize`: a ufunc of stored loops, or one that Numba creates if a loop is not stored.
 
     Args:
-        args: what `numba.guvectorize` takes.
-        options: likewise.
+        args: the arguments of `numba.guvectorize`.
+        options: the options of `numba.guvectorize`.
     """
     if _is_disabled() or not 0 < len(args) <= _OF_GUVECTORIZE or type(args[-1]) is not str:
         return numba_decorator("guvectorize")(*args, **options)
@@ -157,7 +157,7 @@ def guvectorize(*args: Any, **options: Any) -> Any:
 
 
 def _is_layout(text: str) -> bool:
-    """Whether this is a layout of operands whose results have dimensions of the arguments; else Numba tells what is wrong."""
+    """Return whether this is a valid layout whose results have only dimensions of the arguments. Numba reports the errors of others."""
     import re
 
     operand = r"\((\w+(,\w+)*)?\)"
@@ -172,11 +172,11 @@ _OF_GUVECTORIZE = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
-    """`numba.cfunc`: a callback of stored code; Numba makes it where it is not stored.
+    """Replace `numba.cfunc`: a callback with stored code, or one that Numba creates if it is not stored.
 
     Args:
-        args: what `numba.cfunc` takes.
-        options: likewise.
+        args: the arguments of `numba.cfunc`.
+        options: the options of `numba.cfunc`.
     """
     texts = _texts_of(args[0]) if len(args) == 1 and not isinstance(args[0], list) else None
     if _is_disabled() or texts is None:
@@ -185,11 +185,11 @@ def cfunc(*args: Any, **options: Any) -> Any:
 
 
 def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
-    """`numba.stencil`: a kernel of neighbourhoods for functions whose code is stored; Numba makes it where it is used otherwise.
+    """Replace `numba.stencil`: a stencil for functions whose code is stored. Numba creates its own if the stencil is used in another way.
 
     Args:
-        func_or_mode: what `numba.stencil` takes.
-        options: likewise.
+        func_or_mode: the first argument of `numba.stencil`.
+        options: the options of `numba.stencil`.
     """
     function = func_or_mode if type(func_or_mode) is _Function else None
     is_plain = function is not None or func_or_mode == "constant"

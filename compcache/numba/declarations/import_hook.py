@@ -1,7 +1,8 @@
-"""A module that stands for Numba in programs that say ``from numba import njit``, until they ask for more of it.
+"""Replaces the module `numba` by a stand-in, in programs that say ``from numba import njit``, until they need more of it.
 
-It offers the lazy decorators, the version, types, and what `references` has besides. Any other attribute, and any import of another part of
-Numba, puts Numba itself into its place; what was decorated before stays lazy, and what is decorated later is recorded for later starts.
+The stand-in offers the lazy decorators, the version, types, and the content of `references`. Any other attribute, and any import of another
+part of Numba, replaces it by Numba itself. Objects that were decorated earlier stay lazy. Those that are decorated later are recorded for
+later starts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import sys
 from compcache.numba.declarations import decorators
 from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named, public_names
 from compcache.numba.declarations.registrations import OF_EXTENDING
-from compcache.numba.lazy.stand_ins import is_probe, real_numba, stand_in_of, take_decorators
+from compcache.numba.lazy.awaited import stand_in_of
+from compcache.numba.lazy.stand_ins import is_probe, real_numba, take_decorators
 from compcache.numba.registered.distributions import numba_version
 
 TYPE_CHECKING = False
@@ -26,7 +28,7 @@ _Module: Any = type(sys)
 
 
 class StandIn(_Module):  # type: ignore[misc]
-    """The stand-in for the module `numba` until it is needed."""
+    """The stand-in for the module `numba`."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
@@ -43,27 +45,27 @@ class StandIn(_Module):  # type: ignore[misc]
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
-        elif type(value) is not LazyModule:  # as imports set submodules: `__getattr__` gives these
+        elif type(value) is not LazyModule:  # imports set submodules so; `__getattr__` returns these
             setattr(real_numba(), name, value)
 
     def __dir__(self) -> list[str]:
         return dir(real_numba())
 
     def _compcache_original(self) -> Any:
-        """Numba itself."""
+        """Return Numba itself."""
         return real_numba()
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed what `Content` has of Numba's modules."""
+        """Feed the content of this object to a walk, as `Content` does for Numba's own modules."""
         walk.token("module", "numba")
 
 
-#: Registrations that are noted where Numba is imported: those that keys of functions have.
+#: The kinds of registrations that keys of functions contain; these are noted when Numba is imported.
 _REGISTRATIONS = ("intrinsic", "overload", "register_jitable")
 
 
 class Hook:
-    """The stand-in and the finder of one installation; `when_real` is called once Numba itself is imported."""
+    """The stand-in and the finder of one installation. `when_real` is called once Numba itself is imported."""
 
     def __init__(self, when_real: Callable[[], Any]) -> None:
         self._when_real = when_real
@@ -72,7 +74,7 @@ class Hook:
         self._decorators: dict[str, Any] = {}
 
     def install(self) -> bool:
-        """Put the stand-in into the place of Numba; return False where Numba is imported already, or not installed."""
+        """Replace Numba by the stand-in. Return False if Numba is imported already, or is not installed."""
         from importlib.machinery import PathFinder
 
         spec = PathFinder.find_spec("numba")
@@ -90,7 +92,7 @@ class Hook:
         return True
 
     def remove(self) -> None:
-        """Take the stand-in away, where it is still there."""
+        """Remove the stand-in, if it is still there."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         if stand_in_of() is self._module and self._module is not None:
@@ -116,7 +118,7 @@ class Hook:
             self._take_decorators()
 
     def _take_decorators(self) -> None:
-        """Let what is decorated from now on be recorded for later starts as well, though Numba is here."""
+        """Record what is decorated from now on for later starts, although Numba is imported."""
         numba: Any = sys.modules["numba"]
         self._decorators = {name: getattr(numba, name) for name in decorators.__all__ if name != "prange"}
         take_decorators(self._decorators)
@@ -126,7 +128,7 @@ class Hook:
             setattr(numba.extending, name, OF_EXTENDING[name])
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
-        """Called by imports: a part of Numba is wanted, which is imported into Numba itself."""
+        """Find a part of Numba for an import statement: Numba itself is imported, and has that part."""
         del path, target
         if not name.startswith("numba.") or stand_in_of() is not self._module:
             return None
@@ -147,33 +149,33 @@ class Hook:
 
 
 class _StandIn:
-    """A loader of a module that stands for one of Numba's."""
+    """Loads a stand-in for one of Numba's modules."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
 
     def create_module(self, spec: Any) -> Any:
-        """The module."""
+        """Return the stand-in."""
         del spec
         return self._module
 
     def exec_module(self, module: Any) -> None:
-        """It needs nothing."""
+        """Do nothing: the stand-in is complete."""
 
 
 class _Known:
-    """A loader of a module that was imported while its parent was."""
+    """Loads a module that was imported together with its parent."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
         self._spec = module.__spec__
-        module.__spec__ = None  # else importlib takes that instead of ours, and runs the module a second time
+        module.__spec__ = None  # otherwise importlib takes its spec instead of ours, and executes the module a second time
 
     def create_module(self, spec: Any) -> Any:
-        """The module itself."""
+        """Return the module."""
         del spec
         return self._module
 
     def exec_module(self, module: Any) -> None:
-        """It has run."""
+        """Do nothing: the module was executed already."""
         module.__spec__ = self._spec

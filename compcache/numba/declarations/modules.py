@@ -1,7 +1,7 @@
-"""Modules that stand for Numba's where it is not imported, and what they hold.
+"""Stand-ins for Numba's modules while Numba is not imported, and their attributes.
 
-A module offers types, warnings, and the functions and classes that its source defines; these import Numba when they are used.
-Anything else imports Numba at once.
+A stand-in offers types, warnings, and the functions and classes that the module's source defines; these import Numba when they are used.
+Any other attribute imports Numba at once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from compcache.numba.declarations.references import QUESTIONS, Question, Referen
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import OF_CONTAINERS, OF_STRUCTREF
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
+from compcache.numba.lazy.awaited import stand_in_of
 from compcache.numba.lazy.c_helpers import configured_threads, has_numba
-from compcache.numba.lazy.stand_ins import is_probe, real_numba, stand_in_of
+from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyModule", "attribute_of", "forget_modules", "module_named", "public_names"]
 
-#: Names of modules that are, or hold the same as, others.
+#: Modules that are aliases of others, or have the same attributes.
 _SAME = {"numba.types": "numba.core.types", "numba.config": "numba.core.config", "numba.errors": "numba.core.errors"}
-#: Where the names of packages are defined, if not in their own file.
+#: The files that define the names of a package, other than its own.
 _HOMES = {
     "numba.core.types": tuple(f"numba.core.types.{name}" for name in (
         "abstract", "common", "containers", "functions", "function_type", "iterators", "misc", "npytypes", "scalars",
@@ -35,36 +36,36 @@ _HOMES = {
     "numba.typed": ("numba.typed.typeddict", "numba.typed.typedlist"),
     "numba": ("numba.misc.special", "numba.np.numpy_support", "numba.np.ufunc.parallel"),
 }  # fmt: skip
-#: What `numba` offers of its parts.
+#: The attributes of `numba` that come from its parts.
 _TOP = frozenset((
     "carray", "farray", "from_dtype", "get_num_threads", "get_parallel_chunksize", "get_thread_id", "literal_unroll", "literally", "pndindex",  # noqa: E501
     "set_num_threads", "set_parallel_chunksize", "threading_layer", "typeof",
 ))  # fmt: skip
 _OBJECTS = frozenset(("objmode", "parallel_chunksize"))
-#: Other names of classes of types.
+#: Aliases of classes of types.
 _ALIASES = {"optional": "Optional"}
 _PARTS = frozenset(("config", "core", "cuda", "errors", "experimental", "extending", "typed", "types"))
-#: Types that `numba` does not offer itself.
+#: Types that are not attributes of `numba`.
 _IN_TYPES_ONLY = frozenset(("pyobject", "string", "unicode_type", "voidptr"))
-#: Modules that do something when they are imported, and programs.
+#: Modules with side effects on import, and programs.
 _OTHERS = ("numba.cuda", "numba.experimental", "numba.pycc", "numba.runtests", "numba.scripts", "numba.testing", "numba.tests")
-#: Those among them of which a part waits for Numba.
+#: Modules with side effects, of which only a part needs Numba.
 _IN_PART = frozenset(("numba.experimental", "numba.experimental.structref"))
-#: What only works where something stands for `numba` itself, so that it is known when Numba is imported.
+#: Functions that work only if `numba` itself is replaced, so that the import of Numba is noticed.
 _REGISTRATIONS = {
     "numba.core.extending": OF_EXTENDING, "numba.extending": OF_EXTENDING,
     "numba.cuda": OF_CUDA, "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol, **OF_CONTAINERS},
     "numba.core.types.containers": OF_CONTAINERS, "numba.experimental.structref": OF_STRUCTREF,
 }  # fmt: skip
 _SETTINGS = "numba.core.config"
-#: Where Numba reads settings from, besides the environment.
+#: Where Numba reads settings, in addition to the environment.
 _CONFIGURATION = ".numba_config.yaml"
 _Module: Any = type(sys)
 _made: dict[tuple[str, str], Any] = {}
 
 
 def module_named(name: str) -> Any:
-    """What stands for a module of Numba; None where only Numba's own will do."""
+    """Return the stand-in for a module of Numba, or None if only Numba's own will do."""
     name = _SAME.get(name, name)
     known = _made.get(("", name))
     if known is None and name != "numba" and _may_stand_for(name) and _source_of(name):
@@ -79,7 +80,7 @@ def _may_stand_for(name: str) -> bool:
 
 
 def _source_of(name: str) -> str:
-    """The file of a module of Numba; "" if it has none."""
+    """Return the path of a module of Numba, or "" if it has no file."""
     from compcache.numba.registered.distributions import package_directory
 
     global _directory  # noqa: PLW0603 - Numba is one per process
@@ -93,7 +94,7 @@ _directory = ""
 
 
 def attribute_of(module: str, name: str) -> Any:
-    """What stands for an attribute of a module of Numba, or its value; None where only Numba's own will do."""
+    """Return the stand-in for an attribute of a module of Numba, or its value; None if only Numba's own will do."""
     if module == _SETTINGS:
         return _setting(name)
     known = _made.get((module, name))
@@ -105,7 +106,7 @@ def attribute_of(module: str, name: str) -> Any:
 
 
 def _setting(name: str) -> int | str | None:
-    """A setting that packages read when they are imported, as Numba takes it from the environment; None where Numba has to say."""
+    """Return a setting that packages read on import, with the value that Numba takes from the environment; None if Numba must decide."""
     if os.path.exists(_CONFIGURATION):
         return None
     if name == "THREADING_LAYER":
@@ -143,7 +144,7 @@ def _of_numba(name: str) -> Any:
 
 
 def _defined(module: str, name: str) -> Any:
-    """A function or class whose definition the source of a module has."""
+    """Return a stand-in for a function or class that the source of a module defines."""
     if QUESTIONS.get(name, ("",))[0] == module:
         return attribute_of("numba", name)
     for home in _HOMES.get(module, (module,)):
@@ -159,7 +160,7 @@ def _defined(module: str, name: str) -> Any:
 
 
 class LazyModule(_Module):  # type: ignore[misc]
-    """A module of Numba: what is asked of it and not known here imports Numba."""
+    """The stand-in for a module of Numba. A request for an unknown attribute imports Numba."""
 
     def __getattr__(self, name: str) -> Any:
         own = self.__name__
@@ -174,32 +175,30 @@ class LazyModule(_Module):  # type: ignore[misc]
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
-        elif type(value) is not LazyModule:  # as imports set submodules: `__getattr__` gives these
+        elif type(value) is not LazyModule:  # imports set submodules so; `__getattr__` returns these
             setattr(self._compcache_original(), name, value)
 
     def __dir__(self) -> list[str]:
         return dir(self._compcache_original())
 
     def _compcache_original(self) -> Any:
-        """Numba's own module."""
+        """Return Numba's own module."""
         real_numba()
         return import_module(self.__name__)
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed what `Content` has of Numba's modules."""
+        """Feed the content of this object to a walk, as `Content` does for Numba's own modules."""
         walk.token("module", self.__name__)
 
 
 def public_names(module: Any) -> list[str]:
-    """What `from module import *` takes of a module of Numba; its stand-in holds next to nothing itself."""
+    """Return what `from module import *` imports from a module of Numba; its stand-in has hardly any attributes itself."""
     names: list[str] | None = getattr(module, "__all__", None)
     return [name for name in vars(module) if not name.startswith("_")] if names is None else names
 
 
 def forget_modules() -> None:
-    """Take the modules that stand for Numba's out of `sys.modules`, where imports have put them; unless another thread may be
-    importing one.
-    """
+    """Remove the stand-ins that imports have put into `sys.modules`, unless another thread may be importing one."""
     if stand_in_of() is None or len(sys._current_frames()) > 1:
         return
     for name in [name for name in sys.modules if name.startswith("numba.")]:

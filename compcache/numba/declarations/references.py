@@ -1,4 +1,4 @@
-"""What stands for Numba's functions, classes and exceptions where Numba is not imported, until they are used."""
+"""Stand-ins for Numba's functions, classes and exceptions until they are used."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from importlib import import_module
 
 from compcache.files import reraise_interrupt
 from compcache.numba.declarations.types import CONSTRUCTORS, type_of, type_of_dtype
+from compcache.numba.lazy.awaited import when_imported
 from compcache.numba.lazy.c_helpers import has_numba, number_of_threads, set_number_of_threads
-from compcache.numba.lazy.stand_ins import LazyObject, is_probe, original, real_numba, when_imported
+from compcache.numba.lazy.stand_ins import LazyObject, is_probe, original, real_numba
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -19,7 +20,7 @@ __all__ = ["QUESTIONS", "Question", "Reference", "TypeConstructor", "exception_n
 
 
 class Reference:
-    """A function, class or object of Numba by its name; any use imports Numba."""
+    """Refers to a function, class or object of Numba by its name. Any use imports Numba."""
 
     __slots__ = ("__weakref__", "_kind", "_module", "_name")
 
@@ -29,31 +30,31 @@ class Reference:
         object.__setattr__(self, "_kind", kind)
 
     def _compcache_original(self) -> Any:
-        """Numba's own object."""
+        """Return Numba's own object."""
         real_numba()
         module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")
         return getattr(import_module(module), name)
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed what `Content` has of Numba's own object."""
+        """Feed the content of Numba's own object to a walk."""
         kind = object.__getattribute__(self, "_kind")
         if not kind:
             raise NotLazy(f"{object.__getattribute__(self, '_name')} of Numba is used")
         walk.token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_context(self) -> str | None:
-        """The name of a context of Numba."""
+        """Return the name of one of Numba's contexts, or None."""
         name: str = object.__getattribute__(self, "_name")
         return name if object.__getattribute__(self, "_kind") == "context" else None
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call Numba's own object, which must not be given what stands for others: it asks whether classes derive from its own."""
+        """Call Numba's own object. Stand-ins among the arguments are replaced, because Numba tests whether classes derive from its own."""
         real = self._compcache_original()
         return real(*map(original, args), **{name: original(value) for name, value in keywords.items()})
 
     @property
     def __bases__(self) -> Any:
-        """Those of a class, by which `issubclass` knows one."""
+        """The bases of a class, which `issubclass` needs."""
         return self._compcache_original().__bases__
 
     @property  # type: ignore[misc]
@@ -82,7 +83,7 @@ class Reference:
 
     def __instancecheck__(self, value: Any) -> bool:
         if not has_numba() and not _may_be_numbas(value):
-            return False  # nothing else has a class of Numba before it is imported
+            return False  # no object can have a class of Numba before Numba is imported
         real = self._compcache_original()
         return isinstance(original(value), real)
 
@@ -115,7 +116,7 @@ class Reference:
 
 
 def _may_be_numbas(value: Any) -> bool:
-    """Whether an object stands for one of Numba's: a type, a class, a jitted function."""
+    """Return whether an object may be a stand-in for one of Numba's: a type, a class, a jitted function."""
     kind = type(value)
     return hasattr(kind, "_compcache_original") or hasattr(kind, "_compcache_is_declaration") or issubclass(kind, LazyObject)
 
@@ -126,7 +127,7 @@ def _original_named(module: str, name: str) -> Any:
 
 
 class TypeConstructor(Reference):
-    """A class of types, which makes types whose expression follows from the arguments, without Numba."""
+    """A class of types. It constructs types whose expression follows from the arguments without Numba."""
 
     __slots__ = ("_make",)
 
@@ -136,13 +137,13 @@ class TypeConstructor(Reference):
         object.__setattr__(self, "_make", make)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """A type."""
+        """Return a type."""
         make = object.__getattribute__(self, "_make")
         try:
             found = None if has_numba() else make(*args, **keywords)
         except TypeError as error:
             reraise_interrupt(error)
-            found = None  # other arguments, which Numba judges
+            found = None  # Numba must judge other arguments
         return super().__call__(*args, **keywords) if found is None else found
 
 
@@ -158,7 +159,7 @@ class Question(Reference):
         object.__setattr__(self, "_count", count)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """What Numba's function returns: answered here, or by itself."""
+        """Return the result of Numba's function, without Numba if possible."""
         if len(args) == object.__getattribute__(self, "_count") and not keywords and not has_numba():
             found = object.__getattribute__(self, "_answer")(*args)
             if found is not NotImplemented:
@@ -176,7 +177,7 @@ def _type_of_dtype(dtype: Any) -> Any:
     return NotImplemented if found is None else found
 
 
-#: The module, how many arguments are understood, and the function; it returns `NotImplemented` where Numba has to answer.
+#: The module, how many arguments are supported, and the function. It returns `NotImplemented` if Numba must answer.
 QUESTIONS: dict[str, tuple[str, int, Callable[..., Any]]] = {
     "from_dtype": ("numba.np.numpy_support", 1, _type_of_dtype),
     "get_num_threads": ("numba.np.ufunc.parallel", 0, number_of_threads),
@@ -189,7 +190,7 @@ QUESTIONS: dict[str, tuple[str, int, Callable[..., Any]]] = {
 
 
 class _ExceptionClass(type):
-    """The class of classes that stand for Numba's warnings and exceptions: these have the instances and subclasses of Numba's own."""
+    """The metaclass of stand-ins for Numba's warnings and exceptions. They have the instances and subclasses of Numba's own."""
 
     def _compcache_original(cls) -> Any:
         real_numba()
@@ -214,7 +215,7 @@ class _ExceptionClass(type):
         return _original_named, ("numba.core.errors", cls.__name__)
 
 
-#: The bases of classes of warnings and exceptions, besides the one that all have.
+#: The bases of warnings and exceptions, except the one that all have.
 _EXCEPTIONS: dict[str, tuple[Any, ...]] = {
     "NumbaError": (Exception,), "TypingError": ("NumbaError",), "LoweringError": ("NumbaError",), "UnsupportedError": ("NumbaError",),
     "NumbaTypeError": ("TypingError",), "NumbaValueError": ("TypingError",), "NumbaNotImplementedError": ("TypingError",),
@@ -228,7 +229,7 @@ _exceptions: dict[str, Any] = {}
 
 
 def exception_named(name: str) -> Any:
-    """A class of warnings or exceptions of Numba; None if there is none of this name here."""
+    """Return the stand-in for a warning or exception of Numba, or None if there is none of this name."""
     if name not in _EXCEPTIONS:
         return None
     known = _exceptions.get(name)
@@ -242,7 +243,7 @@ def exception_named(name: str) -> Any:
 
 
 def _let_be_caught(cls: Any) -> None:
-    """Let `except` with a class that stands for one of Numba's, held by whoever took it before, catch Numba's exceptions."""
+    """Let `except` with a stand-in that was imported earlier catch Numba's exceptions."""
     real = cls._compcache_original()
-    if not any(base is cls for base in real.__mro__):  # they are equal
+    if not any(base is cls for base in real.__mro__):  # stand-in and original are equal
         real.__bases__ = (cls, *real.__bases__) if real.__bases__ == (Exception,) else (*real.__bases__, cls)

@@ -1,8 +1,8 @@
-"""What modules register with Numba when they are imported, kept until Numba is imported, and noted from then on.
+"""Keeps what modules register with Numba on import until Numba is imported, and notes it from then on.
 
-Only what functions must name to be affected by it is kept: what makes a plain Python function of the program callable by compiled code, and
-intrinsics. Keys of functions have what is registered for those that they name (`compcache.numba.registered`). Types of `structref` wait
-likewise (`compcache.numba.declarations.structrefs`). Other registrations import Numba.
+Only registrations that affect just the functions which name them are kept: those that make a plain Python function of the program callable
+by compiled code, and intrinsics. Keys of functions contain the registrations of the names that they use (`compcache.numba.registered`).
+Types of `structref` are kept in the same way (`compcache.numba.declarations.structrefs`). Other registrations import Numba.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from abc import ABC, ABCMeta, abstractmethod
 from importlib import import_module
 
 from compcache.numba.fingerprints.stand_ins import jitted
+from compcache.numba.lazy.awaited import when_imported
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
-from compcache.numba.lazy.stand_ins import LazyObject, made, note_made, original, real_numba, when_imported
+from compcache.numba.lazy.stand_ins import LazyObject, made, note_made, original, real_numba
 from compcache.numba.registered.library import is_library_function
 from compcache.numba.registered.table import note_jitable, note_overload
 
@@ -24,7 +25,7 @@ __all__ = ["OF_EXTENDING", "WrapperAddressProtocol"]
 
 _Function = type(lambda: 0)
 _EXTENDING = "numba.core.extending"
-#: What `overload` takes by position.
+#: The positional parameters of `overload`.
 _OF_OVERLOAD = ("jit_options", "strict", "inline", "prefer_literal")
 
 
@@ -34,12 +35,12 @@ def _of_numba(name: str) -> Any:
 
 
 def _is_programs(function: Any) -> bool:
-    """Whether this is a plain function of the program, which compiled code can only call if it is registered."""
+    """Return whether this is a plain function of the program, which compiled code can call only if it is registered."""
     return type(function) is _Function and not is_library_function(function)
 
 
 def overload(func: Any, *args: Any, **options: Any) -> Any:
-    """`numba.extending.overload`."""
+    """Replace `numba.extending.overload`."""
     if not _is_programs(func):
         real = _of_numba("overload")
         return real(original(func), *args, **options)
@@ -55,7 +56,7 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
 
 
 def register_jitable(*args: Any, **options: Any) -> Any:
-    """`numba.extending.register_jitable`."""
+    """Replace `numba.extending.register_jitable`."""
 
     def register(function: Any) -> Any:
         if not _is_programs(function):
@@ -76,7 +77,7 @@ def _again(function: Any, options: dict[str, Any]) -> Any:
 
 
 class LazyIntrinsic(LazyObject):
-    """The result of `intrinsic`."""
+    """The object that `intrinsic` returns."""
 
     __slots__ = ("_options",)
 
@@ -89,17 +90,17 @@ class LazyIntrinsic(LazyObject):
         walk.depends_on("intrinsic", get(self, "_function"), get(self, "_options"))
 
     def _compcache_original(self) -> Any:
-        """Numba's own object."""
+        """Return Numba's own object."""
         return made(self)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's intrinsics once Numba is imported: before that no caller can compare with it."""
+        """The class of Numba's intrinsics once Numba is imported; no caller can test for that class earlier."""
         return type(made(self)) if has_numba() else LazyIntrinsic
 
 
 def intrinsic(*args: Any, **options: Any) -> Any:
-    """`numba.extending.intrinsic`."""
+    """Replace `numba.extending.intrinsic`."""
 
     def declare(function: Any) -> Any:
         if not _is_programs(function):
@@ -111,7 +112,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
 
 
 def get_cython_function_address(module_name: str, function_name: str) -> int:
-    """`numba.extending.get_cython_function_address`, by Numba's own C function."""
+    """Replace `numba.extending.get_cython_function_address`, with Numba's own C function."""
     if has_numba():
         found: int = _of_numba("get_cython_function_address")(module_name, function_name)
         return found
@@ -122,7 +123,7 @@ def get_cython_function_address(module_name: str, function_name: str) -> int:
 
 
 def is_jitted(function: Any) -> Any:
-    """`numba.extending.is_jitted`."""
+    """Replace `numba.extending.is_jitted`."""
     if has_numba() or issubclass(type(function), LazyObject):
         return _of_numba("is_jitted")(function)
     return jitted(function) is not None
@@ -138,7 +139,7 @@ OF_EXTENDING: dict[str, Any] = {
 
 
 class _ProtocolClass(ABCMeta):
-    """The class of what stands for a class of Numba that programs derive from."""
+    """The metaclass of stand-ins for classes of Numba from which programs derive."""
 
     def _compcache_original(cls) -> Any:
         if cls is not WrapperAddressProtocol:
@@ -156,15 +157,15 @@ class _ProtocolClass(ABCMeta):
 
 
 class WrapperAddressProtocol(ABC, metaclass=_ProtocolClass):
-    """`numba.types.WrapperAddressProtocol`: classes that derive from this one derive from Numba's once it is imported."""
+    """Replaces `numba.types.WrapperAddressProtocol`. Classes that derive from this one derive from Numba's once it is imported."""
 
     @abstractmethod
     def __wrapper_address__(self) -> Any:
-        """The address of a function."""
+        """Return the address of a function."""
 
     @abstractmethod
     def signature(self) -> Any:
-        """The signature of the function."""
+        """Return the signature of the function."""
 
 
 def _derive_from_numbas() -> None:

@@ -1,7 +1,7 @@
-"""Functions that are declared with signatures.
+"""Functions with declared signatures.
 
-Numba compiles these when they are declared, with the values of globals at that moment. So their key is made, and their code
-is looked for and mapped, when they are declared; where it is not found, Numba compiles them then.
+Numba compiles these when they are declared, with the values of globals at that moment. So their key is computed, and their code is looked
+up and mapped, at that time; if it is not found, Numba compiles them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["Declared", "declare_function", "find_declared"]
 
 
 class Declared:
-    """The code of a function, for each of the signatures that it is declared with.
+    """The code of a function for each of its declared signatures.
 
-    `rows` has for each signature what its parameters accept, `loaded` the code. A parameter accepts the type of an argument
-    with a rank: 0 without conversion, then as Numba ranks conversions: to a larger type, safe, unsafe.
+    `rows` says for each signature what its parameters accept, and `loaded` has the code. A parameter accepts the type of an argument with a
+    rank: 0 without conversion, then Numba's ranks of conversions: promoting, safe, unsafe.
     """
 
     __slots__ = ("details", "loaded", "rows")
@@ -38,7 +38,7 @@ class Declared:
         self.details = details
 
     def select(self, types: Sequence[str]) -> Loaded | None:
-        """The code that Numba would choose for arguments of these types; None where it would choose none, or it may depend.
+        """Return the code that Numba would choose for arguments of these types; None if it would choose none, or the choice may vary.
 
         Numba compares the numbers of unsafe, safe and promoting conversions, in this order.
         """
@@ -57,7 +57,7 @@ def _rate(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -
 
 
 def declare_function(state: State) -> Any:
-    """A lazy function with its code, or with Numba's dispatcher, which has compiled it."""
+    """Return a lazy function with its stored code, or with Numba's dispatcher, which has compiled it."""
     function = make_lazy_function(state)
     state.declared = find_declared(state)
     if state.declared is None:
@@ -66,12 +66,10 @@ def declare_function(state: State) -> Any:
 
 
 def find_declared(state: State, details: str = "?") -> Declared | None:
-    """The stored code of what is declared now; sets its key. `details` is the shape of its details (`load_marshalled`)."""
+    """Return the stored code of a declaration, and set its key. `details` is the shape of its details (`load_marshalled`)."""
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
-        if has_numba() or reads_else(
-            state.key.content, besides_itself=True
-        ):  # Numba compiles the function itself anew for each declaration
+        if has_numba() or reads_else(state.key.content, besides_itself=True):  # Numba compiles the function again for each declaration
             return None
         cache = open_cache()
         fields = find_fields(cache, state.key, f"([[{{ui}}]][{RECORD}]{details})") if cache is not None else None
@@ -96,12 +94,12 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
 
 
 def _compiled_of(state: State, key: Key, found: Declared) -> list[Compiled] | None:
-    """What the code was compiled from; None where Numba inlines what the function is by then."""
+    """Return what the code was compiled from; None if Numba inlines the current version of the function."""
     if str(state.options.get("inline", "never")) != "never":
         return None
     if state.decorator in ("jit", "njit"):
         bases = [(code.record.entry, code.record.lines) for code in found.loaded]
-    else:  # a loop is made of a function
+    else:  # a loop is made from a function
         bases = found.details[-1] if state.decorator != "cfunc" else []
     registered = tuple(key.content.registered)
     return [Compiled(name.rpartition("-")[2], lines, registered) for name, lines in sorted(bases, key=_by_key)]

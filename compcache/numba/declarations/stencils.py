@@ -1,4 +1,4 @@
-"""The results of `stencil`: kernels of neighbourhoods, which compiled functions call."""
+"""The objects that `stencil` returns: kernels on neighbourhoods, which compiled functions call."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _Code = type((lambda: 0).__code__)
 
 
 class LazyStencil(LazyObject):
-    """A stencil, which Numba makes when it is called from Python, or when a function that calls it is compiled.
+    """A stencil. Numba creates it when it is called from Python, or when a function that calls it is compiled.
 
-    Numba reads the function, with the values of its globals, when it is declared; so `declare_stencil` keeps these.
+    Numba reads the function and the values of its globals when the stencil is declared, so `declare_stencil` keeps these values.
     """
 
     __slots__ = ("_mode", "_options")
@@ -36,26 +36,26 @@ class LazyStencil(LazyObject):
         return stencil(mode, **options)(object.__getattribute__(self, "_function"))
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed all that compiled code can see of it: the function as it was declared, and the options."""
+        """Feed everything that compiled code can see of the stencil: the function as it was declared, and the options."""
         options = object.__getattribute__(self, "_options")
         walk.feed_stencil(object.__getattribute__(self, "_function"), object.__getattribute__(self, "_mode"), options)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's stencils once Numba is imported: before that no caller can compare with it."""
+        """The class of Numba's stencils once Numba is imported; no caller can test for that class earlier."""
         return type(made(self)) if has_numba() else LazyStencil
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
-        """That of Numba's class."""
+        """The docstring of Numba's class."""
         return made(self).__doc__
 
 
-LazyStencil.__name__ = "StencilFunc"  # as errors of Python name Numba's
+LazyStencil.__name__ = "StencilFunc"  # errors of Python name Numba's class so
 
 
 def declare_stencil(function: Any, mode: str, options: dict[str, Any]) -> LazyStencil:
-    """The stencil of a function as it is now: the values of the globals and variables that it names are kept."""
+    """Return the stencil of a function as it is now: the values of the globals and variables that it names are kept."""
     names: set[str] = set()
     _add_names(function.__code__, names)
     held = {name: value for name, value in function.__globals__.items() if name in names or name in _OF_MODULES}

@@ -1,8 +1,8 @@
-"""Types of `structref` that modules declare when they are imported: they become Numba's when Numba is imported, since only Numba makes
-their values.
+"""Types of `structref` that modules declare on import. They become Numba's types when Numba is imported, because only Numba creates their
+values.
 
-A class of types derives from `types.StructRef`, and one of values from `StructRefProxy`. Both derive from stand-ins, and get Numba's
-class as their base when Numba is imported, or when anything but its name is asked of a class of types.
+A class of types derives from `types.StructRef`, and a class of values from `StructRefProxy`. Both derive from stand-ins. Numba's class
+becomes their base when Numba is imported, or when anything but its name is requested from a class of types.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from abc import ABCMeta
 from importlib import import_module
 
 from compcache.numba.declarations.references import Reference
+from compcache.numba.lazy.awaited import stand_in_of, when_imported
 from compcache.numba.lazy.c_helpers import has_numba
-from compcache.numba.lazy.stand_ins import is_probe, real_numba, stand_in_of, when_imported
+from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["OF_CONTAINERS", "OF_STRUCTREF"]
 
-#: Attributes of classes that do not depend on their bases, and `__self__`, which classes do not have.
+#: Attributes of classes that do not depend on the bases, and `__self__`, which classes do not have.
 _OWN = frozenset(("__doc__", "__module__", "__name__", "__qualname__", "__self__"))
 
 
 class _LazyClass(ABCMeta):
-    """The class of classes that are to derive from a class of Numba."""
+    """The metaclass of classes that will derive from a class of Numba."""
 
     def __new__(cls, name: str, bases: Any, namespace: dict[str, Any], **options: Any) -> Any:
-        """A class; one of Numba's kind where its base is no stand-in, or where it has options."""
+        """Create a class. It is one of Numba's kind if its base is no stand-in, or if it has options."""
         if not bases:
             return type.__new__(cls, name, bases, namespace)
         if bases[0] is not _Types or options:
             real = tuple([_derived_from_numbas(base) if type(base) is _LazyClass else base for base in bases])
             return type(real[0])(name, real, namespace, **options)
-        namespace = {key: value for key, value in namespace.items() if key != "__orig_bases__"}  # none where the base is Numba's
+        namespace = {key: value for key, value in namespace.items() if key != "__orig_bases__"}  # does not exist if the base is Numba's
         made = type.__new__(cls, name, bases, namespace)
         when_imported(lambda: _convert(made))
         return made
@@ -60,7 +61,7 @@ class _LazyClass(ABCMeta):
         delattr(_derived_from_numbas(cls), name)
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:
-        """Make a type, or a value."""
+        """Create a type or a value."""
         return _derived_from_numbas(cls)(*args, **keywords)
 
     def __instancecheck__(cls, value: Any) -> bool:
@@ -74,11 +75,11 @@ class _LazyClass(ABCMeta):
 
 
 class _Types(metaclass=_LazyClass):
-    """Stands for `numba.types.StructRef`, where a class derives from it."""
+    """Replaces `numba.types.StructRef` as a base class."""
 
 
 class _FromNumba:
-    """An attribute that Numba's class has."""
+    """An attribute of Numba's class."""
 
     def __set_name__(self, owner: Any, name: str) -> None:
         self._name = name
@@ -89,14 +90,14 @@ class _FromNumba:
 
 
 class _Values:
-    """Stands for `StructRefProxy`, where a class derives from it. The class of both is `type`, which no class can be given later."""
+    """Replaces `StructRefProxy` as a base class. The metaclass of both is `type`, because a class cannot change its metaclass later."""
 
-    __slots__ = ("_meminfo", "_type")  # those of Numba's: else the bases of what derives from it could not change
+    __slots__ = ("_meminfo", "_type")  # those of Numba's class: otherwise the bases of subclasses could not change
     _numba_box_ = _FromNumba()
     _numba_type_ = _FromNumba()
 
     def __new__(cls, *args: Any) -> Any:
-        """A value, which Numba makes."""
+        """Create a value, by means of Numba."""
         _derive_values()
         return _numbas(_Values).__new__(cls, *args)
 
@@ -115,16 +116,16 @@ def _numbas(stand_in: Any) -> Any:
 
 
 def _derive_values() -> None:
-    """Let the classes that derive from the stand-in for `StructRefProxy` derive from that."""
+    """Let the classes that derive from the stand-in for `StructRefProxy` derive from Numba's class."""
     real = _numbas(_Values)
     for cls in type.__subclasses__(_Values):
         cls.__bases__ = tuple([real if base is _Values else base for base in cls.__bases__])
         if "__orig_bases__" in vars(cls):
-            delattr(cls, "__orig_bases__")  # none where the base is Numba's
+            delattr(cls, "__orig_bases__")  # does not exist if the base is Numba's
 
 
 def _derived_from_numbas(cls: Any) -> Any:
-    """The class itself, when it derives from Numba's; Numba's own for a stand-in."""
+    """Return the class itself once it derives from Numba's class; for a stand-in, return Numba's class."""
     if cls is _Types:
         return _numbas(cls)
     real_numba()
@@ -133,7 +134,7 @@ def _derived_from_numbas(cls: Any) -> Any:
 
 
 def _convert(cls: Any) -> None:
-    """Do what the statement that declared a class does where Numba is imported."""
+    """Do what the class statement does if Numba is imported."""
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
@@ -150,7 +151,7 @@ def _convert(cls: Any) -> None:
 
 
 class _Base(Reference):
-    """A class of Numba that classes may derive from without it."""
+    """A class of Numba from which classes may derive before Numba is imported."""
 
     __slots__ = ("_stand_in",)
 
@@ -161,7 +162,7 @@ class _Base(Reference):
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("_compcache_") or name in _OF_REFERENCES:
             return object.__getattribute__(self, name)
-        return Reference.__getattr__(self, name)  # `__new__` among them, which each object has
+        return Reference.__getattr__(self, name)  # includes `__new__`, which each object has
 
     def __mro_entries__(self, bases: Any) -> tuple[Any, ...]:
         if len(bases) > 1 or has_numba() or not _is_plain_statement(sys._getframe(1)):
@@ -182,13 +183,13 @@ class _Base(Reference):
         return super().__subclasscheck__(cls)
 
 
-#: Attributes of what stands for a class that are not those of the class.
+#: Attributes of a stand-in that are not those of the class.
 _OF_REFERENCES = frozenset(("__class__", "__mro_entries__", "__reduce_ex__"))
 
 
 def _is_plain_statement(frame: Any) -> bool:
-    """Whether a class statement can wait: it is one of a module other than the program, whose classes are pickled by value, and
-    none names the class of its class, which must derive from that of Numba's.
+    """Return whether a class statement can wait for Numba. It must not be in the main program, whose classes are pickled by value, and it
+    must not name a metaclass, which would have to derive from Numba's.
     """
     code = frame.f_code
     if code.co_name != "<module>" or frame.f_globals.get("__name__") in (None, "__main__"):
@@ -206,7 +207,7 @@ class _Registration(Reference):
         object.__setattr__(self, "_can_wait", can_wait)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """What Numba's function returns, for classes of the program: called now, or when Numba is imported."""
+        """Call Numba's function now, or when Numba is imported if the classes belong to the program."""
         if has_numba() or stand_in_of() is None or keywords or not object.__getattribute__(self, "_can_wait")(*args):
             return super().__call__(*args, **keywords)
         given = [list(value) if type(value) is list else value for value in args]
@@ -223,7 +224,7 @@ def _can_register(*args: Any) -> bool:
 
 
 def _can_define(*args: Any) -> bool:
-    """Whether Numba will accept what `define_proxy` is given."""
+    """Return whether Numba will accept the arguments of `define_proxy`."""
     if len(args) != len(_OF_DEFINE_PROXY):
         return False
     values, kind, fields = args

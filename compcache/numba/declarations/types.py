@@ -1,7 +1,7 @@
-"""Types that stand for Numba's while it is not imported: ``float64``, ``float64[:, ::1]``, ``int64(float64, float64)``.
+"""Stand-ins for Numba's types while it is not imported: ``float64``, ``float64[:, ::1]``, ``int64(float64, float64)``.
 
-They can be named, subscripted, called for signatures, printed, compared and hashed as Numba's. When anything else is asked of one,
-Numba is imported and the object becomes Numba's type: it changes its class, so that no stand-in is left anywhere.
+They can be named, subscripted, called for signatures, printed, compared and hashed like Numba's. Any other use imports Numba, and the
+object becomes Numba's type: its class changes, so that no reference to a stand-in is left.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from _thread import RLock
 
-from compcache.numba.lazy.stand_ins import is_probe, original, real_numba, when_imported
+from compcache.numba.lazy.awaited import when_imported
+from compcache.numba.lazy.stand_ins import is_probe, original, real_numba
 from compcache.numba.registered.type_texts import array_text, signature_text, text_of, tuple_text
 
 TYPE_CHECKING = False
@@ -22,7 +23,7 @@ __all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "type_named", "type_of",
 _WORD = 64 if sys.maxsize > 1 << 32 else 32
 _LONG = 32 if sys.platform == "win32" else _WORD
 _SIZES = (("int", 8), ("int", 16), ("int", 32), ("int", 64), ("uint", 8), ("uint", 16), ("uint", 32), ("uint", 64))
-#: Numba's names of types, and the one name of each type; what types call themselves is another matter (`_SHOWN`).
+#: Numba's names of types, and one canonical name for each type. How types print is in `_SHOWN`.
 _NAMES = {name: name for name in ("none", "unicode_type", "pyobject", "voidptr", "boolean")}
 _NAMES |= {f"{kind}{bits}": f"{kind}{bits}" for kind, bits in (*_SIZES, ("float", 32), ("float", 64), ("complex", 64), ("complex", 128))}
 _NAMES |= {f"{kind[0]}{bits // 8}": f"{kind}{bits}" for kind, bits in _SIZES}
@@ -38,8 +39,8 @@ _lock = RLock()
 
 
 class _Fields:
-    """What is known of a type without Numba: its expression and attributes; what it shows and its key, None where only Numba
-    knows them.
+    """What is known about a type without Numba: its expression and attributes, how it prints, and its key. The last two are None if only
+    Numba knows them.
     """
 
     __slots__ = ("attributes", "is_scalar", "key", "real", "shown", "text")
@@ -54,12 +55,12 @@ class _Fields:
 
 
 class LazyType:
-    """A type of Numba, by its expression."""
+    """A type of Numba, represented by its expression."""
 
-    # Nothing of ours may be in its dictionary, which becomes that of Numba's type.
+    # Its `__dict__` becomes that of Numba's type, so it must not contain anything of ours.
 
     def __call__(self, *args: Any) -> Any:
-        """A signature with this result; of one value, the value as this type."""
+        """Return a signature with this result type, or convert a single value to this type."""
         if all(text_of(argument) is not None for argument in args):
             return LazySignature(self, args)
         fields = _fields[id(self)]
@@ -68,7 +69,7 @@ class LazyType:
         return become_real(self)(*args)
 
     def __getitem__(self, item: Any, /) -> Any:
-        """An array of this type."""
+        """Return an array type with items of this type."""
         spec = _array_spec(item) if _fields[id(self)].is_scalar else None
         return _array(self, *spec) if spec is not None else become_real(self)[item]
 
@@ -98,12 +99,12 @@ class LazyType:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's type once Numba is imported: before that no caller can compare with it."""
+        """The class of Numba's type once Numba is imported; no caller can test for that class earlier."""
         return type(become_real(self)) if _has_types() else LazyType
 
     def __getattr__(self, name: str) -> Any:
         if (name.startswith("__") or is_probe(name)) and not _has_types():
-            raise AttributeError(f"{self!r} has no attribute {name!r}")  # protocols of other libraries are asked for
+            raise AttributeError(f"{self!r} has no attribute {name!r}")  # other libraries look for their protocols
         fields = _fields[id(self)]
         if name in fields.attributes and not _has_types():
             return fields.attributes[name]
@@ -133,20 +134,20 @@ class LazyType:
         return become_real(self) >= other
 
     def _compcache_text(self) -> str:
-        """The expression, as a signature that is text has it."""
+        """Return the expression, as it stands in a signature given as text."""
         return _fields[id(self)].text
 
     def _compcache_original(self) -> Any:
-        """Numba's own object."""
+        """Return Numba's own object."""
         return _real(_fields[id(self)])
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed what compiled code can see of it."""
+        """Feed everything that compiled code can see of the type."""
         walk.token("numba type", _fields[id(self)].text)
 
 
 class LazyContainerType(LazyType):
-    """The type of a container: with `UniTuple` and `Tuple` that of each item can be asked for."""
+    """The type of a container. The item types of `UniTuple` and `Tuple` can be requested."""
 
     def __len__(self) -> int:
         return len(become_real(self))
@@ -162,11 +163,11 @@ class LazyContainerType(LazyType):
 
 
 _Stand = LazyType
-#: The types that there are, by expression, and their fields, by id; as Numba's they are few, and here they live for ever.
+#: All types by expression, and their fields by id. Like Numba's they are few, and they live forever here.
 _interned: dict[str, LazyType] = {}
 _fields: dict[int, _Fields] = {}
 _VALUES = frozenset((bool, int, float))
-#: What programs ask a type for to know whether it is that of an array, which others have not (and `shape` none has).
+#: The attributes by which programs test for array types. Other types lack them, and no type has `shape`.
 _OF_ARRAYS = frozenset(("dtype", "layout", "ndim", "shape"))
 
 
@@ -195,7 +196,7 @@ def _intern(text: str, shown: tuple[str, str] | None = None, key: Any = None, *,
 
 
 def type_named(name: str) -> Any:
-    """The type of this name in Numba's namespace; None if there is none here."""
+    """Return the type with this name in Numba's namespace, or None if there is none here."""
     text = _NAMES.get(name)
     if text is None:
         return None
@@ -204,7 +205,7 @@ def type_named(name: str) -> Any:
 
 
 def _array_spec(item: Any) -> tuple[int, str] | None:
-    """The dimensions and the layout that slices say, as Numba reads them; None for what it refuses."""
+    """Return the dimensions and the layout that slices describe, as Numba reads them; None for slices that it refuses."""
     slices = item if isinstance(item, (tuple, list)) else (item,)
     if not slices or any(type(s) is not slice or s.start is not None or s.stop is not None for s in slices):
         return None
@@ -226,7 +227,7 @@ _OF_VALUES = {bool: "boolean", float: "float64", complex: "complex128", str: "un
 
 
 def type_of(value: Any) -> Any:
-    """The type of a plain value, an array of numbers or a tuple of such; None where Numba has to say."""
+    """Return the type of a plain value, an array of numbers, or a tuple of such values; None if Numba must decide."""
     kind = type(value)
     if kind.__module__ == "numpy":
         return _type_of_numpy(value)
@@ -251,7 +252,7 @@ def _type_of_numpy(value: Any) -> Any:
 
 
 def type_of_dtype(dtype: Any) -> Any:
-    """The type of items of a dtype of NumPy; None where Numba has to say."""
+    """Return the type of the items of a NumPy dtype; None if Numba must decide."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not isinstance(dtype, numpy.dtype) or not dtype.isnative:
         return None
@@ -266,7 +267,7 @@ _OF_ITEMS = frozenset(name for name in _NAMES.values() if name[-1].isdigit()) | 
 
 
 def _has_types() -> bool:
-    """Whether Numba's types are there, all of them."""
+    """Return whether all of Numba's types are defined."""
     return "all_str" in vars(sys.modules.get("numba.core.types", sys))
 
 
@@ -280,7 +281,7 @@ def _real(fields: _Fields) -> Any:
 
 
 def become_real(lazy: Any) -> Any:
-    """Make a type Numba's own: it has the class and the attributes of the interned one from then on. Returns it."""
+    """Turn a stand-in into Numba's own type: it gets the class and the attributes of the interned type. Return it."""
     real = _real(_fields[id(lazy)])
     with _lock:
         if hasattr(type(lazy), "_compcache_text"):
@@ -302,9 +303,9 @@ when_imported(_become_real)
 
 
 class LazySignature:
-    """A signature of Numba, which it becomes when more than its types is asked for."""
+    """A signature. It becomes Numba's own when more than its types is requested."""
 
-    __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # those of Numba's: only so it can become one
+    __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # those of Numba's class, as the change of class requires
     _compcache_is_signature = True
 
     def __init__(self, return_type: Any, args: tuple[Any, ...]) -> None:
@@ -324,12 +325,12 @@ class LazySignature:
 
     @property
     def recvr(self) -> Any:
-        """As Numba's: None."""
+        """None, as in Numba's plain signatures."""
         return self._recvr
 
     @property
     def pysig(self) -> Any:
-        """As Numba's: None."""
+        """None, as in Numba's plain signatures."""
         return self._pysig
 
     def __eq__(self, other: object) -> Any:
@@ -348,7 +349,9 @@ class LazySignature:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's signatures once Numba is imported; this one stays: `isinstance` ignores a class that changes meanwhile."""
+        """The class of Numba's signatures once Numba is imported. This property stays, because `isinstance` ignores a class that changes
+        meanwhile.
+        """
         templates = sys.modules.get("numba.core.typing.templates")
         return getattr(templates, "Signature", LazySignature) if _has_types() else LazySignature
 
@@ -364,12 +367,12 @@ class LazySignature:
         return dir(become_signature(self))
 
     def _compcache_original(self) -> Any:
-        """Numba's own object."""
+        """Return Numba's own object."""
         return become_signature(self)
 
 
 def become_signature(lazy: Any) -> Any:
-    """Make a signature Numba's own, and return it."""
+    """Turn a stand-in into Numba's own signature. Return it."""
     real_numba()
     from numba.core.typing.templates import Signature
 
@@ -385,7 +388,7 @@ def become_signature(lazy: Any) -> Any:
 
 
 def _is_plain(type_: Any) -> bool:
-    """Whether a type is one whose expression follows from those of its parts."""
+    """Return whether the expression of a type follows from those of its parts."""
     return text_of(type_) is not None
 
 
@@ -420,7 +423,7 @@ def _make_dict(key: Any, value: Any) -> Any:
 
 
 def _is_item(type_: Any) -> bool:
-    """Whether containers may have items of this type; Numba refuses optional ones."""
+    """Return whether containers may have items of this type. Numba refuses optional ones."""
     return type(type_) is LazyType or (type(type_) is LazyContainerType and str(text_of(type_)).startswith(_OF_ITEMS_TOO))
 
 
@@ -432,7 +435,7 @@ def _make_function(signature: Any) -> Any:
     return _intern(f"FunctionType({text})", signature=signature) if text is not None else None
 
 
-#: Classes of types that can be called for a type whose expression is known; others are Numba's to make.
+#: Classes of types that construct types whose expression is known. Numba must construct the others.
 CONSTRUCTORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "Array": ("npytypes", _make_array),
     "UniTuple": ("containers", _make_uniform_tuple),

@@ -1,7 +1,7 @@
-"""The results of `vectorize` and `guvectorize`: NumPy ufuncs of stored loops.
+"""The objects that `vectorize` and `guvectorize` return: NumPy ufuncs of stored loops.
 
-Numba's extension module that makes ufuncs needs NumPy and nothing else of Numba. Its ufuncs ask for a loop where they have none
-for the types of the arguments, casts included, so that the same calls have the same loops, in the same order, as with Numba.
+Numba's extension module for ufuncs needs NumPy and nothing else of Numba. Its ufuncs request a loop when they have none for the types of
+the arguments, casts included. So the same calls get the same loops, in the same order, as with Numba.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ __all__ = ["LazyUfunc", "declare_ufunc", "loops_of"]
 
 _LIBRARY = "numba.np.ufunc._internal"
 _IDENTITIES = {0: "PyUFunc_Zero", 1: "PyUFunc_One", None: "PyUFunc_None", "reorderable": "PyUFunc_ReorderableNone"}
-#: What ufuncs with given signatures have besides calls.
+#: The attributes, other than calls, of ufuncs with declared signatures.
 _OF_UFUNCS = frozenset((
     "accumulate", "at", "identity", "nargs", "nin", "nout", "ntypes", "outer", "reduce", "reduceat", "signature", "types",
 ))  # fmt: skip
 _COPIED = frozenset(("__name__", "__qualname__", "__annotations__", "__type_params__"))
-#: The special names that Numba's ufuncs have besides these.
+#: The special names that Numba's ufuncs have in addition.
 _OF_CLASSES = frozenset(("__abstractmethods__", "__dict__"))
 
 
-#: Held while a ufunc, or a loop of one, is made.
+#: Held while a ufunc, or a loop of one, is created.
 _adding = allocate_lock()
 
 
-class _NotStored(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised through NumPy's C code when Numba has to make a loop."""
+class _NotStored(Exception):  # noqa: N818 - an answer, not a failure
+    """Raised through NumPy's C code if Numba must create a loop."""
 
 
 class LazyUfunc(LazyObject):
-    """A ufunc, made of stored loops when it is first used; Numba's own where a loop is not stored."""
+    """A ufunc that is created from stored loops on first use. It is Numba's own if a loop is not stored."""
 
     __slots__ = ("_loops", "_state", "_stored")
 
@@ -77,7 +77,7 @@ class LazyUfunc(LazyObject):
         return make_ufunc(object.__getattribute__(self, "_state"), loops_of(self))
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed what compiled code can see of it; the loops of one without signatures depend on the calls before."""
+        """Feed everything that compiled code can see of the ufunc. Without signatures its loops depend on earlier calls."""
         state = object.__getattribute__(self, "_state")
         if state.signatures is None:
             raise NotLazy(f"{state.function.__qualname__} is a ufunc whose loops are compiled when it is called")
@@ -86,17 +86,17 @@ class LazyUfunc(LazyObject):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's ufuncs once Numba is imported: before that no caller can compare with it."""
+        """The class of Numba's ufuncs once Numba is imported; no caller can test for that class earlier."""
         return type(made(self)) if has_numba() else LazyUfunc
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
-        """That of the function."""
+        """The docstring of the function."""
         return object.__getattribute__(self, "_function").__doc__
 
     @property
     def __module__(self) -> Any:  # type: ignore[override]
-        """That of the function."""
+        """The module of the function."""
         return object.__getattribute__(self, "_function").__module__
 
     @property
@@ -115,7 +115,7 @@ class LazyUfunc(LazyObject):
                 if stored is not None:
                     return getattr(getattr(stored, "ufunc", stored), name)
             if name.startswith("__") and name not in _OF_CLASSES and not has_numba():
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # protocols, such as `inspect`'s
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # protocols such as those of `inspect`
         return super().__getattr__(name)
 
     def __repr__(self) -> str:
@@ -129,24 +129,24 @@ class _LazyGufunc(LazyUfunc):
     __module__ = LazyUfunc.__dict__["__module__"]
 
 
-LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # as errors of Python name Numba's
+LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # errors of Python name Numba's classes so
 
 
 def loops_of(ufunc: LazyUfunc) -> list[Loop]:
-    """The loops that a ufunc without signatures has, in order."""
+    """Return the loops of a ufunc without signatures, in order."""
     found: list[Loop] = object.__getattribute__(ufunc, "_loops")
     return found
 
 
-#: The shapes of what is stored (`load_marshalled`): numbers of NumPy's types for each loop, and the entry that each is made of; for
-#: `guvectorize` the layout before them, and the parameters that are written to.
+#: The shapes of what is stored (`load_marshalled`). For each loop: NumPy's type numbers, and the entry that it was made from. For
+#: `guvectorize` also the layout before the loops, and the parameters that are written to.
 _DETAILS = {"vectorize": "([[i]][(uu)])", "guvectorize": "(uii[?][[i]][(uu)])"}
 _LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?])"}
 
 
 class Loop:
-    """A loop that was loaded when a ufunc was called: the types of the arguments, the key then, what was stored, and NumPy's numbers of
-    its types.
+    """A loop that was loaded when a ufunc was called: the types of the arguments, the key at that time, what was stored, and NumPy's
+    numbers of its types.
     """
 
     __slots__ = ("base", "key", "loaded", "numbers", "types")
@@ -160,7 +160,7 @@ class Loop:
 
 
 def _is_overridden(values: tuple[Any, ...]) -> bool:
-    """Whether an argument takes part in calls of ufuncs in its own way."""
+    """Return whether an argument overrides calls of ufuncs."""
     for value in values:
         kind = type(value)
         if kind.__module__ not in ("builtins", "numpy") and (_overrides(kind) or hasattr(kind, "__dask_graph__")):
@@ -169,16 +169,16 @@ def _is_overridden(values: tuple[Any, ...]) -> bool:
 
 
 def _overrides(kind: Any) -> bool:
-    """Whether a class answers calls of ufuncs otherwise than NumPy's arrays do."""
+    """Return whether a class overrides calls of ufuncs in another way than NumPy's arrays do."""
     given = getattr(kind, "__array_ufunc__", None)
     numpy: Any = sys.modules.get("numpy")
     return given is not None and (numpy is None or given is not numpy.ndarray.__array_ufunc__)
 
 
 def declare_ufunc(state: State) -> Any:
-    """The ufunc of a decorated function; one with signatures has its loops, stored or compiled by Numba.
+    """Return the ufunc of a decorated function. With declared signatures it has its loops, stored or compiled by Numba.
 
-    One that runs on threads is NumPy's, as Numba's decorators give it.
+    A ufunc with ``target="parallel"`` is NumPy's, as Numba's decorators return it.
     """
     ufunc = _LazyGufunc(state) if state.decorator == "guvectorize" else LazyUfunc(state)
     if state.signatures is not None:
@@ -192,14 +192,14 @@ def declare_ufunc(state: State) -> Any:
 
 
 def _stored_of(lazy: LazyUfunc) -> Any:
-    """NumPy's ufunc of the stored loops; None where the loops are Numba's to find."""
+    """Return NumPy's ufunc of the stored loops, or None if Numba must find the loops."""
     stored = object.__getattribute__(lazy, "_stored")
     if stored is None and not has_numba():
         learn_numpy(is_needed=True)
         state = object.__getattribute__(lazy, "_state")
         library = load_extension(_LIBRARY)
         make = _make_gufunc if state.decorator == "guvectorize" else _make_parallel if state.is_parallel else _make_ufunc
-        with _adding:  # threads that come at once share one
+        with _adding:  # concurrent threads share one
             stored = object.__getattribute__(lazy, "_stored") or make(lazy, state, library)
             object.__setattr__(lazy, "_stored", stored)
     return stored
@@ -227,7 +227,7 @@ def _identity(state: State, library: Any) -> Any:
 
 
 class _Dispatcher:
-    """What the C code of a ufunc reads of a dispatcher: the Python function."""
+    """Has the Python function, the only attribute of a dispatcher that the C code of a ufunc reads."""
 
     def __init__(self, function: Any) -> None:
         self.py_func = function
@@ -235,7 +235,7 @@ class _Dispatcher:
 
 def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
     class Ufunc(library._DUFunc):  # type: ignore[misc]
-        """A ufunc that asks here for loops that it does not have."""
+        """A ufunc that requests missing loops here."""
 
         def _compile_for_args(self, *args: Any, **keywords: Any) -> None:
             _add_loop(lazy, self, args, keywords)
@@ -250,7 +250,7 @@ def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
 
 
 def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """Give a ufunc the stored loop for these arguments. Raises `_NotStored`."""
+    """Add the stored loop for these arguments to a ufunc. Raises `_NotStored`."""
     state = object.__getattribute__(lazy, "_state")
     count = state.function.__code__.co_argcount
     is_plain = set(keywords) <= {"out"} and len(args) + len(keywords) in (count, count + 1) and len(args) >= count
@@ -267,7 +267,7 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
 
 
 def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
-    """The stored loop of a ufunc for these types now. Raises `_NotStored`."""
+    """Return the stored loop of a ufunc for these types. Raises `_NotStored`."""
     if has_numba():
         raise _NotStored
     try:
@@ -287,7 +287,7 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
 
 
 def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
-    """`DUFunc.at`, which asks for a loop for the types, and is an error of Numba's where there is none."""
+    """Implement `DUFunc.at`: request a loop for the types. Without a loop it fails with Numba's error."""
     stored = _stored_of(lazy)
     numpy: Any = sys.modules["numpy"]
     if stored is not None and not keywords and len(args) == stored.ufunc.nin + 1 and type(args[0]) is numpy.ndarray:
@@ -302,8 +302,9 @@ def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
 
 
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Call a ufunc of `guvectorize` without signatures: it gets a loop where none of those that it has serves the arguments. Raises
-    `_NotStored`.
+    """Call a ufunc of `guvectorize` without signatures. It gets a new loop if none of its loops accepts the arguments.
+
+    Raises `_NotStored`.
     """
     if "out" in keywords:
         args = (*args, keywords.pop("out"))
@@ -334,8 +335,8 @@ def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -
 
 
 def _serves(ufunc: Any, types: tuple[str, ...]) -> bool:
-    """Whether a ufunc has a loop for these types, of the arguments alone or of the results too, casts included, as
-    `numba.np.numpy_support.ufunc_find_matching_loop` decides it for numbers.
+    """Return whether a ufunc has a loop for these types, of the arguments alone or with the results, casts included.
+    `numba.np.numpy_support.ufunc_find_matching_loop` defines this for numbers.
     """
     numpy: Any = sys.modules["numpy"]
     given = [numpy.dtype(name) for name in types]
@@ -363,7 +364,7 @@ def _element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _element_type(argument: Any) -> str:
-    """The type for which Numba compiles a loop. Raises `NotLazy`."""
+    """Return the type for which Numba compiles a loop. Raises `NotLazy`."""
     numpy: Any = sys.modules["numpy"]
     kind = type(argument)
     if kind is numpy.ndarray or (is_derived_array(argument, numpy) and not kind.__module__.startswith("numpy.ma")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from functools import partial
@@ -11,6 +12,7 @@ from numba.core import compiler, sigutils, typing
 from numba.core.targetconfig import ConfigStack
 
 from compcache import frontend
+from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.numba.compilation import history, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
@@ -117,7 +119,8 @@ class FunctionCache(CacheObject):
             return not self._may_leave(found)
         is_stored = self._store(sig, data, found, seconds)
         if not scopes.is_compiling():  # one file for all that was compiled at once
-            frontend.write_entries(self._cache)
+            with contextlib.suppress(CompcacheError):  # what cannot be written now waits, and is told of when the process ends
+                frontend.write_entries(self._cache)
         return is_stored
 
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
@@ -171,6 +174,10 @@ class FunctionCache(CacheObject):
             starts.record_start(self, self._cache, sig, key)
         except NotLazy as error:
             self._tell_start(sig, error)
+        except CompcacheError:
+            if is_new:
+                raise
+            # What was found is used, and the next start imports Numba for it as this one has.
 
     def _tell_start(self, sig: Any, reason: NotLazy) -> None:
         label = label_of(self._name(), sig)

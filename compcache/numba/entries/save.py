@@ -1,8 +1,8 @@
 """Stores compiled overloads in a cache directory.
 
-An entry is a module of the cache under a readable name that ends with the overload's key. Its image holds the machine
-code if that can be linked as a shared object; else the object code, as Numba serializes it, is part of the description, which comes with
-the module as an entry of data.
+An entry is a module of the cache with a readable name that ends with the overload's key. Its image contains the machine code if that can be
+linked as a shared object. Otherwise the description, an entry of data that comes with the module, contains the object code as Numba
+serializes it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "text_of", "why_numba_would_not"]
 
-#: Pickled exceptions, which hold the line where they are raised.
+#: Pickled exceptions, which contain the line that raises them.
 _LINES = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
 #: Debug information.
 _FILES = re.compile(r"!DICompileUnit\(")
@@ -51,16 +51,16 @@ _FILES = re.compile(r"!DICompileUnit\(")
 _DYNAMIC_GLOBALS = "it uses dynamic globals (such as ctypes pointers and large global arrays)"
 
 
-class NotCacheable(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when a compiled overload cannot be stored; the message says why."""
+class NotCacheable(Exception):  # noqa: N818 - an answer, not a failure
+    """Raised if a compiled overload cannot be stored. The message tells why."""
 
 
 class NotYetCacheable(NotCacheable):
-    """Raised when it calls a function that may still be being compiled."""
+    """Raised if it calls a function that may not be compiled yet."""
 
 
 def why_numba_would_not(cres: Any) -> str:
-    """Why Numba itself does not cache a compile result, in its words; "" if it does."""
+    """Return why Numba itself does not cache a compile result, in its words; "" if it does."""
     if any(not lifted.can_cache for lifted in cres.lifted or ()):
         return "it uses lifted code"
     if cres.library.has_dynamic_globals and text_of(cres.library, cres.library._final_module, _wanted(cres.fndesc)) is None:
@@ -71,11 +71,11 @@ def why_numba_would_not(cres: Any) -> str:
 def save_result(
     cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None, seconds: float = 0.0
 ) -> None:
-    """Store a compile result, which took Numba so many seconds; for each of these targets (see `ModuleSource`) if its code can be linked
-    as an image.
+    """Store a compile result that took Numba so many seconds. If its code can be linked as an image, store one for each target (see
+    `ModuleSource`).
 
     Raises:
-        NotCacheable: it depends on objects that only this process has.
+        NotCacheable: the code depends on objects that only this process has.
         CompcacheError: it could not be stored.
     """
     library = cres.library
@@ -93,7 +93,7 @@ def save_result(
             if native_code.is_waiting(library):
                 load.run_image(cache, name, description, source.symbols, library)
         except (CompileError, LinkError):
-            source = None  # LLVM or the linker rejects it as a shared object: store object code
+            source = None  # LLVM or the linker rejects it as a shared object, so object code is stored
     if source is None:
         if library.has_dynamic_globals:
             raise NotCacheable(_DYNAMIC_GLOBALS)
@@ -105,7 +105,7 @@ def save_result(
 
 
 def text_of(library: Any, module: Any, kept: Container[str]) -> str | None:
-    """The assembly of a module of a library, with names for addresses of this process; None where these have none.
+    """Return the assembly of a module of a library, with names for addresses of this process; None if an address has no name.
 
     `kept` are the functions that others may call.
     """
@@ -132,7 +132,7 @@ def _bitcode_of(cres: Any) -> bytes:
 
 
 def _checked(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
-    """The fields of the description that are checked when the entry is loaded."""
+    """Return the fields of the description that are checked when the entry is loaded."""
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
@@ -156,7 +156,7 @@ def publish(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
     targets: Iterable[str] | str | None = None, part_of: str | None = None, seconds: float = 0.0,
 ) -> None:  # fmt: skip
-    """Store an entry: its image, if it has a source, and its description; `part_of` is the function that it is a wrapper or a loop of."""
+    """Store an entry: its description, and its image if it has a source. `part_of` is the function whose wrapper or loop it is."""
     text = source.text if source else image_source.address_function(())
     cpu, features = compiled_for()
     portable = not description.is_machine_code and not description.cpu and not frontend.passes_vectors(text)
@@ -173,7 +173,7 @@ def publish(
         identity={**identity.components, **sources_of(identity.parts)},
         part_of=part_of,
         makers={"numba": numba.__version__},
-    ), alone=True, seconds=seconds)  # fmt: skip  # it calls what Numba, Python and the platform have
+    ), alone=True, seconds=seconds)  # fmt: skip  # it calls functions of Numba, Python and the platform
 
 
 def _token_of(cres: Any) -> str:
@@ -182,8 +182,8 @@ def _token_of(cres: Any) -> str:
 
 
 def _lines_told(identity: Identity, text: str, *, shows_files: bool = False) -> str:
-    """What code reports of its source: its lines in exceptions, which find the file by the module's name; its files, too, where debug
-    information or code of Python has them.
+    """Return what code reports of its source: the lines in exceptions, whose file is found by the module's name. Debug information and
+    Python code contain the names of files too.
     """
     if shows_files or _FILES.search(text) is not None:
         return identity.lines
@@ -191,7 +191,7 @@ def _lines_told(identity: Identity, text: str, *, shows_files: bool = False) -> 
 
 
 def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
-    """The image's source and the description's payload; None if the code cannot be linked as an image."""
+    """Return the image's source and the description's payload; None if the code cannot be linked as an image."""
     fndesc = cres.fndesc
     try:
         if recursion.UNRESOLVED in text:
@@ -219,7 +219,7 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
 
 
 def _environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
-    """The environments of these names, by what other processes make them again."""
+    """Return the environments of these names, in the form from which other processes create them."""
     rows = []
     for name in names:
         environment = lookup_environment(name)
@@ -230,12 +230,12 @@ def _environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
 
 
 def _needs_more_than_threads(cres: Any) -> bool:
-    """Whether Numba does something before it loads such code that names of helpers do not: these start the threads."""
+    """Return whether Numba does more before it loads such code than the helpers' names show: these start the threads."""
     return bool(set(cres.reload_init) - {_reload_parfors})
 
 
 def _clean(fndesc: Any) -> Any:
-    """The descriptor without unpicklable parts, as Numba itself stores it."""
+    """Return the descriptor without unpicklable parts, as Numba stores it."""
     fndesc.typemap = fndesc.calltypes = None
     if fndesc.global_dict is None:
         return fndesc
@@ -255,7 +255,7 @@ def _reduce(cres: Any) -> Any:
 def save_library(
     cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded, symbol: str, part_of: str
 ) -> None:
-    """Store a code library (the wrapper of a gufunc, `symbol`), which is part of a function. Raises as `save_result` does."""
+    """Store a code library (the wrapper of a gufunc, `symbol`), which is part of a function. Raises the errors of `save_result`."""
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals")
     library._ensure_finalized()

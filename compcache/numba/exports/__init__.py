@@ -1,1 +1,1 @@
-"""Kernels for processes without Numba: native entries that `Cache.get_target` calls."""
+"""Kernels for processes without Numba: native entries that `Cache.get_target` can call."""

@@ -1,8 +1,7 @@
-"""Addresses of this process in compiled code, as the functions of other packages that they are.
+"""Replaces addresses of this process in compiled code by the functions of other packages that are there.
 
-Numba keeps an address that it took from ctypes or from a Cython module in a variable named after it. Functions that Cython
-modules offer to others (SciPy's special functions, BLAS and LAPACK) have names in every process. So have functions of the C
-library that Numba calls by names of its own.
+Numba keeps an address from ctypes or from a Cython module in a variable named after it. Functions that Cython modules export (SciPy's
+special functions, BLAS and LAPACK) have names in every process. So do functions of the C library that Numba calls by names of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["MATHEMATICS", "known_functions", "with_own_hash_secret"]
 
 
 def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """For those of these variables that are known functions: module, name, and type as Cython writes it."""
+    """Return those of these variables that are known functions: module, name, and type in Cython's spelling."""
     names = tuple(names)
     if not names:
         return {}
@@ -29,7 +28,7 @@ def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     return named_addresses.known_functions(names) | of_threads
 
 
-#: Numba's functions that kernels call to ask for threads and to set them, and those of `_objects` in their place.
+#: Numba's functions that kernels call to start and count threads, and their replacements in `_objects`.
 _THREADS = {
     "get_num_threads": ("parallel_threads", "int (void)"),
     "set_num_threads": ("set_parallel_threads", "void (int)"),
@@ -39,13 +38,13 @@ _THREADS = {
 }
 
 
-#: Numba's copies of what Python's hashes of text depend on, and where that is in Python's own (`_Py_HashSecret_t`).
+#: Numba's copies of the secret that hashes of text depend on, and their offset in Python's own (`_Py_HashSecret_t`).
 _SECRETS = {"siphash_k0": 0, "siphash_k1": 8, "djbx33a_suffix": 16}
 _SECRET = "_Py_HashSecret"  # noqa: S105 - a symbol
 
 
 def with_own_hash_secret(text: str) -> str:
-    """Assembly that reads the secret of hashes, which differs between processes, where Python has it."""
+    """Return assembly that reads the hash secret, which differs between processes, from Python."""
     changed = text
     for name, offset in _SECRETS.items():
         symbol = f"@_numba_hashsecret_{name}"
@@ -66,7 +65,7 @@ define {type_} @{name}({given}) alwaysinline {{
 
 
 def _exponent_definition(type_: str, suffix: str) -> str:
-    """C leaves the exponent of what is not finite open; Numba's is 0."""
+    """Define `frexp` with exponent 0 for numbers that are not finite, as in Numba; C leaves it undefined."""
     return f"""\
 declare {type_} @frexp{suffix}({type_}, ptr)
 define {type_} @numba_frexp{suffix}({type_} %x, ptr %exponent) {{
@@ -82,7 +81,7 @@ same:
 }}"""
 
 
-#: Python's power of complex numbers; not a number where Python raises ZeroDivisionError.
+#: Python's power of complex numbers. The result is NaN where Python raises ZeroDivisionError.
 _POWER = """\
 declare { double, double } @_Py_c_pow(double, double, double, double)
 define internal { double, double } @compcache.numba.power(double %x, double %y, double %a, double %b) {

@@ -36,7 +36,7 @@ _LOADED_ENVIRONMENT = re.compile(rf'^  (%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.
 _DEFINITION_AND_USE = 2
 
 
-#: What code calls of Numba's library of C helpers: dictionaries, typed lists and sets; properties of characters.
+#: What code calls in Numba's library of C helpers: dictionaries, typed lists and sets, properties of characters.
 _CONTAINERS = ("numba_dict_", "numba_list_", "numba_set_")
 _CHARACTERS = frozenset(("numba_gettyperecord", "numba_get_PyUnicode_ExtendedCase"))
 _DECLARATION = re.compile(r"declare (?P<result>[^@]+)@[^(]+\((?P<parameters>.*)\)")
@@ -44,14 +44,14 @@ _ATTRIBUTE_VALUE = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)")
 
 
 class Assembled(NamedTuple):
-    """The assembly of a kernel, and whether it releases the GIL by itself."""
+    """The assembly of a kernel, and whether the kernel releases the GIL itself."""
 
     text: str
     releases_gil: bool
 
 
 def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> Assembled:
-    """The wrapper, the function, its exceptions and the memory runtime, without unused parts."""
+    """Return the assembly of the wrapper, the function, its exceptions and the memory runtime, without unused parts."""
     context = cres.target_context
     try:
         compiled = _with_known_functions(with_recursive_callees(cres.library))
@@ -63,7 +63,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
         parameters, is_object=result.is_object, uses_plan=plan is not None, uses_random=needs.has_random,
         uses_threads="numba_parallel_for" in needs.helpers, nogil=nogil and plan is not None,
     )  # fmt: skip
-    with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need one
+    with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need a library
         module = binding.parse_assembly(wrapper_text(cres, shape))
     module.link_in(compiled.clone())
     module = _rewritten(module)
@@ -71,7 +71,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     described = {known.variable for known in exceptions}
     for variable in module.global_variables:
         if variable.name in described or variable.name in needs.functions:
-            variable.linkage = "external"  # so that code linked later can refer to it
+            variable.linkage = "external"  # so that code which is linked later can refer to it
     module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
     module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
     module.link_in(binding.parse_assembly(_with_layout(MATHEMATICS, module)))
@@ -89,9 +89,9 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
 
 
 class _Needs(NamedTuple):
-    """What compiled code needs of the extension module.
+    """What compiled code needs from the extension module.
 
-    Helpers by name; functions of other packages by their variables; functions of Numba's library by name, with result and parameters.
+    Helpers by name; functions of other packages by their variables; functions of Numba's C library by name, with result and parameters.
     """
 
     helpers: list[str]
@@ -104,7 +104,7 @@ class _Needs(NamedTuple):
 
 
 def _with_known_functions(compiled: Any) -> Any:
-    """A module without addresses, and without what Numba would do if a function had none."""
+    """Return a module without addresses, and without what Numba would do if a function had none."""
     addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX)]
     if not addresses:
         return compiled
@@ -117,7 +117,7 @@ def _pass_builder(module: Any) -> Any:
 
 
 def _needs_of(func_name: str, compiled: Any) -> _Needs:
-    """What a module needs. Raises `CompileError` for an address of this process that has no name."""
+    """Return what a module needs. Raises `CompileError` for an address of this process that has no name."""
     counts = frontend.symbol_counts(str(compiled))
     helpers = [f.name for f in compiled.functions if f.is_declaration and f.name in HELPERS and counts.get(f.name, 0) > 1]
     addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX) and counts.get(v.name, 0) > 1]
@@ -137,7 +137,7 @@ def _is_of_library(name: str) -> bool:
 
 
 def _types_in(declaration: str) -> tuple[str, str]:
-    """The result and the parameters of a declaration, without attributes that are not part of how it is called."""
+    """Return the result and the parameters of a declaration, without attributes that do not affect calls."""
     match = _DECLARATION.search(declaration)
     assert match is not None, declaration
     parameters = [_plain(part) for part in match["parameters"].split(",")]
@@ -150,7 +150,7 @@ def _plain(type_: str) -> str:
 
 
 def _plan(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
-    """The plan of a kernel; None for one that needs nothing of the extension module."""
+    """Return the plan of a kernel; None if the kernel needs nothing from the extension module."""
     from numba.core import types
 
     given = [(parameter.name, parameter.meant) for parameter in parameters if parameter.is_object]
@@ -160,7 +160,7 @@ def _plan(func_name: str, cres: Any, parameters: list[Parameter], result: Result
 
 
 def _rewritten(module: Any) -> Any:
-    """The module with recursive calls resolved, and without environments that are never read."""
+    """Return the module with recursive calls resolved, and without environments that are never read."""
     text = str(module)
     changed = resolve_recursion(with_own_hash_secret(text), {f.name for f in module.functions if not f.is_declaration})
     changed = "\n}\n".join(map(_without_idle_environments, changed.split("\n}\n")))
@@ -178,17 +178,17 @@ def _without_idle_environments(function: str) -> str:
     return _LOADED_ENVIRONMENT.sub(load, function)
 
 
-_SYMBOL = re.compile(r'[@!](?:"[^"]*"|[\w.$-]+)')  # and names in metadata
-#: The number of a compiled function of this process, and the address of the object that Numba makes of a parallel loop.
+_SYMBOL = re.compile(r'[@!](?:"[^"]*"|[\w.$-]+)')  # also matches names in metadata
+#: The number of a compiled function in this process, and the address of the object that Numba creates for a parallel loop.
 _PROCESS_ID = re.compile(r"B\d+v(?P<number>\d+)(?=B|E|$)|(?<=_gufunc_0x)(?P<address>[0-9a-f]+)")
 
 
-#: A text of Numba's for people, with a symbol in it.
+#: A message of Numba's that contains a symbol.
 _MISSING_ENVIRONMENT = re.compile(r'^(@"\.const\.missing Environment: [^"]*" = .*?constant )\[\d+ x i8\] c"[^"]*"', re.MULTILINE)
 
 
 def _without_ids(text: str) -> str:
-    """Assembly whose symbols have no numbers of this process in them: the same kernel is the same bytes in all."""
+    """Return assembly without numbers of this process in its symbols, so that the same kernel has the same bytes in all processes."""
     known: dict[str, int] = {}
 
     def renamed(match: re.Match[str]) -> str:
@@ -204,7 +204,7 @@ def _with_layout(text: str, module: Any) -> str:
 
 
 def _drop_unused(module: Any) -> None:
-    """Remove definitions that only Numba's own wrappers would have used."""
+    """Remove definitions that only Numba's own wrappers use."""
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != ENTRY:
             value.linkage = "internal"
@@ -214,7 +214,7 @@ def _drop_unused(module: Any) -> None:
 
 
 def _check(func_name: str, module: Any) -> None:
-    """Raise `CompileError` if the module refers to something that another process would lack."""
+    """Raise `CompileError` if the module refers to something that another process lacks."""
     counts = frontend.symbol_counts(str(module))
     missing = [
         function.name
@@ -227,13 +227,13 @@ def _check(func_name: str, module: Any) -> None:
         if name.startswith(_ENVIRONMENT) and counts.get(name, 0) > 1:
             raise refusal(func_name, "part of it works on Python objects (as printing an array does), which needs Numba")
         if variable.is_declaration and counts.get(name, 0) > 1 and not name.startswith(("PyExc_", "_Py_")):
-            raise _with_symbols(refusal(func_name, "it reads data of this process, which others do not have"), [name])
+            raise _with_symbols(refusal(func_name, "it reads data of this process, which other processes do not have"), [name])
     if missing:
         raise _with_symbols(refusal(func_name, _why_missing(missing)), missing)
 
 
 def _with_symbols(error: CompileError, names: Iterable[str]) -> CompileError:
-    """The exception with the symbols that its words are about, for those who look into the code."""
+    """Add a note with the symbols that an error is about, for those who read the code."""
     error.add_note(f"symbols: {', '.join(sorted(names))}")
     return error
 
@@ -243,7 +243,7 @@ def _is_everywhere(name: str) -> bool:
     return provider == "platform" or (bool(provider) and name.startswith(("Py", "_Py")))
 
 
-#: What functions that exported code does not have are for, by the beginnings of their names.
+#: What functions that exported code does not have are for, by the beginning of their names.
 _PURPOSES = (
     (("NRT_", "nrt_"), "it manages memory in a way that only Numba's own runtime does"),
     (("numba_gdb",), "it calls the debugger"),

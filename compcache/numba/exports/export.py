@@ -44,7 +44,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     """Store a native entry for one signature of a function.
 
     Args:
-        func: a Python function, or one decorated with `njit` (whose options are used).
+        func: a Python function, or one decorated with `njit`, whose options are then used.
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
             Parameters and results are numbers, booleans, None, text, bytes, dates, records, enumerations, arrays of any dtype
             and order, optional values, tuples and named tuples of these, lists, dictionaries and sets. Parameters that the
@@ -72,7 +72,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     all_types = with_defaults(function, func_name, args)
     cpu, features = compiled_for() if chosen_cpu() else (None, None)
     portable = cpu is None and frontend.targets_of(targets) is not None
-    # Numba tells that a call is a recursive one by what the dispatcher says of itself.
+    # Numba recognizes a recursive call by the dispatcher's own state.
     with getattr(func, "_compiling_counter", nullcontext()), _without_vectors() if portable else nullcontext():
         cres = _compile(func_name, function, options, local_types, all_types, result)
         made = result_of(func_name, cres.signature.return_type)
@@ -88,14 +88,14 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
         identity={"name": func_name, "numba signature": str(cres.signature), "exported by": "compcache.numba"},
     )  # fmt: skip
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ShadowWarning)  # what is there already goes
+        warnings.simplefilter("ignore", ShadowWarning)  # the previous export is removed below
         module_ids = frontend.add_realizations(cache, source)
     _replace(cache, func_name, module_ids)
     return func_name
 
 
 def _replace(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
-    """Remove previous exports of this name, so that it keeps one meaning."""
+    """Remove previous exports with this name, so that it has one meaning."""
     for other in cache.realizations(func_name):
         if other.module_id not in module_ids:
             cache.remove_module(other.module_id)
@@ -103,7 +103,7 @@ def _replace(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
 
 @contextmanager
 def _without_vectors() -> Iterator[None]:
-    """Switch off Numba's loop vectorizer: loops are vectorized later, for the CPU of each target."""
+    """Turn Numba's loop vectorizer off: loops are vectorized later, for the CPU of each target."""
     from numba.core import config
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import cpu_target
@@ -146,13 +146,13 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
 
 
 def _with_fixed_arguments(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
-    """A function with these parameters that calls one with ``*args``."""
+    """Return a function with these parameters that calls one with ``*args``."""
     scope = {"kernel": _kernel(function, options, local_types)}
     return eval(f"lambda {', '.join(names)}: kernel({', '.join(names)})", scope)  # noqa: S307 - names of parameters
 
 
 def _kernel(function: Any, options: dict[str, Any], local_types: dict[str, Any], *signature: Any) -> Any:
-    """A jitted function that only compiled code calls."""
+    """Return a jitted function that only compiled code calls."""
     from numba import njit
 
     plain = {name: value for name, value in options.items() if name not in ("nopython", "forceobj")}
@@ -177,7 +177,7 @@ def _compile(func_name: str, function: Any, options: dict[str, Any], local_types
                 cpu_target.typing_context, cpu_target.target_context, function, args=args, return_type=result,
                 flags=flags, locals=local_types,
             )  # fmt: skip
-    except Exception as error:  # Numba's, and what functions that it calls raise
+    except Exception as error:  # from Numba, or from functions that it calls
         reraise_interrupt(error)
         shown = ", ".join(map(str, args))
         raise refusal(func_name, f"Numba does not compile it for ({shown}): {describe_error(error)}") from error

@@ -1,7 +1,7 @@
-"""The part of Numba's memory runtime that exported kernels need: reference-counted blocks over malloc, in LLVM assembly.
+"""The part of Numba's memory runtime that exported kernels need: reference-counted blocks on top of malloc, as LLVM assembly.
 
-Numba's own runtime is a C extension of the numba package; exported code must run without it. No block that is
-allocated here leaves the kernel, so the two never meet. The layout of a block's head is Numba's (numba/core/runtime).
+Numba's own runtime is a C extension of the numba package, and exported code must run without it. No block that is allocated here leaves the
+kernel, so the two runtimes never meet. The head of a block has Numba's layout (numba/core/runtime).
 """
 
 from __future__ import annotations
@@ -190,5 +190,5 @@ define void @NRT_Free(ptr %data) {
   ret void
 }
 """
-# Names of types get numbers when modules are linked, and are different bytes then.
+# Linking gives named types numbers, which would change the bytes.
 MEMORY_RUNTIME = _TEXT.replace("MEM_INFO", "{ i64, ptr, ptr, ptr, i64, ptr }")

@@ -1,4 +1,4 @@
-"""What exported code has of the extension module `_objects`: its plan, and functions that call those of the module's table."""
+"""The interface of exported code to the extension module `_objects`: its plan, and functions that call those in the module's table."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _Call = tuple[int, str, str]
 
 
 def _numbered(first: int, *calls: tuple[str, str, str]) -> dict[str, _Call]:
-    """Calls of functions that follow each other in the table."""
+    """Return calls of functions that are consecutive in the table."""
     return {symbol: (number, result, parameters) for number, (symbol, result, parameters) in enumerate(calls, first)}
 
 
-#: Numbers in the table of functions (`native/module.c`).
+#: Indexes into the table of functions (`native/module.c`).
 _PREPARE, _RESOLVE, _LINEAR_BEGIN, _LIBRARY = 0, 4, 16, 33
-#: Symbols that the table provides to the wrapper: number, result, parameters.
+#: Symbols that the table provides for the wrapper: index, result, parameters.
 _OWN = {
     **_numbered(1, (ENTER_SYMBOL, "i32", "ptr, ptr, ptr"), (LEAVE_SYMBOL, "void", "ptr, ptr, ptr"), (BOX_SYMBOL, "ptr", "ptr, ptr")),
     **_numbered(5, (RANDOM_SYMBOL, "void", "")),
@@ -48,7 +48,7 @@ _LINEAR = _numbered(
     ("numba_ez_xxgqr", "i32", "i8 signext, i64, i64, i64, ptr, i64, ptr"),
     ("numba_ez_gelsd", "i32", "i8 signext, i64, i64, i64, ptr, i64, ptr, i64, ptr, double, ptr"),
 )
-#: Those of Numba's C helpers that it provides.
+#: Numba's C helpers that the table provides.
 HELPERS = {
     **_numbered(
         6,
@@ -90,15 +90,15 @@ def objects_text(
     library: Mapping[str, tuple[str, str]] | None = None,
     numba: str = "",
 ) -> str:
-    """Assembly of the plan, of the function that prepares it once, and of those that call the table.
+    """Return the assembly of the plan, of the function that prepares it once, and of functions that call those in the table.
 
     Args:
-        plan: the plan.
+        plan: the encoded plan.
         helpers: the names of Numba's helpers that the code calls.
-        functions: names of variables that get the address of a function of another package when the plan is prepared: its module,
-            name and type.
-        library: functions of Numba's library of C helpers that the code calls: result and parameters.
-        numba: the version of Numba that made the code.
+        functions: variables that get the address of another package's function when the plan is prepared: the function's module, name and
+            type.
+        library: functions of Numba's C library that the code calls: result and parameters.
+        numba: the version of Numba that generated the code.
     """
     calls: dict[str, _Call] = {**_OWN, **{name: HELPERS[name] for name in helpers}}
     found = functions or {}
@@ -161,7 +161,7 @@ def _library_text(symbol: str, result: str, parameters: str) -> str:
 
 
 def _definition_text(symbol: str, result: str, parameters: str, found: list[str]) -> str:
-    """A function that calls the one at the address that these lines load."""
+    """Return a function that calls the one whose address these lines load."""
     types = [part.strip() for part in parameters.split(",") if part.strip()]
     given = ", ".join(f"{type_} %{index}" for index, type_ in enumerate(types))
     call = f"call {result} %function({given})"
@@ -174,7 +174,7 @@ def _definition_text(symbol: str, result: str, parameters: str, found: list[str]
     ])  # fmt: skip
 
 
-#: BLAS and LAPACK are found before a kernel that uses them runs: it could not raise an exception.
+#: BLAS and LAPACK are looked up before a kernel that uses them runs, because the kernel could not raise an exception.
 _LINEAR_TEXT = f"""\
   %linear_at = getelementptr ptr, ptr %table, i64 {_LINEAR_BEGIN}
   %linear = load ptr, ptr %linear_at

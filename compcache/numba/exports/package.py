@@ -1,4 +1,4 @@
-"""Compiles the kernels of modules into directories that packages ship: `compcache.numba.kernels.find` finds them there."""
+"""Compiles the kernels of modules into directories that packages ship. `compcache.numba.kernels.find` finds them there."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["package_exports", "write_sources"]
 
-#: The directories of a cache that readers need.
+#: The subdirectories of a cache that readers need.
 _SHIPPED = ("modules-", "index-", "signatures-")
 
 
 def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[str] | str | None) -> tuple[str, ...]:
-    """See `compcache.numba.package`, for several modules."""
+    """Implement `compcache.numba.package` for several modules."""
     from compcache.cache import Cache
     from compcache.numba.exports.export import export
 
@@ -38,7 +38,7 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
 
 
 def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[str] | str | None) -> tuple[str, ...]:
-    """Compile modules into a directory of kernels; sources that name a CPU or targets keep them."""
+    """Compile modules into a directory of kernels. Sources that name a CPU or targets keep them."""
     from compcache.cache import Cache
 
     with _Scratch() as place, Cache(place, layers=()) as cache:
@@ -52,7 +52,7 @@ def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[s
 
 
 class _Scratch:
-    """A directory for a while."""
+    """A temporary directory."""
 
     def __enter__(self) -> str:
         import tempfile
@@ -65,7 +65,7 @@ class _Scratch:
 
 
 def _fill(cache: Any, names: Sequence[str], out: str, scratch: str) -> None:
-    """Put functions and what they need into a directory, with nothing of this host and no time in it."""
+    """Copy functions and what they need into a directory, without anything that depends on this host or on the time."""
     import shutil
 
     from compcache.cache import Cache
@@ -80,10 +80,10 @@ def _fill(cache: Any, names: Sequence[str], out: str, scratch: str) -> None:
 
 
 def _kernels_of(module: ModuleType) -> list[tuple[Any, list[Any]]]:
-    """The jitted functions that a module defines, with the signatures that they are declared with.
+    """Return the jitted functions that a module defines, with their declared signatures.
 
     Raises:
-        ValueError: there are kernels, and one of them has no signature.
+        ValueError: a kernel has no signature, although others have one.
     """
     found = []
     for name, value in sorted(vars(module).items()):
@@ -93,7 +93,7 @@ def _kernels_of(module: ModuleType) -> list[tuple[Any, list[Any]]]:
         signatures = list(getattr(value, "nopython_signatures", ()))
         if not signatures:
             raise ValueError(
-                f"{module.__name__}.{name} is declared without a signature, which says for which types it is compiled: "
+                f"{module.__name__}.{name} is declared without a signature, which would tell for which types to compile it: "
                 'write @njit("float64(float64[::1])"), or give it a name that begins with _ if only other kernels call it'
             )
         found.append((value, signatures))

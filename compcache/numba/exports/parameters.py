@@ -1,7 +1,7 @@
 """The parameters and results of exported kernels, and their text in compcache's signatures.
 
-Numbers, tuples of them and C-contiguous buffers are what compcache's entry points convert themselves. Everything else is an
-`object`, which the extension module of exports converts, as the kernel's plan says.
+compcache's entry points convert numbers, tuples of numbers, and C-contiguous buffers. Everything else is an `object`, which the extension
+module of exports converts according to the kernel's plan.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SCALARS = {**_INTEGERS, "float32": "f32", "float64": "f64", "bool": "bool", "bo
 
 
 class Parameter(NamedTuple):
-    """One parameter: its name, its Numba type, its text in compcache's signature, and the type that a person passes.
+    """A parameter: its name, its Numba type, its text in compcache's signature, and the type that a caller passes.
 
-    The two types differ where lists stand for containers of Numba.
+    The two types differ if lists stand for Numba's containers.
     """
 
     name: str
@@ -36,36 +36,36 @@ class Parameter(NamedTuple):
 
     @property
     def is_object(self) -> bool:
-        """Whether it is converted by the extension module."""
+        """Whether the extension module converts it."""
         return self.text == OBJECT
 
 
 class Result(NamedTuple):
-    """A result: its text in compcache's signature, and the Numba type that a person gets."""
+    """A result: its text in compcache's signature, and the Numba type that a caller receives."""
 
     text: str
     meant: Any
 
     @property
     def is_object(self) -> bool:
-        """Whether it is made by the extension module."""
+        """Whether the extension module creates it."""
         return self.text == OBJECT
 
 
 def refusal(func_name: str, reason: str) -> CompileError:
-    """The exception for a function that cannot be exported."""
+    """Return the exception for a function that cannot be exported."""
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
 
 def takes_any_number(function: Any) -> bool:
-    """Whether a function has a parameter ``*args``."""
+    """Return whether a function has a parameter ``*args``."""
     return bool(function.__code__.co_flags & _VARIABLE_ARGUMENTS)
 
 
 def given_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The types of the arguments that a call passes, of a signature that may be one of those that Numba lists for a dispatcher.
+    """Return the types of the arguments that a call passes, for a signature that may be one of a dispatcher's list.
 
-    There, parameters that were left out have types of their own, and what ``*args`` gets is one tuple.
+    In that list, omitted parameters have types of their own, and the arguments for ``*args`` are one tuple.
     """
     from numba.core import types
 
@@ -78,10 +78,10 @@ def given_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def names_of_arguments(function: Any, func_name: str, number: int) -> list[str]:
-    """What `number` arguments of a function with ``*args`` are called.
+    """Return names for `number` arguments of a function with ``*args``.
 
     Raises:
-        CompileError: they are too few.
+        CompileError: there are too few arguments.
     """
     import inspect
 
@@ -97,10 +97,10 @@ def names_of_arguments(function: Any, func_name: str, number: int) -> list[str]:
 
 
 def with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The types of all parameters: where a signature has fewer, those that follow have their defaults.
+    """Return the types of all parameters. Those that a signature omits have their default values.
 
     Raises:
-        CompileError: there are too many, or one that is lacking has no default.
+        CompileError: there are too many types, or an omitted parameter has no default.
     """
     import inspect
 
@@ -114,7 +114,7 @@ def with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple
 
 
 def parameters_of(function: Any, args: tuple[Any, ...], result: Any) -> list[Parameter]:
-    """The parameters of a function for these argument types.
+    """Return the parameters of a function for these argument types.
 
     Args:
         result: Numba's type of the result, which may refer to arrays among the arguments.
@@ -138,7 +138,7 @@ def _parameter_text(type_: Any, *, may_return: bool) -> str:
 
 
 def result_of(func_name: str, type_: Any) -> Result:
-    """The result of this Numba type. Raises `CompileError` if it is a generator."""
+    """Return the result for this Numba type. Raises `CompileError` if it is a generator."""
     from numba.core import types
 
     if isinstance(type_, types.Generator):

@@ -1,7 +1,7 @@
-"""Plans: what the C side of exports (`native/`) needs to know of a kernel's parameters and result, as bytes in its code.
+"""Plans: what the C side of exports (`native/`) must know about a kernel's parameters and result, as bytes in its code.
 
-A plan is a head, nodes of 48 bytes and texts that end with NUL, all little-endian; `native/objects.h` declares the same. Node
-numbers begin with the parameters; the items of a node follow each other.
+A plan consists of a head, nodes of 48 bytes, and texts that end with NUL, all little-endian; `native/objects.h` declares the same layout.
+The first nodes are those of the parameters; the items of a node are consecutive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Unsupported", "encode_plan", "holds_arrays"]
 
 _MAGIC, _VERSION, _NO_NODE = 0x504E4343, 2, 0xFFFFFFFF
-#: How many functions of the table (`native/module.c`) an exporter of this version knows.
+#: How many functions of the table (`native/module.c`) an exporter of this version uses.
 _FUNCTIONS = 47
 (
     _NONE, _BOOL, _SIGNED, _UNSIGNED, _FLOAT, _COMPLEX, _OPTIONAL, _TUPLE, _NAMED_TUPLE, _ARRAY, _TEXT, _BYTES, _LIST,
@@ -29,16 +29,16 @@ _LAYOUTS = {"C": 1, "F": 2, "A": 0}
 _READ_ONLY, _OWNED = 4, 8
 #: What precedes the items of a list: size, allocated size, and whether it was changed.
 _PAYLOAD_HEAD = 17
-#: The place of a record that is a parameter: where it is, and what holds it.
+#: The place of a record parameter: its address, and the object that holds it.
 _RECORD_PLACE = 16
 
 
 class Unsupported(Exception):  # noqa: N818 - a reason, which becomes a CompileError
-    """There is no conversion for a type; the message says for which."""
+    """Raised if there is no conversion for a type. The message names it."""
 
 
 class _Node:
-    """The fields of a node, in their order."""
+    """The fields of a node, in order."""
 
     def __init__(self, kind: int, size: int, **fields: int) -> None:
         self.kind = kind
@@ -53,7 +53,7 @@ class _Node:
 
 
 def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any]], result: Any) -> bytes:
-    """The plan for parameters that are objects, (name, Numba type) each, and for a result that is one, or None.
+    """Return the plan for parameters that are objects, (name, Numba type) each, and for a result that is an object, or None.
 
     Raises:
         Unsupported: there is no conversion for one of the types.
@@ -69,7 +69,7 @@ def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any
 
 
 def holds_arrays(type_: Any) -> bool:
-    """Whether a value of this type may refer to an array."""
+    """Return whether a value of this type may refer to an array."""
     from numba.core import types
 
     if isinstance(type_, types.Optional):
@@ -84,7 +84,7 @@ def holds_arrays(type_: Any) -> bool:
 
 
 class _Planner:
-    """Nodes and texts so far."""
+    """The nodes and texts collected so far."""
 
     def __init__(self, context: Any, *, is_owned: bool) -> None:
         self.nodes: list[_Node] = []
@@ -94,14 +94,14 @@ class _Planner:
         self._waiting: list[tuple[str, _Node, Any]] = []
 
     def text(self, text: str, *more: str) -> int:
-        """The offset of a text, or of several after each other."""
+        """Add a text, or several consecutive texts; return the offset."""
         at = len(self.texts)
         for part in (text, *more):
             self.texts += part.encode("utf-8", "surrogatepass") + b"\0"
         return at
 
     def add_parameter(self, name: str, type_: Any) -> None:
-        """Add the node of a parameter; its items wait for `finish_parameters`."""
+        """Add the node of a parameter. `finish_parameters` adds its items."""
         try:
             node = self._node(type_, is_parameter=True)
         except Unsupported as error:
@@ -119,7 +119,7 @@ class _Planner:
                 raise Unsupported(f"there is no conversion for its parameter {name!r}, because of {error}") from None
 
     def add_result(self, type_: Any) -> int:
-        """The number of the result's node."""
+        """Add the node of the result; return its number."""
         number = len(self.nodes)
         try:
             node = self._node(type_, is_parameter=False)
@@ -148,7 +148,7 @@ class _Planner:
         return _Node(kind, size, **self._fields(kind, type_, is_item=is_parameter and in_list))
 
     def _fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
-        """What a node says besides its kind and size."""
+        """Return the fields of a node other than its kind and size."""
         if kind == _NAMED_TUPLE:
             return {"text": self._class_text(type_.instance_class, "a named tuple")}
         if kind == _ENUM:
@@ -225,7 +225,7 @@ def _kind_of(type_: Any) -> int | None:
 
 
 def _items_of(type_: Any) -> list[Any]:
-    """The types of what is in a value of a type."""
+    """Return the types of the items in a value of this type."""
     from numba.core import types
 
     if isinstance(type_, types.Optional):

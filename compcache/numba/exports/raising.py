@@ -1,5 +1,5 @@
-"""Exceptions of exported kernels: converts Numba's pickled descriptions, at export, to data that is not unpickled, and code that raises
-them.
+"""Exceptions of exported kernels. An export converts Numba's pickled descriptions to data that is not unpickled, and to code that raises
+the exceptions.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
 
 
 class KnownException(NamedTuple):
-    """An exception that a kernel may raise: the variable that identifies it, its class and arguments.
+    """An exception that a kernel may raise: the variable that identifies it, its class and its arguments.
 
-    If an argument is `COMPUTED` the variable is the pickled text that Numba's description, made when it is raised,
-    refers to; else it is the description.
+    If an argument is `COMPUTED`, the variable is the pickled text to which Numba's description, created when the exception is raised,
+    refers. Otherwise it is the description.
     """
 
     variable: str
@@ -35,16 +35,16 @@ class KnownException(NamedTuple):
 
     @property
     def is_computed(self) -> bool:
-        """Whether an argument is computed when it is raised."""
+        """Whether an argument is computed when the exception is raised."""
         return any(argument is COMPUTED for argument in self.args)
 
 
-#: Marks an argument that is computed when the exception is raised; marshal knows it.
+#: Marks an argument that is computed when the exception is raised. It is a value that marshal supports.
 COMPUTED = ...
 
 
 def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
-    """The exceptions whose descriptions are constants of a module that Numba has just compiled.
+    """Return the exceptions whose descriptions are constants of a module that Numba has just compiled.
 
     Raises:
         CompileError: one of them cannot be raised without Numba.
@@ -90,7 +90,7 @@ def _is_plain(argument: Any) -> bool:
 
 
 def raising_text(exceptions: list[KnownException]) -> str:
-    """Assembly of the function that raises: it compares Numba's description with the known ones."""
+    """Return the assembly of the function that raises. It compares Numba's description with the known ones."""
     constant = [known for known in exceptions if not known.is_computed]
     computed = [known for known in exceptions if known.is_computed]
     return f"""
@@ -185,7 +185,7 @@ done:
 
 
 def _search(stem: str, description: str, exceptions: list[KnownException]) -> str:
-    """Lines that find the data of the exception of a description; null where it is not known."""
+    """Return lines that find an exception's data by its description; the data is null if it is not known."""
     lines = [f"  %{stem}.0 = getelementptr i8, ptr null, i64 0"]
     for number, known in enumerate(exceptions):
         lines += [
@@ -196,7 +196,7 @@ def _search(stem: str, description: str, exceptions: list[KnownException]) -> st
 
 
 def _data_text(known: KnownException) -> str:
-    """The variable that identifies an exception, and what `known_exception` makes it of, behind its size."""
+    """Return the variable that identifies an exception, and the bytes from which `known_exception` creates it, preceded by their size."""
     data = dump_marshalled((known.module, known.qualname, known.args))
     value = f"{{ i64, [{len(data)} x i8] }} {{ i64 {len(data)}, {_constant(data)} }}"
     return f'@"{known.variable}" = external global i8\n@"{_DATA_PREFIX}{known.variable}" = private constant {value}'

@@ -1,4 +1,4 @@
-"""Types of arguments and results in the words of those who read them: people, NumPy, and the struct module."""
+"""Describes types of arguments and results for their readers: people, NumPy, and the struct module."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ORDERS = {"C": " in C order", "F": " in Fortran order", "A": ""}
 
 
 def element_format(dtype: Any) -> str:
-    """The format of elements in buffers (PEP 3118); empty where only NumPy describes them."""
+    """Return the format of elements in buffers (PEP 3118); empty if only NumPy can describe them."""
     return _FORMATS.get(str(dtype), "")
 
 
 def element_text(dtype: Any) -> str | None:
-    """What `numpy.dtype` makes the dtype of: a name, or a literal for records; None where there is none."""
+    """Return the text from which `numpy.dtype` creates the dtype: a name, or a literal for records; None if there is none."""
     from numba.np import numpy_support
 
     try:
@@ -35,7 +35,7 @@ def element_text(dtype: Any) -> str | None:
 
 
 def _fields(dtype: Any) -> dict[str, Any]:
-    """The argument of `numpy.dtype` that makes this record again."""
+    """Return the argument of `numpy.dtype` that recreates this record."""
     fields = [dtype.fields[name] for name in dtype.names]
     made = {
         "names": list(dtype.names),
@@ -54,7 +54,7 @@ def _field(dtype: Any) -> Any:
 
 
 def describe_type(type_: Any) -> str:
-    """What a caller passes for this type."""
+    """Describe what a caller passes for this type."""
     from numba.core import types
 
     if isinstance(type_, types.Array):

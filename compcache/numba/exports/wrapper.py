@@ -1,7 +1,7 @@
 """The wrapper of a kernel: converts what compcache's entry points pass to Numba's arguments, and raises exceptions.
 
-Scalars and contiguous buffers arrive as numbers and pointers. Objects are converted by the extension module that the plan is
-for, before and after the kernel; `objects.py` has the calls.
+Scalars and contiguous buffers arrive as numbers and pointers. The extension module converts objects before and after the kernel, according
+to the plan; `objects.py` has the calls.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _POINTER, _COUNT = ir.IntType(8).as_pointer(), ir.IntType(64)
 
 
 class Shape:
-    """How a kernel is called: its parameters, and what is not as plain as numbers.
+    """How a kernel is called: its parameters, and which services of the extension module it needs.
 
     Args:
         parameters: the parameters.
-        is_object: whether the result is made by the extension module.
+        is_object: whether the extension module creates the result.
         uses_plan: whether the code calls the extension module at all.
         uses_random: whether the kernel uses random numbers.
         uses_threads: whether the kernel has parallel loops.
@@ -47,12 +47,12 @@ class Shape:
 
 
 def wrapper_text(cres: Any, shape: Shape) -> str:
-    """A function that takes pointers and counts for arrays, calls the compiled one, and reports its exceptions."""
+    """Return a function that takes pointers and counts for arrays, calls the compiled function, and reports its exceptions."""
     return _Wrapper(cres, shape).text()
 
 
 class _Wrapper:
-    """The function while it is written."""
+    """Builds the function."""
 
     def __init__(self, cres: Any, shape: Shape) -> None:
         from numba.core import types
@@ -154,7 +154,7 @@ class _Wrapper:
         return self._builder.call(self._declare("PyEval_SaveThread", _POINTER, []), [])
 
     def _arguments(self, plan: Any, given: Any) -> tuple[Any, Any, list[Any]]:
-        """The objects, the places of their values (None without objects), and Numba's arguments."""
+        """Return the objects, the places of their values (None without objects), and Numba's arguments."""
         builder, context = self._builder, self._context
         passed: list[Any] = []
         converted: list[tuple[Any, Any]] = []
@@ -179,7 +179,7 @@ class _Wrapper:
         return objects_at, places_at, [*values, *[None] * omitted]
 
     def _array(self, pointers: list[Any]) -> Any:
-        """An array of these pointers on the stack."""
+        """Return an array of these pointers on the stack."""
         builder = self._builder
         array = builder.alloca(_POINTER, size=len(pointers))
         for number, pointer in enumerate(pointers):
@@ -187,7 +187,7 @@ class _Wrapper:
         return builder.bitcast(array, _POINTER)
 
     def _object(self, plan: Any, status: Any, out: Any) -> Any:
-        """Where the object for the result is; null if the kernel raised."""
+        """Return where the object for the result is; null if the kernel raised an exception."""
         builder, context = self._builder, self._context
         made = builder.alloca(_POINTER)
         builder.store(ir.Constant(_POINTER, None), made)
@@ -206,7 +206,7 @@ class _Wrapper:
         restype = self._cres.fndesc.restype
         if not isinstance(restype, types.Optional):
             return context.cast(builder, out, restype, self._result)
-        # Numba's calling convention tells by the status that there is no value.
+        # In Numba's calling convention the status tells that there is no value.
         place = builder.alloca(context.get_value_type(restype))
         builder.store(context.make_optional_none(builder, restype.type), place)
         with builder.if_then(builder.not_(status.is_none)):
@@ -218,7 +218,7 @@ _ALIGNMENT = 16
 
 
 def _place_type(context: Any, type_: Any) -> Any:
-    """What the extension module fills in for a parameter; for a record where it is, and who holds it."""
+    """Return the type that the extension module fills in for a parameter; for a record its address and the object that holds it."""
     from numba.core import types
 
     return ir.ArrayType(_POINTER, 2) if isinstance(type_, types.Record) else context.get_data_type(type_)
@@ -233,7 +233,7 @@ def _from_place(context: Any, builder: Any, type_: Any, place: Any) -> Any:
 
 
 def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
-    """Store the items of a tuple in the slots of the caller, which ignores them after an error."""
+    """Store the items of a tuple in the caller's slots. The caller ignores them after an error."""
     from numba.core import types
 
     for number, item_type in enumerate(type_):
@@ -247,7 +247,7 @@ def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any)
 
 
 def _value(context: Any, builder: Any, parameter: Parameter, given: Any) -> Any:
-    """Numba's value of a scalar or a contiguous buffer."""
+    """Return Numba's value of a scalar or a contiguous buffer."""
     from numba.core import types
     from numba.np.arrayobj import make_array, populate_array
 

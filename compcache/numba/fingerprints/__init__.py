@@ -1,1 +1,1 @@
-"""Digests of functions by content, including everything that the compiler, or code that it runs, can see of them."""
+"""Digests functions by content: everything that the compiler, or code that it runs, can see of them."""

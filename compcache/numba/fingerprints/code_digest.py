@@ -1,4 +1,4 @@
-"""Digests of code objects: instructions, names and constants, without line numbers."""
+"""Digests code objects: instructions, names and constants, without line numbers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["bits_of", "digest_and_reads", "file_of", "plain_name"]
 
 _SIZE = 16
-#: A flag that all functions have, until Numba calls them under a profiler: then it takes it from the code object.
+#: A flag that all functions have, until Numba calls them under a profiler: then it removes the flag from the code object.
 _OPTIMIZED = 1
 
 
-#: The digest and the reads of live code objects, by id because code objects compare by content.
+#: The digests and reads of live code objects, by id, because code objects compare by content.
 _codes: dict[int, tuple[Any, bytes, Reads]] = {}
 
 
 def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
-    """The digest of a code object, including nested ones, and its own reads; memoized while it lives."""
+    """Return the digest of a code object, including nested ones, and its own reads. Remembered while the code object lives."""
     known = _codes.get(id(code))
     if known is not None and known[0]() is code:
         return known[1], known[2]
@@ -59,7 +59,7 @@ def _feed_code(state: Any, code: python_types.CodeType) -> None:
 
 
 def _feed_constant(state: Any, constant: Any) -> None:
-    """Feed a constant. Equal ones of different type (1, 1.0, True) or sign (-0.0) must differ."""
+    """Feed a constant. Equal constants of different type (1, 1.0, True) or sign (-0.0) must differ."""
     if isinstance(constant, python_types.CodeType):
         state.update(b"code")
         state.update(digest_and_reads(constant)[0])
@@ -79,12 +79,12 @@ def _feed_constant(state: Any, constant: Any) -> None:
 
 
 def bits_of(value: complex) -> bytes:
-    """All bits of a number: text would lose the sign of a NaN."""
+    """Return all bits of a number, because text would lose the sign of a NaN."""
     return dumps(value, 2)
 
 
 def plain_name(name: str) -> str:
-    """The name of a function without the address that Numba puts into those for array expressions."""
+    """Return the name of a function without the address that Numba adds for array expressions."""
     if "0x" not in name:
         return name
     import re
@@ -93,9 +93,9 @@ def plain_name(name: str) -> str:
 
 
 def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
-    """The file that tracebacks name, if it is that of the code's module; else "".
+    """Return the file that tracebacks name if it is that of the code's module, or "".
 
-    Text that is compiled where it was made (a notebook's cell, a package's generated function) has a name with the number of the process,
-    of a temporary file or of the cell, which another process does not have and nobody opens.
+    Text that is compiled where it was created (a notebook's cell, a package's generated function) has a file name with the number of the
+    process, of a temporary file or of the cell. Another process does not have that file, and nobody opens it.
     """
     return code.co_filename if namespace.get("__file__") == code.co_filename else ""

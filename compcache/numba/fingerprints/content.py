@@ -1,5 +1,5 @@
-"""The content of a function as keys have it that processes without Numba compute: one walk of the function and of what it compiles, and one
-of each implementation that is registered for what these name.
+"""The content of a function in keys that processes without Numba compute: one walk over the function and everything that is compiled with
+it, and one walk over each implementation that is registered for the names in them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["Content", "content_of"]
 
 
 class Content:
-    """The digest of all that a function reads, and that of each compiled function's own reads, the function itself first.
+    """The digest of all that a function reads, and one for each compiled function's own reads, the function itself first.
 
-    `lines` is the digest of the lines where they are written; `at_compile_time` has what is read by those of the program's functions that
-    the compiler calls; `registered` all functions that the compiler only knows because they were registered.
+    `lines` is the digest of source lines. `at_compile_time` has what those functions of the program read that the compiler calls.
+    `registered` lists all functions that the compiler knows only because they were registered.
     """
 
     __slots__ = ("at_compile_time", "digest", "lines", "parts", "registered")
@@ -41,10 +41,10 @@ class Content:
 
 @looks_at_programs(NotLazy)
 def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Content:
-    """The content of a function that is compiled with these options, and of jitted functions that it is `given` as arguments.
+    """Return the content of a function that is compiled with these options, and of the jitted functions that it is `given` as arguments.
 
     Raises:
-        NotLazy: it reads a value that only Numba knows, or that has no content, or whose own code raised something when it was looked at.
+        NotLazy: it reads a value that only Numba knows, or that has no content, or that raised an exception when it was examined.
     """
     try:
         return _content_of(function, options, given)

@@ -1,7 +1,7 @@
-"""Records what the code of dispatchers was compiled from, for those that compile nothing more.
+"""Records what the code of dispatchers was compiled from, for those that compile no more code.
 
-A dispatcher that is declared with signatures has its code from then on: the globals that its function reads may change,
-its code does not. galois makes hundreds of dispatchers from a few functions in this way, whose globals it sets before.
+A dispatcher with declared signatures keeps its code: globals that its function reads may change later, the code does not. For example,
+galois creates hundreds of dispatchers from a few functions in this way, and sets their globals before each.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["Compiled", "fixed_code", "note_compiled", "note_running", "note_symb
 
 
 class Compiled:
-    """One overload: the key that it was compiled or found under, and the digest of its source lines then.
+    """One overload: the key under which it was compiled or found, and the digest of its source lines at that time.
 
-    `registered` are the functions in its code that the compiler knows because they were registered, where that is known.
+    `registered` are the functions in its code that the compiler knows because they were registered, if they are known.
     """
 
     __slots__ = ("key", "lines", "registered")
@@ -35,39 +35,39 @@ _compiled: weakref.WeakKeyDictionary[Any, dict[Any, Compiled]] = weakref.WeakKey
 
 
 def note_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: Compiled) -> None:
-    """Record what a dispatcher's code for these types of arguments was made of."""
+    """Record what a dispatcher's code for these argument types was compiled from."""
     if dispatcher is not None:
         _compiled.setdefault(dispatcher, {})[args] = compiled
 
 
-#: What each function that this process has compiled was made of, by the number in its symbols; None for what has no identity.
+#: What each function of this process was compiled from, by the number in its symbols; None if that has no identity.
 _by_symbol: dict[str, Compiled | None] = {}
-#: The same of those dispatchers that had just begun to compile when recording began.
+#: The same for dispatchers that were already compiling when recording began.
 _running: weakref.WeakKeyDictionary[Any, Compiled | None] = weakref.WeakKeyDictionary()
 
 
 def note_symbol(number: str, compiled: Compiled | None) -> None:
-    """Record what a function was compiled from that has this number in its symbols; None: that has no identity."""
+    """Record what the function with this number in its symbols was compiled from; None if that has no identity."""
     _by_symbol[number] = compiled
 
 
 def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
-    """Record what a dispatcher is compiled from now, but for the types, and is not recorded otherwise; None: that has no identity."""
+    """Record what a dispatcher is being compiled from, without the types, if it is not recorded otherwise; None if that has no identity."""
     _running[dispatcher] = compiled
 
 
 def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
-    """What all code of a dispatcher was made of; None if it may compile more, may be inlined, or not all of it is known.
+    """Return what all code of a dispatcher was compiled from; None if it may compile more, may be inlined, or is not fully known.
 
-    `is_frozen`: it belongs to a ufunc that makes no more loops.
+    `is_frozen`: it belongs to a ufunc that creates no more loops.
 
     Raises:
-        Unidentifiable: it was made of values without identity, whatever these are now.
+        Unidentifiable: it was compiled from values without identity, whatever they are now.
     """
     if not is_frozen and getattr(dispatcher, "_can_compile", True):
         return None
     if str(dispatcher.targetoptions.get("inline", "never")) != "never":
-        return None  # Numba would inline what the function is now
+        return None  # Numba would inline the current version of the function
     known = _compiled.get(dispatcher, {})
     found = []
     for signature, result in dispatcher.overloads.items():
@@ -79,7 +79,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
 
 
 def _compiled_now(dispatcher: Any, result: Any) -> Compiled | None:
-    """What this process has compiled without any cache; None where that is not known."""
+    """Return what this process has compiled without a cache; None if that is not known."""
     number = getattr(getattr(result, "fndesc", None), "uid", None)
     if number in _by_symbol:
         found = _by_symbol[number]

@@ -1,7 +1,7 @@
-"""Finds the user's implementations that only the compiler uses, as registered in this process.
+"""Finds the user's implementations that only the compiler uses, as they are registered in this process.
 
-These are `@overload` and its kin, intrinsics, and functions that generate code (`@lower_builtin` and its kin). Numba's own
-are covered by its version.
+These are `@overload` and similar decorators, intrinsics, and functions that generate code (`@lower_builtin` and similar). Numba's own
+implementations are covered by its version.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Implementation:
         self.options = options
 
 
-#: The attributes of typing templates that hold options of `@overload` and `@intrinsic`.
+#: The attributes of typing templates that contain options of `@overload` and `@intrinsic`.
 _OPTIONS = ("_jit_options", "_strict", "_inline", "prefer_literal", "metadata")
 
 
@@ -109,7 +109,7 @@ class _Registry:
         self._keys.append(key)
         implementation = Implementation(function, _options_of(template))
         attribute = getattr(template, "_attr", None)
-        if not attribute:  # a method belongs to the name by which the compiler asks for it, not to code that names the type
+        if not attribute:  # the compiler asks for a method by its name, not because code names the type
             self.by_key.setdefault(id(key), []).append(implementation)
         name = name_of(function)
         self.by_name.setdefault(name, []).append(implementation)
@@ -133,35 +133,35 @@ registry = _Registry()
 
 
 def key_name(key: object) -> str:
-    """The name by which the compiler looks for implementations of a callable."""
+    """Return the name by which the compiler looks for implementations of a callable."""
     return f"{getattr(key, '__module__', '')}.{getattr(key, '__qualname__', None) or getattr(key, '__name__', '')}"
 
 
 def digest_name(name: str) -> int:
-    """A 32-bit digest of a name. A collision costs a compilation at worst."""
+    """Return a 32-bit digest of a name. A collision costs one compilation at most."""
     return crc32(name.encode("utf-8", "surrogatepass"))
 
 
 def source_function(template: Any) -> Any:
-    """What a typing template of the user's is made of: a function, or what is called in its place, or the class itself; None for Numba's
-    own.
+    """Return what one of the user's typing templates was made from: a function, what is called in its place, or the class itself; None for
+    Numba's own templates.
     """
     function = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
     if function is None and isinstance(template, type):
         own = next((cls for cls in template.__mro__ if not is_library_module(cls.__module__)), None)
-        if own is not None:  # Numba registers a class of its own with it as the base
+        if own is not None:  # Numba registers a class of its own, with the user's as the base
             return own
         function = _typing_function(template)
     return function if _is_users(function) else None
 
 
 def is_asked_by_template(template: Any) -> bool:
-    """Whether a template is that of an overload or an intrinsic, which is recorded when the compiler asks it."""
+    """Return whether a template belongs to an overload or an intrinsic, which is recorded when the compiler asks it."""
     return hasattr(template, "_overload_func") or hasattr(template, "_definition_func")
 
 
 def _typing_function(template: Any) -> Any:
-    """The function that `type_callable` made a template of."""
+    """Return the function that `type_callable` turned into a template."""
     generic = vars(template).get("generic")
     cells = (generic.__closure__ or ()) if isinstance(generic, FunctionType) else ()
     return next((cell.cell_contents for cell in cells if _is_filled(cell) and isinstance(cell.cell_contents, FunctionType)), None)
@@ -173,14 +173,14 @@ def _is_users(function: Any) -> bool:
 
 
 def package_of_implementation(implementation: Any) -> str:
-    """The top-level package of an implementation."""
+    """Return the top-level package of an implementation."""
     if isinstance(implementation, type):
         return implementation.__module__.partition(".")[0]
     return package_of(plain_function(implementation))
 
 
 def plain_function(value: Any) -> Any:
-    """The Python function that a callable runs: of a method, a partial or cached function, an object; None if there is none."""
+    """Return the Python function that a callable runs (a method, a partial or cached function, an object); None if there is none."""
     for _ in range(_MOST_WRAPPERS):
         if isinstance(value, FunctionType):
             return value
@@ -197,12 +197,12 @@ def plain_function(value: Any) -> Any:
 
 
 def _wraps_users_code(function: Any) -> bool:
-    """Whether a function is Numba's closure around a user's function, as `register_jitable` registers it."""
+    """Return whether a function is Numba's closure around a user's function, as `register_jitable` registers it."""
     return bool(wrapped_by(function))
 
 
 def wrapped_by(function: Any) -> list[Any]:
-    """The user's functions that Numba's closure around them has, as `register_jitable` makes it; none for a user's function."""
+    """Return the user's functions inside Numba's closure around them, as `register_jitable` creates it; none for a user's function."""
     if not isinstance(function, FunctionType) or not is_made_by_library(function):
         return []
     cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
@@ -218,7 +218,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def users_generator(implementation: Any) -> Any:
-    """The user's function behind a code generator in a registry of Numba's; None if it is Numba's own."""
+    """Return the user's function behind a code generator in one of Numba's registries; None if it is Numba's own."""
     if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
         cells = [cell.cell_contents for cell in implementation.__closure__ or () if _is_filled(cell)]
         implementation = next((item for item in cells if plain_function(item) is not None), None)
@@ -227,9 +227,9 @@ def users_generator(implementation: Any) -> Any:
 
 
 def generators_of_other_registries() -> dict[str, list[Implementation]]:
-    """The user's code generators by name, of registries that packages made and installed for themselves (`install_registry`).
+    """Return the user's code generators by name, from registries that packages created and installed themselves (`install_registry`).
 
-    What intrinsics generate code with is not among them: the intrinsic is what it is identified by.
+    The generators of intrinsics are not included, because the intrinsic identifies them.
     """
     found: dict[str, list[Implementation]] = {}
     for key, implementation in _rows_of_other_registries():
@@ -240,14 +240,14 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
 
 
 def is_generator_of_intrinsic(implementation: Any) -> bool:
-    """Whether an intrinsic returned this function, which Numba registers as its own key."""
+    """Return whether an intrinsic returned this function, which Numba registers as its own key."""
     from numba.core.registry import cpu_target
 
     return implementation in getattr(cpu_target.target_context, "_defns", ())
 
 
 def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
-    """The key, or the first of its types, and the function of each row."""
+    """Yield the key, or the first of its types, and the function of each row."""
     from numba.core.imputils import builtin_registry as lowering_registry
     from numba.core.registry import cpu_target
 
@@ -259,12 +259,12 @@ def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
 
 
 def is_made_by_library_for_types(implementation: Any) -> bool:
-    """Whether a function that reads or sets an attribute was made by Numba, for `make_attribute_wrapper` for example."""
+    """Return whether Numba created a function that reads or sets an attribute, for example for `make_attribute_wrapper`."""
     return users_generator(implementation) is None
 
 
 def name_of(implementation: Any) -> str:
-    """The name of an implementation, which is the same in every process."""
+    """Return the name of an implementation, which is the same in every process."""
     if isinstance(implementation, type):
         return f"{implementation.__module__}.{implementation.__qualname__}"
     function = plain_function(implementation)
@@ -280,14 +280,14 @@ def name_of(implementation: Any) -> str:
 
 
 def find_overloads(value: object) -> Iterable[Implementation]:
-    """The user's overloads of a callable, in the order of registration."""
+    """Return the user's overloads of a callable, in the order of registration."""
     registry.refresh()
     return registry.by_key.get(id(value), ())
 
 
 def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], list[dict[str, Any]]]:
-    """What is registered for a plain function of the program: overloads with their options, and the options with which compiled code may
-    call it (`register_jitable`). By the package's own table where there is one, else by Numba's registry.
+    """Return what is registered for a plain function of the program: overloads with their options, and the options with which compiled code
+    may call it (`register_jitable`). This package's table is used if it has one, otherwise Numba's registry.
     """
     from compcache.numba.registered.options import of_jitable, of_overload
     from compcache.numba.registered.table import registered_for
@@ -309,7 +309,7 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
 
 
 def _is_numba_imported() -> bool:
-    """Whether Numba has its registries, and nothing stands for it."""
+    """Return whether Numba has its registries, and nothing stands for it."""
     return hasattr(sys.modules.get("numba.core.typing.templates"), "builtin_registry") and hasattr(
         sys.modules.get("numba.core.imputils"), "builtin_registry"
     )

@@ -1,4 +1,6 @@
-"""Feeds Numba's own objects as what stands for them where Numba is not imported feeds itself, so that all processes compute one key."""
+"""Feeds Numba's own objects in the same way as their stand-ins feed themselves without Numba, so that all processes
+compute the same key.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ __all__ = ["feeder_of", "frozen_kernel"]
 
 
 def feeder_of(value: Any) -> Feeder | None:
-    """The function that feeds an object of Numba's; None for those that nothing stands for."""
+    """Return the function that feeds an object of Numba's; None if the object has no stand-in."""
     from numba.core.dispatcher import Dispatcher
     from numba.core.extending import _Intrinsic
     from numba.np.ufunc.dufunc import DUFunc
@@ -55,7 +57,7 @@ def _stencil(walk: Walk, value: Any) -> None:
 
 
 def frozen_kernel(kernel_ir: Any) -> Any:
-    """The function of a stencil with the values of globals and variables that Numba read when it was declared."""
+    """Return the function of a stencil with the values of globals and variables that Numba read when it was declared."""
     from numba.core import ir
 
     function = kernel_ir.func_id.func

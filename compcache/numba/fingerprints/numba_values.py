@@ -22,7 +22,7 @@ __all__ = ["declared_locals", "handlers", "is_plain_type", "name_of_class"]
 
 
 def handlers() -> list[tuple[Any, Handler]]:
-    """The handlers by type; the first match is used."""
+    """Return the handlers by type. The first match is used."""
     from llvmlite import ir
     from numba.core import types
     from numba.core.ccallback import CFunc
@@ -53,14 +53,14 @@ def handlers() -> list[tuple[Any, Handler]]:
 
 
 def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
-    """Feed a dispatcher: the function that it compiles, and its options; or what its code was made of, where that is fixed."""
+    """Feed a dispatcher: the function that it compiles and its options, or what its code was compiled from if that is fixed."""
     function = value.py_func
     real = _real(value) if type(value) is not value.__class__ else value
     fixed = fixed_code(real, is_frozen=is_frozen) if real is not None else None
     if fixed is not None:
         walk.feed_compiled(fixed)
         return
-    walk.token("jitted", value.__class__.__name__)  # a lazy function has that of its dispatcher
+    walk.token("jitted", value.__class__.__name__)  # a lazy function has the class of its dispatcher
     if is_library_function(function):
         walk.token("library function", function.__module__, function.__qualname__)
         return
@@ -72,17 +72,17 @@ def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> N
     if compiler is not None:
         walk.token("pipeline", compiler.pipeline_class.__module__, compiler.pipeline_class.__qualname__)
     walk.add_function(function, where, "named" if walk.mode == "named" else "compiled")
-    is_itself = function is walk.compiled  # which may be declared just now: its signatures count where others read it
+    is_itself = function is walk.compiled  # it may be in declaration: its signatures matter only to other readers
     if not getattr(value, "_can_compile", True) and not is_itself:
         walk.sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
 
 
 def _real(value: Any) -> Any:
-    """Numba's own dispatcher for a lazy function; None while it is being made."""
+    """Return Numba's own dispatcher for a lazy function; None while it is being created."""
     find = getattr(type(value), "_compcache_real", None)
     if find is None:
         return None
-    _ = value.targetoptions  # makes it
+    _ = value.targetoptions  # creates the dispatcher
     return find(value)
 
 
@@ -108,7 +108,7 @@ def _intrinsic(walk: Walk, value: Any, where: str) -> None:
 
 
 def _dufunc(walk: Walk, value: Any, where: str) -> None:
-    """Feed a ufunc of Numba's: its loops, in the order in which they are tried, and what more of them are compiled from."""
+    """Feed one of Numba's ufuncs: its loops in the order in which they are tried, and what further loops are compiled from."""
     walk.token("dufunc", value.identity, value._frozen)
     walk.sequence(value._dispatcher.overloads, f"the loops of {where}")
     _jitted(walk, value._dispatcher, where, is_frozen=value._frozen)
@@ -122,7 +122,7 @@ def _gufunc(walk: Walk, value: Any, where: str) -> None:
 
 def _cfunc(walk: Walk, value: Any, where: str) -> None:
     if walk.mode == "run":
-        walk.unknown(value, where)  # such code has its address
+        walk.unknown(value, where)  # such code contains its address
         return
     walk.token("cfunc")
     walk.value(value._sig, where)
@@ -160,7 +160,7 @@ _SCALARS = frozenset((
 
 
 def is_plain_type(value: Any) -> bool:
-    """Whether the text of a type identifies it: numbers, and arrays of them."""
+    """Return whether the text of a type identifies it: numbers, and arrays of numbers."""
     kind = type(value)
     if not kind.__module__.startswith("numba.core.types"):
         return False
@@ -172,7 +172,7 @@ def is_plain_type(value: Any) -> bool:
 
 
 def _type(walk: Walk, value: Any, where: str) -> None:
-    """Feed a type by its structure: its name is not enough (for a namedtuple, it lacks the fields)."""
+    """Feed a type by its structure. The name is not enough: for example, that of a namedtuple lacks the fields."""
     kind = type(value)
     walk.token("type", kind.__module__, kind.__qualname__)
     if is_plain_type(value):
@@ -186,7 +186,7 @@ def _type(walk: Walk, value: Any, where: str) -> None:
 
 
 def _structure(walk: Walk, value: Any, where: str) -> None:
-    """Feed what Numba's own code knows a type by."""
+    """Feed that by which Numba's own code knows a type."""
     kind = type(value)
     dispatcher = getattr(value, "dispatcher", None)
     if dispatcher is not None:
@@ -214,7 +214,7 @@ def _structure(walk: Walk, value: Any, where: str) -> None:
 
 
 def _extension_type(walk: Walk, value: Any, where: str) -> None:
-    """Feed what code that runs while Numba compiles can read of an instance of a user's type, whatever its name has of that."""
+    """Feed what code that runs while Numba compiles can read from an instance of a user's type, even if the type's name contains it."""
     if walk.mode == "run":
         walk.value(type(value), f"the class of {where}")
         walk.reach().add(walk, value, where)
@@ -225,12 +225,12 @@ def _extension_type(walk: Walk, value: Any, where: str) -> None:
             walk.value(part, f"{where}, {name!r}")
 
 
-#: The name, which is fed besides, and the number that the process gives the type.
+#: The name, which is fed separately, and the number that the process gives the type.
 _OF_NUMBA = frozenset(("_code", "name"))
 
 
 def _is_derived(kind: type, name: str) -> bool:
-    """Whether an attribute is a result that an instance keeps once it was asked for."""
+    """Return whether an attribute is a result that an instance keeps after the first request."""
     return any(isinstance(vars(base).get(name), functools.cached_property) for base in kind.__mro__)
 
 
@@ -241,8 +241,8 @@ def _component(walk: Walk, part: Any, where: str) -> None:
             name = name_of_class(item)
             if name is None:
                 raise Unidentifiable(
-                    f"{where} is of a type made of the class {item.__module__}.{item.__qualname__}, "
-                    "which cannot be found in its module, under that name or another"
+                    f"{where} has a type with the class {item.__module__}.{item.__qualname__}, "
+                    "which cannot be found in its module under any name"
                 )
             if name != item.__qualname__:
                 walk.token("found as", name)
@@ -250,7 +250,7 @@ def _component(walk: Walk, part: Any, where: str) -> None:
 
 
 def declared_locals(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The types that a program gives to variables with ``locals=``.
+    """Return the types that a program gives to variables with ``locals=``.
 
     A compilation adds the versions of these variables (``result.1``) to the same dictionary.
     """
@@ -258,9 +258,9 @@ def declared_locals(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def name_of_class(cls: type) -> str | None:
-    """The name under which a class is found in its module: its own, or that of a variable which has it; None where there is none.
+    """Return the name under which a class is found in its module: its own, or that of a variable; None if there is none.
 
-    ``Rows = namedtuple("Row", ...)`` makes a class that is called otherwise than its variable.
+    For example, the class of ``Rows = namedtuple("Row", ...)`` has another name than its variable.
     """
     if find_by_name(cls):
         return cls.__qualname__
@@ -292,5 +292,5 @@ def _jitclass(walk: Walk, value: Any, where: str) -> None:
 def _text(value: Any, where: str) -> str:
     text = str(value)
     if " at 0x" in text or "object at " in text:
-        raise Unidentifiable(f"{where} is of the type {text}, which differs between processes")
+        raise Unidentifiable(f"{where} has the type {text}, which differs between processes")
     return text

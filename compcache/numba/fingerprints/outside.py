@@ -1,4 +1,4 @@
-"""Detects what code reads that it does not name: the process's environment, files, attributes by names computed at run time."""
+"""Detects what code reads without naming it: the environment of the process, files, attributes whose names are computed at run time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALL_READERS = (
     ("builtins", "getattr"), ("builtins", "hasattr"), ("inspect", "getattr_static"), ("operator", "attrgetter"),
     ("operator", "methodcaller"),
 )  # fmt: skip
-#: What reads attributes without naming them: of all values, or all of these modules.
+#: Functions that read attributes without naming them: of any value, or of these modules.
 _READ_ALL = (
     ("builtins", "dir"), ("dataclasses", "asdict"), ("dataclasses", "astuple"), ("dataclasses", "fields"), ("dataclasses", "replace"),
     ("typing", "get_type_hints"),
@@ -34,46 +34,47 @@ _ATTRIBUTES_THAT_READ_ALL = frozenset((
 ))  # fmt: skip
 _OF_LOGGERS = frozenset(("disabled", "getEffectiveLevel", "handlers", "hasHandlers", "isEnabledFor", "level", "propagate"))
 _LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
-_FIELD = r"\.(\w+)"  # of an object that `str.format` is given
+_FIELD = r"\.(\w+)"  # of an object that is passed to `str.format`
 
 
-#: What reads globals of the module by names that only text has. Frames are those of code that calls: for a package's code generators,
-#: the package's.
+#: Functions that read globals of the module by names in text. Frames are those of calling code: for code generators of a package, the
+#: package's.
 _BY_TEXT = (("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals"), ("sys", "_getframe"))
 
 
 def _is_among(value: object, functions: tuple[tuple[str, str], ...]) -> bool:
-    """Whether this is one of these functions: nobody has one of a module that is not imported."""
+    """Return whether this is one of these functions. A function of a module that is not imported cannot be."""
     return any(getattr(sys.modules.get(module), name, functions) is value for module, name in functions)
 
 
 def names_by_text(value: object) -> bool:
-    """Whether this is `eval`, `exec`, `globals` or `sys._getframe`."""
+    """Return whether this is `eval`, `exec`, `globals` or `sys._getframe`."""
     return _is_among(value, _BY_TEXT)
 
 
 def is_reader(value: object, name: str) -> bool:
-    """Whether this is `getattr` or its like under its own name, so that `reads_by_name` sees what it is called with."""
+    """Return whether this is `getattr` or similar under its own name, so that `reads_by_name` can examine its calls."""
     return name in _READERS and _is_among(value, _ALL_READERS)
 
 
 def may_read_anything(value: object) -> bool:
-    """Whether this is a function that reads attributes of objects whose names no code needs to have."""
+    """Return whether this function may read attributes of objects although no code names them."""
     return _is_among(value, (*_ALL_READERS, *_READ_ALL)) or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
 
 
 def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = False) -> tuple[tuple[str, ...], bool]:
-    """The attributes that code reads from any object, with those that it names by text; whether it may read others, by computed names.
+    """Return the attributes that code reads from any object, including those named by text, and whether it may read others by computed
+    names.
 
     Raises:
-        Unidentifiable: one of them leads to values that no code names, unless this is allowed, or is in no key.
+        Unidentifiable: an attribute is in no key, or leads to values that no code names (unless this is allowed).
     """
     anywhere = LEADS_ANYWHERE.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
     if anywhere and not may_lead_anywhere:
         raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that no code names")
     untold = NOT_IN_KEYS.intersection(reads.attributes)
     if any("getLogger" in chain for chain in reads.chains):
-        untold |= _OF_LOGGERS.intersection(reads.attributes)  # of one that no value leads to
+        untold |= _OF_LOGGERS.intersection(reads.attributes)  # of a logger that no value leads to
     if untold:
         raise Unidentifiable(f"{code.co_qualname} reads {min(untold)}, which is in no key")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
@@ -86,7 +87,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
 
 @functools.lru_cache(maxsize=1000)
 def _names_given(code: CodeType) -> tuple[str, ...] | None:
-    """The names that calls of `getattr` and its like, and of `str.format`, give as text; None if one is computed."""
+    """Return the names that calls of `getattr` and similar, and of `str.format`, give as text; None if one is computed."""
     import dis
     import re
 
@@ -108,9 +109,9 @@ def _names_given(code: CodeType) -> tuple[str, ...] | None:
 
 
 def _texts_of_call(instructions: list[dis.Instruction], start: int, position: int) -> list[str] | None:
-    """The constant texts that a call takes from this position on, whose function has just been loaded; None if it is no such call.
+    """Return the constant texts among a call's arguments from this position on; the function was just loaded. None if it is no such call.
 
-    Follows the depth of the stack: an argument begins where the depth is its position, and is a constant if nothing else takes part.
+    Follows the depth of the stack: an argument begins where the depth equals its position. It is constant if a single load produces it.
     """
     import dis
 
@@ -132,7 +133,7 @@ def _texts_of_call(instructions: list[dis.Instruction], start: int, position: in
 
 
 def _constants(given: list[dis.Instruction], count: int) -> list[str] | None:
-    """The texts that the first instructions load, if each is a constant that the following ones leave on the stack."""
+    """Return the texts that the first instructions load, if each is a constant that the following ones leave on the stack."""
     found = [instruction.argval for instruction in given[:count] if instruction.opname == "LOAD_CONST"]
     if len(found) != count or not all(isinstance(text, str) for text in found):
         return None

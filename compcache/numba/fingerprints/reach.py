@@ -1,8 +1,8 @@
-"""Finds what code that runs while code is generated can reach: every attribute that any of it names, of every module,
-class, object and function of the user that it can access.
+"""Finds what code that runs during code generation can reach: every attribute that any of it names, of every module, class, object and
+function of the user that it can access.
 
-An attribute that no such code names cannot be read; so the set grows with the code that is found, until nothing is new
-(like rapid type analysis for the methods of a program). Code that reads attributes in other ways is refused (`outside`).
+An attribute that no such code names cannot be read. So the set grows with the code that is found, until nothing is new (like rapid type
+analysis for the methods of a program). Code that reads attributes in other ways is refused (`outside`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Reach"]
 
 _MOST_SHOWN = 300
-#: Attributes of every class that do not affect what its methods do; `copyreg` adds `__slotnames__` when it pickles an instance.
+#: Attributes of every class that do not affect its methods; `copyreg` adds `__slotnames__` when it pickles an instance.
 _IRRELEVANT = frozenset((
     "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__classcell__", "__dataclass_fields__",
     "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
@@ -37,7 +37,7 @@ _IRRELEVANT = frozenset((
 
 
 class _Owner:
-    """An object that code can access; its number stands for it in digests."""
+    """An object that code can access. Its number stands for it in digests."""
 
     __slots__ = ("number", "value", "where")
 
@@ -48,7 +48,7 @@ class _Owner:
 
 
 class Reach:
-    """The attribute names that are read, and the objects that they may be read from.
+    """The attribute names that are read, and the objects from which they may be read.
 
     Each name is looked up once on each object, when the later of the two is found.
     """
@@ -58,25 +58,27 @@ class Reach:
         self._owners: list[_Owner] = []
         self._numbers: dict[int, int] = {}
         self._done: set[tuple[int, str]] = set()
-        self._followed = 0, 0, False  # names and owners, and whether code matched classes then
+        self._followed = 0, 0, False  # names and owners, and whether code had matched classes
         self._followed_all = 0  # owners
         self._everything = False  # some code reads attributes by names that it computes
         self.matches_classes = False  # `case Point(x, y)` reads the attributes that the class lists in `__match_args__`
 
     def read(self, names: Iterable[str], *, everything: bool) -> None:
-        """Record that code reads attributes of these names, and (`everything`) of others."""
+        """Record that code reads attributes with these names, and with `everything` that it may read others too."""
         self._names.update(dict.fromkeys(names))
         self._everything = self._everything or everything
 
     def add(self, walk: Walk, owner: Any, where: str) -> None:
-        """Record that code can access this object, and refer to it: which of several equal ones it is decides what code finds there."""
+        """Record that code can access and refer to this object. Its identity matters, because code may attach different things to equal
+        objects.
+        """
         number = self._numbers.setdefault(id(owner), len(self._owners))
         if number == len(self._owners):
             self._owners.append(_Owner(number, owner, where))
         walk.refer_to("owner", number)
 
     def add_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
-        """Record that a function imports a module when it runs; it is imported now, to examine it."""
+        """Record that a function imports a module when it runs. The module is imported now, to examine it."""
         walk.token("import", name)
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
@@ -91,7 +93,7 @@ class Reach:
                 self.add(walk, module, f"the module {candidate} that {where} imports")
 
     def follow(self, walk: Walk) -> bool:
-        """Feed all members not fed before; return whether there may be more."""
+        """Feed all members that were not fed before; return whether there may be more."""
         names, owners, matched = self._followed
         if matched != self.matches_classes:
             names = owners = 0
@@ -105,7 +107,7 @@ class Reach:
         return found or now != (len(self._names), len(self._owners), self.matches_classes)
 
     def follow_all(self, walk: Walk) -> bool:
-        """Feed members that nobody names, if some code reads attributes by names that it computes; return whether there were any."""
+        """Feed members that no code names, if some code reads attributes by computed names; return whether there were any."""
         if not self._everything:
             return False
         found = False
@@ -117,7 +119,7 @@ class Reach:
         return found
 
     def _follow(self, walk: Walk, owner: _Owner, name: str) -> bool:
-        """Feed an attribute if it was not fed before and is there; return whether it was fed."""
+        """Feed an attribute that exists and was not fed before; return whether it was fed."""
         if (owner.number, name) in self._done:
             return False
         self._done.add((owner.number, name))
@@ -133,7 +135,7 @@ class Reach:
         return bool(members)
 
     def _names_of(self, owner: Any, names: list[str], *, is_new: bool) -> list[str]:
-        """Those of these names that the object may have, and what code reads of a new one without naming it."""
+        """Return those of these names that the object may have; for a new object also what code reads from it without naming it."""
         implicit = _implicit_names(owner) if is_new else []
         if self.matches_classes and "__match_args__" in implicit:
             self._names.update(dict.fromkeys(owner.__match_args__))
@@ -144,7 +146,7 @@ class Reach:
 
 
 def _present(owner: Any, names: list[str]) -> list[str]:
-    """The names that an object may have; an instance has what is in its state."""
+    """Return the names that an object may have. An instance has those in its state."""
     if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
         return names
     state = state_of(owner)
@@ -152,7 +154,7 @@ def _present(owner: Any, names: list[str]) -> list[str]:
 
 
 def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
-    """The possible full names of a module imported under this name, relative to a package or absolute."""
+    """Yield the possible full names of a module imported under this name, relative to a package or absolute."""
     package = namespace.get("__package__") or ""
     candidates = [name] if name else []
     while package:
@@ -167,7 +169,7 @@ def _is_library(owner: Any) -> bool:
 
 
 def _implicit_names(owner: Any) -> list[str]:
-    """The special methods of a user's classes, which are called without being named."""
+    """Return the special methods of a user's classes, which are called without being named."""
     if not isinstance(owner, type):
         return []
     return [
@@ -178,7 +180,7 @@ def _implicit_names(owner: Any) -> list[str]:
     ]
 
 
-#: Attributes that say nothing about what code does, or are there for Python alone.
+#: Attributes that say nothing about what code does, or that only Python uses.
 _NEVER_READ = frozenset((
     "__annotate__", "__annotate_func__", "__annotations_cache__", "__builtins__", "__cached__", "__classcell__", "__dict__", "__file__",
     "__firstlineno__", "__loader__", "__module__", "__path__", "__qualname__", "__slotnames__", "__spec__", "__weakref__",
@@ -186,7 +188,7 @@ _NEVER_READ = frozenset((
 
 
 def _all_names(owner: Any) -> list[str]:
-    """The attributes of an object that code can find without knowing their names."""
+    """Return the attributes of an object that code can find without knowing their names."""
     if isinstance(owner, type):
         names: Iterable[str] = [name for cls in (*_users_classes(owner), *_users_classes(type(owner))) for name in vars(cls)]
     elif isinstance(owner, python_types.ModuleType):
@@ -204,7 +206,7 @@ def _users_classes(cls: type) -> list[type]:
 
 
 def _members(owner: Any, name: str) -> list[Any]:
-    """The possible values of an attribute of this name."""
+    """Return the possible values of an attribute with this name."""
     if isinstance(owner, type):
         if name == "__subclasses__":
             return [owner.__subclasses__()]

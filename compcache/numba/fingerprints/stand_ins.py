@@ -1,7 +1,6 @@
-"""What stands for objects of Numba where it is not imported: it feeds itself what Numba's own object would be known by.
+"""Feeds the stand-ins for Numba's objects while Numba is not imported, with what identifies Numba's own object.
 
-Where Numba is imported later, its own objects take the places of these. `note_real` remembers for which, so that keys of functions
-stay what they were.
+If Numba is imported later, its own objects replace the stand-ins. `note_real` remembers which, so that keys of functions do not change.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["handler_without_numba", "is_declared_as", "is_generators_module", "is_object_mode", "jitted", "note_real", "stand_for_prange"]
 
 _Module = type(sys)
-#: What Numba has made in the place of lazy objects, and these, by the id of the former.
+#: The lazy objects that Numba's objects have replaced, by the id of the latter.
 _made: dict[int, tuple[Any, Any]] = {}
 #: Classes that are treated as `numba.prange`.
 _PRANGE: set[Any] = set()
-#: Numba's contexts: parts of functions in them run otherwise, with the globals of that moment.
+#: Numba's contexts. Blocks in them run differently, with the globals of that moment.
 _CONTEXTS = ("objmode", "parallel_chunksize")
 _OBJECT_MODE = "objmode"
 
 
 def note_real(real: Any, lazy: Any) -> None:
-    """Let an object that Numba has made have the content of the lazy one that it replaces in globals."""
+    """Record that an object of Numba's replaces a lazy one in globals, and has its content."""
     if hasattr(type(lazy), "_compcache_content"):
         _made[id(real)] = real, lazy
 
@@ -43,24 +42,24 @@ def stand_for_prange(cls: Any) -> None:
 
 
 def jitted(value: Any) -> Any:
-    """The jitted function that a value is, or that it was made for by Numba; None for other values."""
+    """Return the jitted function that a value is, or from which Numba created it; None for other values."""
     lazy = value if hasattr(type(value), "_compcache_is_declaration") else _made.get(id(value), (None, None))[1]
     return lazy if hasattr(type(lazy), "_compcache_is_declaration") else None
 
 
 def is_declared_as(value: Any, function: Any) -> bool:
-    """Whether a function that was compiled when it was declared reads itself: the name was not set then."""
+    """Return whether a function that was compiled on declaration reads itself: its name was not set at that time."""
     is_declaration = getattr(type(value), "_compcache_is_declaration", None)
     return is_declaration is not None and bool(is_declaration(value, function))
 
 
 def is_generators_module(value: Any) -> bool:
-    """Whether a module is one of a library that generates code: what it holds follows from the version, and is looked at by nobody."""
+    """Return whether a module belongs to a library that generates code: its content follows from the version, and is not examined."""
     return issubclass(type(value), _Module) and value.__name__.partition(".")[0] in CODE_GENERATORS
 
 
 def is_object_mode(value: Any) -> bool:
-    """Whether this is `numba.objmode`, or stands for it."""
+    """Return whether this is `numba.objmode` or its stand-in."""
     return _context_of(value) == _OBJECT_MODE
 
 
@@ -75,7 +74,7 @@ def _context_of(value: Any) -> str | None:
 
 
 def handler_without_numba(value: Any) -> Callable[[Walk, Any, str], None] | None:
-    """The handler of what stands for an object of Numba, or is one; None for other values."""
+    """Return the handler for an object of Numba's or its stand-in; None for other values."""
     kind = type(value)
     if hasattr(kind, "_compcache_content"):
         return _of_stand_in

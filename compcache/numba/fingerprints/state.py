@@ -1,4 +1,4 @@
-"""What objects and functions hold themselves."""
+"""Reads the state of objects and functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["annotates", "state_of"]
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """The instance attributes of an object, including those in slots."""
+    """Return the instance attributes of an object, including those in slots."""
     state = {}
     for cls in reversed(type(value).__mro__):
         for name, descriptor in vars(cls).items():
@@ -28,5 +28,5 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def annotates(function: python_types.FunctionType) -> bool:
-    """Whether a function has annotations, without evaluating them."""
+    """Return whether a function has annotations, without evaluating them."""
     return getattr(function, "__annotate__", None) is not None if sys.version_info >= (3, 14) else bool(function.__annotations__)

@@ -1,4 +1,4 @@
-"""Digests the values that functions read, one handler per kind of value; Numba's are in `numba_values`."""
+"""Digests the values that functions read, with one handler per kind of value; Numba's kinds are in `numba_values`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = ["handler_of", "is_defined_by_text"]
 
 
 def handler_of(value: Any, *, with_numba: bool) -> Handler:
-    """The handler that digests a value; `with_numba`: those of Numba's own objects among them, and what is registered with it."""
-    late = _late_handlers()  # which adds to the others
+    """Return the handler that digests a value. `with_numba`: include the handlers of Numba's objects, and those registered with it."""
+    late = _late_handlers()  # this adds to the others
     known = _HANDLERS.get(type(value))
     if known is not None:
         return known
@@ -46,7 +46,7 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
 
 
 def _plain_function(walk: Walk, value: Any, where: str) -> None:
-    """Feed a plain function: compiled code uses its overloads only, but its own code may still matter."""
+    """Feed a plain function. Compiled code uses only its overloads, but its own code may still matter."""
     is_compiled = walk.overloads(value)
     if is_library_function(value):
         walk.library(value, where)
@@ -89,7 +89,7 @@ def _library_object(walk: Walk, value: Any, where: str) -> None:
     walk.overloads(value)
     owner = getattr(value, "__self__", None)
     if walk.mode == "run" and owner is not None and not isinstance(owner, (type, python_types.ModuleType)):
-        walk.value(owner, f"the object of {where}")  # the method is that of one list, one dictionary
+        walk.value(owner, f"the object of {where}")  # the method belongs to a particular list or dictionary
 
 
 def _overloaded(walk: Walk, value: Any, _where: str) -> None:
@@ -121,7 +121,7 @@ def _class(walk: Walk, value: Any, where: str) -> None:
 
 
 def _registered_with(cls: type) -> list[str]:
-    """The classes that were registered with an abstract one, which are its subclasses."""
+    """Return the classes that were registered with an abstract class, and so are its subclasses."""
     if not hasattr(cls, "_abc_impl"):
         return []
     from _abc import _get_dump  # type: ignore[import-not-found]
@@ -155,7 +155,7 @@ def _set(walk: Walk, value: Any, where: str) -> None:
 
 def _dict(walk: Walk, value: Any, where: str) -> None:
     found = value.get("__builtins__")
-    names_builtins = found is builtins or found is vars(builtins)  # Python adds this to namespaces that code was run in
+    names_builtins = found is builtins or found is vars(builtins)  # Python adds this to namespaces in which code was executed
     kept = [
         (key, item)
         for key, item in value.items()
@@ -170,7 +170,7 @@ def _dict(walk: Walk, value: Any, where: str) -> None:
 
 
 def is_defined_by_text(value: Any, namespace: Any) -> bool:
-    """Whether a function was defined by text that was run as code in this namespace."""
+    """Return whether a function was defined by text that was executed in this namespace."""
     return type(value) is python_types.FunctionType and value.__globals__ is namespace and value.__code__.co_filename.startswith("<")
 
 
@@ -190,16 +190,16 @@ def _module(walk: Walk, value: Any, where: str) -> None:
 
 
 def _object(walk: Walk, value: Any, where: str) -> None:
-    """Feed an object of a user's class: its class and its attributes, as far as they can be read."""
+    """Feed an object of a user's class: its class, and those of its attributes that can be read."""
     kind = type(value)
     if walk.is_only_named() or (walk.without_numba and walk.mode == "compiled"):
-        walk.unknown(value, where)  # the compiler knows such an object by what is registered with it alone
+        walk.unknown(value, where)  # the compiler knows such an object only by what is registered with it
         return
     if not isinstance(vars(kind).get("__dict__"), python_types.GetSetDescriptorType) and not _has_slots(kind):
         _reduced(walk, value, where)
         return
     mode = walk.mode
-    if mode == "compiled":  # what the compiler makes of it may read anything of it
+    if mode == "compiled":  # the compiler may read any of its attributes
         walk.mode = "run"
         walk.reach().read((), everything=True)
     _content(walk, value, kind, where)
@@ -230,12 +230,12 @@ def _items(walk: Walk, value: Any, where: str) -> None:
 
 
 def _has_slots(kind: type) -> bool:
-    """Whether the class and all of its bases are written in Python."""
+    """Return whether the class and all of its bases are written in Python."""
     return all("__slots__" in vars(base) or "__dict__" in vars(base) for base in kind.__mro__[:-1])
 
 
 def _answers_for_all(kind: type) -> bool:
-    """Whether a user's `__getattr__` or `__getattribute__` accepts any name."""
+    """Return whether a user's `__getattr__` or `__getattribute__` accepts any name."""
     return any(
         name in vars(base)
         for base in kind.__mro__
@@ -245,9 +245,7 @@ def _answers_for_all(kind: type) -> bool:
 
 
 def _has_methods_of_python(kind: type) -> bool:
-    """Whether a class of the standard library is a base whose methods, written in Python, read attributes that no
-    code of the user names.
-    """
+    """Return whether a base is a standard-library class with methods in Python, which read attributes that no code of the user names."""
     return any(
         base.__module__.partition(".")[0] in sys.stdlib_module_names
         and is_library_module(base.__module__)
@@ -257,14 +255,14 @@ def _has_methods_of_python(kind: type) -> bool:
 
 
 def _reduced(walk: Walk, value: Any, where: str) -> None:
-    """Feed a library's object as the library would pickle it."""
+    """Feed a library's object in the way in which the library pickles it."""
     if walk.is_only_named():
         walk.unknown(value, where)
         return
     if is_library_module(type(value).__module__):
         walk.library(type(value), where)
     try:
-        reduced = copyreg.dispatch_table.get(type(value))  # regular expressions, for example, have no method for it
+        reduced = copyreg.dispatch_table.get(type(value))  # for example regular expressions, which have no method for it
         parts: Any = reduced(value) if reduced else value.__reduce_ex__(4)
     except Exception as error:  # noqa: BLE001 - any exception means that it has no content to digest
         reraise_interrupt(error)
@@ -273,7 +271,7 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
     kind = type(value)
     walk.token("reduced", kind.__module__, kind.__qualname__)
     if walk.mode == "run" and isinstance(value, getattr(sys.modules.get("logging"), "Filterer", ())):
-        walk.reach().add(walk, value, where)  # it is pickled by its name, and has a level
+        walk.reach().add(walk, value, where)  # it is pickled by its name, but has a level
     if isinstance(parts, str):
         walk.token("named", getattr(value, "__module__", ""), parts)
     elif not walk.is_again(value):
@@ -287,7 +285,7 @@ def _lock(walk: Walk, value: Any, _where: str) -> None:
 
 
 def _of_thread(walk: Walk, value: Any, where: str) -> None:
-    """Feed what a `threading.local` holds for this thread, which is the one that runs the code."""
+    """Feed what a `threading.local` contains in this thread, which runs the code."""
     walk.token("local", type(value).__qualname__)
     if not walk.is_again(value):
         walk.value(vars(value), where)
@@ -310,7 +308,7 @@ def _reference(walk: Walk, value: Any, where: str) -> None:
 
 
 def _address(walk: Walk, value: Any, where: str) -> None:
-    """Feed an object that tells compiled code the address of a function, and of what type that is: the function by its name."""
+    """Feed an object that gives compiled code the address and type of a function. The function is fed by its name."""
     from compcache.numba.registered.cython_functions import told_by
     from compcache.numba.registered.type_texts import signature_text
 
@@ -351,7 +349,7 @@ def _array(walk: Walk, value: Any, where: str) -> None:
 
 
 def _more_of_array(walk: Walk, value: Any, where: str) -> None:
-    """Feed what code that runs can read of an array besides its items: what belongs to its class and its dtype."""
+    """Feed what running code can read from an array other than its items: the attributes of its class and its dtype."""
     walk.value(value.dtype, f"the dtype of {where}")
     if type(value) is not sys.modules["numpy"].ndarray:
         walk.value(type(value), f"the class of {where}")
@@ -378,7 +376,7 @@ def _dtype(walk: Walk, value: Any, where: str) -> None:
 
 def _ufunc(walk: Walk, value: Any, where: str) -> None:
     if walk.mode == "run" and getattr(sys.modules["numpy"], value.__name__, None) is not value:
-        walk.unknown(value, where)  # it may call a function of Python
+        walk.unknown(value, where)  # it may call a Python function
         return
     walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
     if not is_library_module(getattr(value, "__module__", "numpy")):
@@ -408,13 +406,14 @@ _HANDLERS: dict[type, Handler] = {
 
 
 def _is_found_by_name(value: Any) -> bool:
-    """Whether a library holds this very object under its own name."""
+    """Return whether a library has this very object under its own name."""
     if not is_library_module(getattr(value, "__module__", None)):
         return False
     return type(value).__name__ == "cython_function_or_method" or find_by_name(value)
 
 
-#: Classes of modules that are there if one of their objects is, with the handlers of these; the first that fits is used.
+#: Classes of modules, with the handlers of their objects. An object of such a class exists only if the module is imported. The first match
+#: is used.
 _LATE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("numpy", ("ufunc",), _ufunc),
     ("numpy", ("ndarray",), _array),
@@ -433,7 +432,7 @@ _LATE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("_contextvars", ("ContextVar",), _of_context),
     ("_weakref", ("ref",), _reference),
 )
-#: The modules that were there when `_late` was made.
+#: The modules that were imported when `_late` was filled.
 _seen: list[str] = []
 _late: list[tuple[Any, Handler]] = []
 _of_numba: list[tuple[Any, Handler]] = []
@@ -449,7 +448,7 @@ def _late_handlers() -> list[tuple[Any, Handler]]:
             if classes:
                 found.append((classes, handler))
         if "numpy.random" in seen and hasattr(sys.modules["numpy.random"], "seed"):
-            _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _library_object)  # a class of its own in each version of Cython
+            _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _library_object)  # each version of Cython has a class of its own
         _late[:], _seen[:] = found, seen
     return _late
 

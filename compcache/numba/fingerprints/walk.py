@@ -1,18 +1,16 @@
 """Fingerprints Python functions by content.
 
-A fingerprint digests everything that the compiler can see of a function: its code and nested code, constants,
-defaults, closure cells, and every global and attribute chain that it reads, by value and transitively, through jitted
-functions and plain ones. It needs no source file and no file time. Line numbers go into a second digest, because they
-matter only to code that reports them.
+A fingerprint digests everything that the compiler can see of a function: its code and nested code, constants, defaults, closure cells, and
+every global and attribute chain that it reads, by value and transitively, through jitted functions and plain ones. It needs no source file
+and no file time. A second digest contains line numbers, because they matter only to code that reports them.
 
-Three modes tell how a function is used: it is `COMPILED`; it is `RUN` while code is generated (overloads, intrinsics
-and their callees), so that everything that it can reach counts (`reach`); or it is `NAMED`: the compiler replaces it, or
-it runs at the program's run time.
+A function is used in one of three modes. It is `COMPILED`. It is `RUN` while code is generated (overloads, intrinsics and their callees),
+so everything that it can reach counts (`reach`). Or it is `NAMED`: the compiler replaces it, or it runs at the program's run time.
 
-A value without content to digest raises `Unidentifiable`, with the path to it.
+A value that has no content to digest raises `Unidentifiable`, with the path to it.
 
-The same walk is made where Numba is not imported (`content`). What stands for Numba's objects feeds itself then, what is registered is
-known by the package's own table, and nothing is imported; what only Numba knows is refused.
+The same walk works without Numba (`content`). Then the stand-ins for Numba's objects feed themselves, registrations come from this
+package's own table, and nothing is imported. What only Numba knows is refused.
 """
 
 from __future__ import annotations
@@ -74,11 +72,10 @@ class Part:
 
 
 class Fingerprint:
-    """`content` is the digest of all that the compiler sees, `lines` those of its source lines and, after `SIZE_OF_LINES` characters, of
-    the paths of its files; `reads` tells what compiled functions read, and
-    their code, for display: values, or digests of them.
+    """`content` is the digest of everything that the compiler sees. `lines` is that of source lines, and after `SIZE_OF_LINES` characters
+    that of the paths of files. `reads` has what compiled functions read, and their code, for display: values, or digests of values.
 
-    `parts` are the functions that are compiled, the fingerprinted one first.
+    `parts` are the compiled functions, the fingerprinted one first.
     """
 
     __slots__ = ("content", "lines", "parts", "reads")
@@ -92,7 +89,7 @@ class Fingerprint:
 
 @looks_at_programs(Unidentifiable)
 def fingerprint(function: Any) -> Fingerprint:
-    """The fingerprint of a function that is compiled, from any module.
+    """Return the fingerprint of a compiled function, from any module.
 
     Raises:
         Unidentifiable: a value that it reads has no identity by content.
@@ -104,7 +101,7 @@ def fingerprint(function: Any) -> Fingerprint:
 
 @looks_at_programs(Unidentifiable)
 def fingerprint_of_value(value: object, where: str) -> str:
-    """The digest of a value that compiled code could read. Raises `Unidentifiable`."""
+    """Return the digest of a value that compiled code could read. Raises `Unidentifiable`."""
     walk = Walk()
     walk.value(value, where)
     return walk.finish().content
@@ -114,10 +111,11 @@ def fingerprint_of_value(value: object, where: str) -> str:
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> str:
-    """The digest of functions that run while code is generated. Raises `Unidentifiable`; `TooLarge` for more values than the limits.
+    """Return the digest of functions that run while code is generated. Raises `Unidentifiable`, or `TooLarge` for more values than the
+    limits.
 
-    `overlooks_members`: a value without an identity counts by its type where it is only a member of something that they can
-    access, and no function that they name leads to it. `reads_all`: attributes count that none of them names.
+    `overlooks_members`: a value without identity counts by its type if it is only a member of something that the functions can access, and
+    no function named by them leads to it. `reads_all`: attributes count even if none of the functions names them.
     """
     walk = Walk()
     walk.mode = RUN
@@ -132,7 +130,7 @@ def fingerprint_of_implementations(
 
 
 class Limits:
-    """The most values of a walk, and of its part that no code names."""
+    """The largest number of values in a walk, and in the part of it that no code names."""
 
     __slots__ = ("unnamed", "values")
 
@@ -142,13 +140,13 @@ class Limits:
 
 
 class Walk:
-    """One walk over everything that some functions can see.
+    """A walk over everything that some functions can see.
 
-    Each function has its own digest, which does not depend on where the walk began; the total is computed from these and
-    from the numbers of the functions that each one refers to.
+    Each function has its own digest, which does not depend on where the walk began. The total is computed from these digests and from the
+    numbers of the functions to which each one refers.
 
-    `without_numba`: another process computes the same without importing it. `implementations` are then what is registered with the compiler
-    for the functions that it reached, and `registered` all functions that are known to the compiler because they were registered.
+    `without_numba`: another process computes the same without importing Numba. Then `implementations` are those registered with the
+    compiler for the functions that were reached, and `registered` lists all functions that the compiler knows because they were registered.
     """
 
     def __init__(self, *, without_numba: bool = False) -> None:
@@ -158,7 +156,7 @@ class Walk:
         self.has_object_mode = False  # some function has blocks in object mode
         self.mode = COMPILED
         self.lenient = False  # the current function has blocks in object mode
-        self.defines_by_text = False  # the current function's package is told by its files, because it runs text as code
+        self.defines_by_text = False  # the files of the current function's package identify it, because it executes text as code
         self.overlooks_members = False
         self.max_values = self.max_unnamed = _MAX_VALUES
         self._overlooks = False
@@ -181,28 +179,28 @@ class Walk:
     # ------------------------------------------------------------------ tokens
 
     def token(self, kind: str, *texts: object) -> None:
-        """Feed a token; each text with its length, so that different sequences of tokens give different bytes."""
+        """Feed a token, with the length of each text, so that different sequences of tokens give different bytes."""
         for text in (kind, *texts):
             data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
             self._state.update(len(data).to_bytes(8, "little"))
             self._state.update(data)
 
     def unknown(self, value: object, where: str) -> None:
-        """Handle a value without an identity: raise if it matters, feed its type if it is only named."""
+        """Handle a value without identity: raise if it matters, feed its type if it is only named."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if not self.is_only_named() and not self._overlooks:
             raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
         self.token("opaque", kind)
 
     def is_only_named(self) -> bool:
-        """Whether values without content count by their type, since the compiler does not read them."""
+        """Return whether values without content count by their type, because the compiler does not read them."""
         return self.mode == NAMED or self.lenient
 
     def library(self, value: object, where: str) -> None:
-        """Look at what a library has: refuse what is not known to be pure; some functions read attributes that nobody names.
+        """Examine a value of a library: refuse it unless it is known to be pure. Some library functions read attributes that no code names.
 
         Raises:
-            Unidentifiable: code that runs can do something with it whose results follow neither from versions nor from arguments.
+            Unidentifiable: running code can use it to get results that follow neither from versions nor from arguments.
         """
         if self.mode != RUN:
             return
@@ -217,7 +215,7 @@ class Walk:
             self.reach().read((), everything=True)
 
     def is_again(self, value: object) -> bool:
-        """Whether the current function has reached this value before; if so, feed a back reference."""
+        """Return whether the current function has reached this value before; if so, feed a back reference."""
         number = self._seen.get(id(value))
         if number is not None:
             self.token("again", number)
@@ -227,7 +225,7 @@ class Walk:
         return False
 
     def refer_to(self, kind: str, number: int, *texts: object) -> None:
-        """Feed a reference: the total has the number, which depends on where the walk began; a part's own digest has not."""
+        """Feed a reference. The total contains the number, which depends on where the walk began; the digest of a part does not."""
         self._references.append(number)
         self.token(kind, *texts)
 
@@ -244,7 +242,7 @@ class Walk:
         return digest
 
     def finish(self) -> Fingerprint:
-        """Walk the functions that were found, from a queue: call graphs are deeper than Python's stack."""
+        """Walk the functions that were found, from a queue, because call graphs are deeper than Python's stack."""
         self.end_part()
         done = 0
         while True:
@@ -262,7 +260,7 @@ class Walk:
             if self._reach.follow(self):
                 continue
             if not self._overlooks:
-                self._overlooks = True  # what is found from here on has been named by nobody
+                self._overlooks = True  # no code has named what is found from here on
                 self.max_values = min(self.max_values, self._count + self.max_unnamed)
             if not self._reach.follow_all(self):
                 break
@@ -271,7 +269,7 @@ class Walk:
     # --------------------------------------------------------------- functions
 
     def add_function(self, function: Any, where: str, mode: str | None = None) -> None:
-        """Refer to a function, and walk it later if it is new."""
+        """Refer to a function, and queue it if it is new."""
         mode = mode or self.mode
         key = (id(function), mode)
         number = self._numbers.get(key)
@@ -282,17 +280,17 @@ class Walk:
         self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
 
     def feed_stencil(self, function: Any, mode: str, options: dict[str, Any]) -> None:
-        """Feed a stencil: the function with the globals that it had when it was declared, and the options."""
+        """Feed a stencil: the function with its globals at the time of declaration, and the options."""
         self.token("stencil", mode)
         self.value(tuple(sorted(options.items())), "an option of a stencil")
         self.add(function)
 
     def add(self, function: Any) -> None:
-        """Refer to a function that is compiled, or only named as what leads to it is."""
+        """Refer to a function that is compiled, or only named if its user is only named."""
         self.add_function(function, "", NAMED if self.mode == NAMED else COMPILED)
 
     def feed_compiled(self, overloads: Iterable[Compiled]) -> None:
-        """Feed what the code of a dispatcher was made of that compiles nothing more."""
+        """Feed what the code of a dispatcher was compiled from, which compiles no more code."""
         for one in overloads:
             self.token("compiled", one.key)
             self._lines.update(f"{one.lines[:SIZE_OF_LINES]}:".encode())
@@ -300,14 +298,14 @@ class Walk:
             self.registered += one.registered
 
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
-        """Feed a function that is declared with signatures. Raises `NotLazy`: it is not known what its code was made of."""
+        """Feed a function with declared signatures. Raises `NotLazy` if it is not known what its code was compiled from."""
         if overloads is None:
             raise NotLazy(f"{function.__qualname__} was declared with values that have no content")
         self.token("declared")
         self.feed_compiled(overloads)
 
     def feed_jitted(self, function: Any, options: dict[str, Any]) -> None:
-        """Feed a function that is compiled with these options (`registered.options`) for the types that it is called with."""
+        """Feed a function that is compiled with these options (`registered.options`) for the types of its calls."""
         self.token("jitted")
         self.value(tuple(sorted(options.items())), "an option")
         self.add(function)
@@ -325,7 +323,7 @@ class Walk:
         self.mode = mode
 
     def runs(self, function: Any, where: str) -> None:
-        """Refer to what is called while code is generated: a function, or a method, a partial function, an object."""
+        """Refer to something that is called while code is generated: a function, a method, a partial function, or an object."""
         if isinstance(function, python_types.FunctionType):
             self.add_function(function, where)
         else:
@@ -334,10 +332,11 @@ class Walk:
             self.value(function, where or name_of(function))
 
     def overloads(self, value: Any) -> bool:
-        """Feed the names of the user's implementations of a callable for the compiler, in the order in which it asks them; return whether
-        it is compiled itself (`register_jitable`), where that is known without Numba.
+        """Feed the names of the user's implementations of a callable, in the order in which the compiler asks them. Return whether the
+        callable itself is compiled (`register_jitable`), if that is known without Numba.
 
-        What they do is not fed: the compiler may ask only some of them. These are recorded (`identity.dependencies`), or walked besides.
+        Their content is not fed, because the compiler may ask only some of them. Those are recorded (`identity.dependencies`), or walked
+        separately.
         """
         from compcache.numba.fingerprints.implementations import find_overloads, name_of
 
@@ -357,7 +356,7 @@ class Walk:
         return bool(jitables)
 
     def depends_on(self, kind: str, function: Any, options: dict[str, Any]) -> None:
-        """Feed the name of a function that the compiler calls; what it does is a walk of its own (`implementations`)."""
+        """Feed the name of a function that the compiler calls. Its content is a walk of its own (`implementations`)."""
         from compcache.numba.fingerprints.implementations import Implementation, name_of
 
         if type(function) is not python_types.FunctionType:
@@ -367,7 +366,7 @@ class Walk:
         self.implementations.setdefault(id(function), Implementation(function, tuple(sorted(options.items()))))
 
     def reach(self) -> Reach:
-        """The reach of code that is run, created when first needed."""
+        """The reach of code that runs; created when it is first needed."""
         if self._reach is None:
             from compcache.numba.fingerprints.reach import Reach
 
@@ -430,7 +429,7 @@ class Walk:
                 self._code(constant, namespace, name)
 
     def _run(self, code: python_types.CodeType, reads: Reads, values: list[Any]) -> None:
-        """Note what code that runs reads by names, and whether it makes names of text."""
+        """Note what code that runs reads by names, and whether it computes names from text."""
         from compcache.numba.fingerprints.outside import names_by_text, reads_by_name
         from compcache.numba.registered.package_files import digest_of_package
 
@@ -443,7 +442,7 @@ class Walk:
             self.reach().matches_classes = True
 
     def _imports(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-        """Feed what code reads of the modules that it imports; any attribute, where it does more than to read those that it names."""
+        """Feed what code reads from the modules that it imports; any attribute, if it does more than read those that it names."""
         from compcache.numba.registered.code_reads import imported_reads
 
         for module, chains in imported_reads(code):
@@ -461,7 +460,9 @@ class Walk:
                 self._chain(chain, value, at, (), name)
 
     def _import_is_known(self, module: str, name: str) -> bool:
-        """Whether an import is one of Numba, whose parts follow from its version; nothing is imported that the program has not imported."""
+        """Return whether an import is one of Numba, whose parts follow from its version. Nothing is imported that the program has not
+        imported.
+        """
         from compcache.numba.registered.purity import is_reviewed
 
         if module.partition(".")[0] in CODE_GENERATORS:
@@ -473,7 +474,7 @@ class Walk:
         return False
 
     def _resolved(self, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
-        """The value of a chain; a function that is compiled while it is decorated finds itself under its name, which is not set yet."""
+        """Return the value of a chain. A function that is compiled on decoration finds itself under its name, which is not set yet."""
         if self.without_numba:
             value, at = resolve(chain, namespace, is_generators_module)
             return (MISSING, 1) if at == 1 and is_declared_as(value, self.compiled) else (value, at)
@@ -488,7 +489,7 @@ class Walk:
 
     def _chain(self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
         if self.defines_by_text and at == 1 and (value is MISSING or is_defined_by_text(value, self.compiled.__globals__)):
-            self.token("defined by text", chain[0])  # by this code, perhaps for other types before
+            self.token("defined by text", chain[0])  # by this code, perhaps earlier for other types
             return
         if value is MISSING:
             self.token("undefined", *chain[:at])
@@ -504,7 +505,7 @@ class Walk:
             self._read(value, where, attributes)
 
     def _of_generators(self, module: python_types.ModuleType, names: tuple[str, ...], where: str) -> None:
-        """Feed something of Numba by its name: it follows from the version, but for settings."""
+        """Feed a part of Numba by its name: it follows from the version, except for settings."""
         self.token("of a generator of code", module.__name__, *names)
         if not _SETTINGS.isdisjoint((*names, *module.__name__.split("."))):
             raise NotLazy(f"{where} reads settings of Numba")
@@ -521,7 +522,7 @@ class Walk:
         self._read(value, where, attributes)
 
     def _read(self, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
-        """Feed what a function reads: of a compiled one as a digest of its own, which tells later what has changed."""
+        """Feed what a function reads. For a compiled function it gets a digest of its own, which later shows what has changed."""
         if self.mode == RUN:
             self._module_or_value(value, where, attributes)
             return
@@ -538,9 +539,10 @@ class Walk:
             self.value(value, where)
 
     def _named_by_text(self, value: Any) -> bool:
-        """Feed what code can name that makes names of text: the files of its package, and plain globals, which may come from elsewhere.
+        """Feed what code can name that computes names from text: the files of its package, and plain globals, which may come from
+        elsewhere.
 
-        False if this is not `eval` or its like, or the function belongs to no package with files.
+        Return False if this is not `eval` or similar, or if the function belongs to no package with files.
         """
         from compcache.numba.fingerprints.outside import names_by_text
         from compcache.numba.registered.package_files import digest_of_package
@@ -584,7 +586,7 @@ class Walk:
             self.value(value, where)
 
     def value(self, value: Any, where: str) -> None:
-        """Feed one value by content."""
+        """Feed a value by content."""
         kind = type(value)
         if value is None or kind in _PLAIN:
             self.token(kind.__name__, repr(value))
@@ -619,7 +621,7 @@ _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
 
 
 def _is_module(value: Any) -> bool:
-    """Whether a value is a module; to ask it for its `__class__` would make what stands for one of Numba's import that."""
+    """Return whether a value is a module. Asking a stand-in for its `__class__` would import Numba's module."""
     return issubclass(type(value), python_types.ModuleType)
 
 
@@ -628,14 +630,14 @@ _MOST_SHOWN = 100
 
 
 def _shown(value: object) -> str:
-    """A plain value for display: a long one's beginning, and its digest."""
+    """Return a plain value for display: if it is long, its beginning and its digest."""
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 _OBJECT_MODE = "objmode"
-#: Names of settings of Numba, or of what has them.
+#: Names of Numba's settings, or of objects that contain them.
 _SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
 
 

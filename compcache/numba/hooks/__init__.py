@@ -1,1 +1,1 @@
-"""Hooks into Numba: everything that is replaced in it while the backend is installed."""
+"""Hooks into Numba: everything in it that is replaced while the backend is installed."""

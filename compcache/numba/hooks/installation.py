@@ -1,7 +1,6 @@
 """Installs the backend into Numba, and removes it.
 
-Numba has no interface for other caches. This replaces the methods that make a function's cache object, and those that
-`recorders` needs.
+Numba has no interface for other caches. This replaces the methods that create a function's cache object, and those that `recorders` needs.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hooks"]
 
-#: Classes with a cache: the attributes that hold the cache and the Python function, and the method that uses it.
+#: Classes with a cache: the attributes that contain the cache and the Python function, and the method that uses it.
 _OWNERS = {
     dispatcher.Dispatcher: ("_cache", "py_func", "compile"),
     ccallback.CFunc: ("_cache", "_pyfunc", "compile"),
@@ -47,10 +46,10 @@ class Hooks:
         self._has_functions = False
 
     def install(self, *, is_first: bool) -> None:
-        """Replace Numba's functions; `is_first`: Numba is about to compile or load its first one.
+        """Replace Numba's functions. `is_first`: Numba is about to compile or load its first function.
 
         Raises:
-            AttributeError: this version of Numba lacks one. Nothing is replaced then.
+            AttributeError: this version of Numba lacks one of them. Then nothing is replaced.
         """
         try:
             self._install(is_first=is_first)
@@ -70,7 +69,7 @@ class Hooks:
     def remove(self) -> None:
         """Restore Numba's functions. Functions that were decorated meanwhile keep using the directory.
 
-        As long as such functions may exist, compilations are recorded.
+        Compilations are recorded as long as such functions may exist.
         """
         self._replaced.undo()
         for owner, attribute, original in self._adopted:
@@ -91,7 +90,7 @@ class Hooks:
                 for cls, (attribute, function, _) in _OWNERS.items():
                     if isinstance(owner, cls) and getattr(owner, attribute) is cache:
                         self._adopt(owner, attribute, function)
-                        registering = few_collections(lasting=True)  # which Numba does before it looks
+                        registering = few_collections(lasting=True)  # Numba does this before the look-up
                         registering.__enter__()
                         cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute), registering)
 
@@ -105,7 +104,7 @@ class Hooks:
         return enable_caching
 
     def _adopter(self, attribute: str, function: str) -> Callable[[Any], Any]:
-        """Wrap `compile` so that functions decorated before use the cache too, until the backend is removed."""
+        """Wrap `compile` so that functions decorated earlier use the cache too, until the backend is removed."""
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
@@ -127,7 +126,7 @@ class Hooks:
     def _gufunc_wrapper(self, original: Any) -> Any:
         backend = self._backend
 
-        def __init__(  # noqa: N807 - it takes that method's place
+        def __init__(  # noqa: N807 - it replaces that method
             self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
         ) -> None:
             is_ours = isinstance(cache, Backend)
@@ -139,7 +138,7 @@ class Hooks:
 
 
 def _compiled_from(running: dispatcher.Dispatcher) -> Compiled | None:
-    """What a dispatcher is compiled from now; None for what has no identity."""
+    """Return what a dispatcher is being compiled from; None if that has no identity."""
     try:
         options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
         found = fingerprint(running.py_func)
@@ -149,7 +148,7 @@ def _compiled_from(running: dispatcher.Dispatcher) -> Compiled | None:
 
 
 def _load_once(cache: Any, replacement: Any, registering: few_collections, sig: Any, target_context: Any) -> Any:
-    """Replace the `_load_overload` of a cache object, for the running call only, which has registered what Numba compiles with."""
+    """Replace `_load_overload` of a cache object for the running call only, in which Numba has registered its implementations."""
     registering.__exit__(None, None, None)
     del cache._load_overload
     return replacement.load_overload(sig, target_context)

@@ -1,5 +1,5 @@
-"""Records compilations by replacing the two entry points of the compiler, the numbering of functions, and the look-ups
-of implementations that can be the user's.
+"""Records compilations. Replaces the two entry points of the compiler, the numbering of functions, and the look-ups of implementations that
+may be the user's.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["start_recording", "stop_recording"]
 
-#: The recorders. One set per process: a function that keeps its directory needs them after `uninstall`, too.
+#: The recorders: one set per process, because a function that keeps its directory needs them after `uninstall`, too.
 _recorders = Replacements()
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Record compilations from now on; `from_the_start`: there was none before. No effect if already recording."""
+    """Record compilations from now on. `from_the_start`: there were none before. No effect if recording is on."""
     if _recorders:
         return
     libraries.start_recording(from_the_start=from_the_start)
@@ -86,7 +86,7 @@ def _postpone_code() -> None:
 
 
 def _scoped(position: int) -> Callable[[Any], Any]:
-    """Wrap one of the compiler's entry points, whose argument number `position` is the function."""
+    """Wrap one of the compiler's entry points. Its argument number `position` is the function."""
 
     def wrap(original: Any) -> Any:
         def compile_(*args: Any, **kwargs: Any) -> Any:
@@ -110,12 +110,12 @@ def _scoped(position: int) -> Callable[[Any], Any]:
     return wrap
 
 
-#: Not empty when Numba has what it needs to compile.
+#: Not empty once Numba has registered its implementations.
 _ready: list[bool] = []
 
 
 def _make_ready(contexts: Iterable[Any]) -> None:
-    """Let Numba register what it compiles with, as it does before its first compilation."""
+    """Let Numba register its implementations, as it does before its first compilation."""
     _ready.append(True)
     with few_collections(lasting=True):
         for context_ in contexts:
@@ -123,7 +123,7 @@ def _make_ready(contexts: Iterable[Any]) -> None:
 
 
 def _kept(miss: scopes.Miss, result: Any) -> Any:
-    """A compile result that its cache has now, with the entry point for which it waited."""
+    """Return a compile result that is now in its cache, with the entry point that was left out."""
     miss.keep(result)
     context, placeholder = result.target_context, result.entry_point
     entry_point = context.get_executable(result.library, result.fndesc, result.environment)
@@ -137,7 +137,7 @@ def _making_entry_point(original: Any) -> Any:
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
         if scopes.is_kept(getattr(fndesc, "uid", None)):
             library._ensure_finalized()
-            return make_entry_point(0, library, fndesc, env)  # in place of the one that `_kept` makes
+            return make_entry_point(0, library, fndesc, env)  # `_kept` creates the real one
         return original(self, library, fndesc, env)
 
     return get_executable
@@ -165,7 +165,7 @@ def _generating_all(original: Any) -> Any:
 
 def _setting_env(original: Any) -> Any:
     def set_env(self: Any, env_name: str, env: Any) -> None:
-        if self._engine.is_symbol_defined(env_name):  # else it is found by its name when the code is there
+        if self._engine.is_symbol_defined(env_name):  # otherwise it is found by its name once the code exists
             original(self, env_name, env)
 
     return set_env
@@ -180,9 +180,9 @@ def _pickling_by_name(original: Any) -> Any:
 
 
 def _gufunc_wrapper(original: Any) -> Any:
-    """Let `cache` be a backend, which keeps the wrapper."""
+    """Accept a backend as `cache`; it keeps the wrapper."""
 
-    def __init__(  # noqa: N807 - it takes that method's place
+    def __init__(  # noqa: N807 - it replaces that method
         self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
     ) -> None:
         backend = cache if isinstance(cache, Backend) else None
@@ -228,7 +228,7 @@ def _noting_call(original: Any) -> Any:
 
 
 def _record_template(template: Any) -> None:
-    """Record a template of the user's that is not asked one by one."""
+    """Record one of the user's templates that is not asked individually."""
     cls = template if isinstance(template, type) else type(template)
     try:
         function = _functions_of_templates[cls]
@@ -240,7 +240,7 @@ def _record_template(template: Any) -> None:
         scopes.accept(function)
 
 
-#: What templates are made of that are not asked one by one; None for Numba's own.
+#: What templates are made from that are not asked individually; None for Numba's own.
 _functions_of_templates: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
@@ -265,8 +265,8 @@ def _noting_generator(original: Any) -> Any:
 
 def _noting_address(original: Any) -> Any:
     def add_dynamic_addr(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Numba looks for the variable in the optimized code. A package that puts more addresses beside it, into an array that
-        # is a constant, would have its code cached with these where this variable is not used.
+        # Numba looks for the variable in the optimized code. Without this, a package that puts more addresses into a constant array would
+        # have its code cached with them if the variable itself is not used.
         caller = sys._getframe(1)
         if not is_library_module(caller.f_globals.get("__name__")):
             scopes.note_address(f"{caller.f_globals.get('__name__')}.{caller.f_code.co_qualname}")

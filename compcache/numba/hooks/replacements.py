@@ -12,7 +12,7 @@ __all__ = ["Replacements"]
 
 
 class Replacements:
-    """Attributes that were replaced, and their original values."""
+    """Replaced attributes and their original values."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, str, Any, bool]] = []

@@ -1,7 +1,7 @@
-"""Dependencies of compiled code besides the function: implementations that the compiler used.
+"""Dependencies of compiled code other than the function: the implementations that the compiler used.
 
-A compilation records which of the user's implementations it used, and the names by which it looked for any; an entry is
-valid if each of them still has the same content, and no other one matches these names.
+A compilation records which of the user's implementations it used, and the names by which it looked for any. An entry is valid if each of
+them still has the same content, and no other implementation matches these names.
 """
 
 from __future__ import annotations
@@ -40,42 +40,42 @@ __all__ = [
 ]
 
 
-#: The prefix of the digest of an implementation that was asked, had nothing for these types, and can reach something
-#: without an identity (`overlooks_members`): every function that uses `len` asks every package that overloads `len`.
+#: The prefix of the digest of an implementation that was asked, did not support these types, and can reach something without identity
+#: (`overlooks_members`). Every function that uses `len` asks every package that overloads `len`.
 _DECLINED = "declined "
 #: The prefix of the digest of a package's files, for implementations that can reach too much of it.
 _FILES = "files "
 
 
 class Dependency(NamedTuple):
-    """An implementation that the compiler asked: the name that it is registered under, and its digest."""
+    """An implementation that the compiler asked: its registered name, and its digest."""
 
     name: str
     content: str
 
 
 def encode_names(numbers: Iterable[int]) -> bytes:
-    """Digests of names as a sorted array."""
+    """Encode digests of names as a sorted array."""
     ordered = sorted(numbers)
     return pack(f"<{len(ordered)}I", *ordered)
 
 
 def decode_names(data: bytes) -> frozenset[int]:
-    """Decode the digests that `encode_names` encoded."""
+    """Decode the digests that `encode_names` has encoded."""
     return frozenset(unpack(f"<{len(data) // 4}I", data))
 
 
 def matching_names(asked: bytes) -> tuple[str, ...]:
-    """The user's implementations that are registered now and match these names (encoded by `encode_names`)."""
+    """Return the user's implementations that are registered now and match these names (encoded by `encode_names`)."""
     registry.refresh()
     numbers = registry.by_asked.keys() & decode_names(asked) if registry.by_asked else ()
     return tuple(sorted({name for number in numbers for name in registry.by_asked[number]}))
 
 
-#: Of an implementation that may lead to all of its package; the package's files tell more cheaply whether it is the same.
+#: The limits for an implementation that may lead to all of its package. The package's files are a cheaper comparison then.
 _LIMITS = Limits(10_000, FOR_PACKAGES.unnamed)
-#: Why implementations cannot be compared, by their name and how many have it: to walk all that they can reach takes seconds
-#: in some packages, and every function that is compiled asks them.
+#: Why implementations cannot be compared, by their name and their number. To walk all that they can reach takes seconds in some packages,
+#: and every compilation asks them.
 _opaque: dict[tuple[str, int, bool], Unidentifiable] = {}
 #: The packages of which an implementation could reach too much, with the message.
 _large: dict[str, str] = {}
@@ -83,7 +83,7 @@ _large: dict[str, str] = {}
 
 @looks_at_programs(Unidentifiable)
 def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
-    """The dependency to record for an implementation; `declined`: it had none for these types. Raises `Unidentifiable`."""
+    """Return the dependency to record for an implementation. `declined`: it did not support these types. Raises `Unidentifiable`."""
     name = name_of(function)
     registry.refresh()
     return _dependency(name, registry.by_name.get(name) or [Implementation(function, ())], declined=declined)
@@ -111,7 +111,9 @@ def _content(name: str, registered: list[Implementation], *, declined: bool) -> 
 
 
 def _fingerprint(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
-    """The digest of implementations; the second `Unidentifiable` costs nothing, nor does `TooLarge` for one more of a package."""
+    """Return the digest of implementations. A repeated `Unidentifiable` costs nothing, nor does `TooLarge` for another one of the same
+    package.
+    """
     package = package_of_implementation(registered[0].function)
     if package in _large:
         raise TooLarge(_large[package])
@@ -129,7 +131,9 @@ def _fingerprint(name: str, registered: list[Implementation], *, overlooks_membe
 
 
 def _walk(package: str, registered: list[Implementation], *, overlooks_members: bool) -> str:
-    """The digest of implementations. `TooLarge` is of packages with files, which are looked at only then; all else walks on."""
+    """Return the digest of implementations. `TooLarge` is raised only for packages with files, which are then compared; all others are
+    walked.
+    """
     reads_all = any(isinstance(implementation.function, type) for implementation in registered)  # `generic` and `cases` of a template
     try:
         limits = FOR_PACKAGES if reads_all else _LIMITS
@@ -145,7 +149,7 @@ def _walk(package: str, registered: list[Implementation], *, overlooks_members: 
 
 @looks_at_programs(Unidentifiable)
 def dependency_of_generator(implementation: Any) -> Dependency | None:
-    """The dependency to record for a code generator; None if it is not the user's, or an intrinsic's. Raises `Unidentifiable`."""
+    """Return the dependency to record for a code generator; None if it is not the user's, or is an intrinsic's. Raises `Unidentifiable`."""
     registry.refresh()
     function = registry.generators.get(id(implementation)) or users_generator(implementation)
     if function is None:
@@ -163,14 +167,14 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
 
 @looks_at_programs(Unidentifiable)
 def dependency_of_type(cls: type) -> Dependency:
-    """The dependency to record for a user's class of types. Raises `Unidentifiable`."""
+    """Return the dependency to record for a user's class of types. Raises `Unidentifiable`."""
     name = name_of_type(cls)
     return Dependency(name, content_of_type(name) or "")
 
 
 @looks_at_programs(Unidentifiable)
 def is_current(dependency: Dependency) -> bool:
-    """Whether the implementation registered under that name has the recorded content. Raises `Unidentifiable`."""
+    """Return whether the implementation registered under this name has the recorded content. Raises `Unidentifiable`."""
     registry.refresh()
     registered = registry.by_name.get(dependency.name)
     if registered is None:
@@ -185,7 +189,7 @@ def is_current(dependency: Dependency) -> bool:
 
 
 def _of_other_registries(name: str) -> list[Implementation]:
-    """The implementations of this name in registries that packages made for themselves."""
+    """Return the implementations with this name in registries that packages created themselves."""
     if name.startswith(GENERATOR):
         return generators_of_other_registries().get(name, [])
     template = _template_of_another_registry(name)
@@ -193,7 +197,7 @@ def _of_other_registries(name: str) -> list[Implementation]:
 
 
 def _template_of_another_registry(name: str) -> type | None:
-    """The typing template of this name, of a registry that a package made for itself; None if there is no such class."""
+    """Return the typing template with this name from a registry that a package created itself; None if there is no such class."""
     module, path = name, ""
     while module not in sys.modules:
         module, dot, last = module.rpartition(".")

@@ -1,7 +1,7 @@
-"""Types that packages and programs add to Numba: what is registered for each of them, as one dependency of code that uses it.
+"""Types that packages and programs add to Numba. Everything registered for such a type is one dependency of code that uses it.
 
-A type's class has methods that the compiler calls; its data model says how values lie in memory; functions convert values from Python
-and back; templates tell the types of attributes, and functions read these.
+A type's class has methods that the compiler calls. Its data model describes the layout of values in memory. Functions convert values from
+and to Python objects. Templates determine the types of attributes, and functions read these.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 __all__ = ["FOR_PACKAGES", "content_of_type", "is_users_type", "name_of_type"]
 
 _PREFIX = "type "
-#: Of what is looked at before the files of the package are taken instead, which tell more cheaply whether it is the same.
+#: How many values are examined before the package's files are compared instead, which is cheaper.
 FOR_PACKAGES = Limits(1000, 300)
 
 
-#: Types of which too much can be reached, or something that cannot be compared: to find that out takes long in some packages.
+#: Types that reach too much, or something that cannot be compared. To find that out takes long in some packages.
 _by_files: dict[str, str] = {}
 
 
 def is_users_type(cls: type) -> bool:
-    """Whether a class of types is not Numba's own."""
+    """Return whether a class of types is not Numba's own."""
     return not is_library_module(cls.__module__)
 
 
 def name_of_type(cls: type) -> str:
-    """The name of the dependency on a class of types."""
+    """Return the name of the dependency on a class of types."""
     return f"{_PREFIX}{cls.__module__}.{cls.__qualname__}"
 
 
 def content_of_type(name: str) -> str | None:
-    """The digest of all that is registered for the class of types with this name; None if there is no such class.
+    """Return the digest of everything registered for the class of types with this name; None if there is no such class.
 
     Raises:
-        Unidentifiable: something has no identity by content, and the class belongs to no package whose files tell.
+        Unidentifiable: something has no identity by content, and the class belongs to no package with files.
     """
     from numba.core.datamodel import default_manager
 
@@ -84,10 +84,11 @@ def _registered(cls: type) -> Iterator[Any]:
 
 
 def _attributes(cls: type) -> Iterator[Any]:
-    """What types attributes and reads them, but for overloads and functions of the user, which are recorded when the compiler asks them.
+    """Yield what determines the types of attributes and reads them, except for the user's overloads and functions, which are recorded when
+    the compiler asks them.
 
-    Of functions that the compiler may choose for any attribute, for conversions and constants, there are the names: a new one may be
-    preferred.
+    For functions that the compiler may choose for any attribute, for conversions and for constants, only the names are yielded: a new one
+    may be preferred.
     """
     from numba.core.imputils import builtin_registry as lowering
     from numba.core.typing.templates import builtin_registry as typing
@@ -111,12 +112,12 @@ def _attributes(cls: type) -> Iterator[Any]:
 
 
 def _names(cls: type, keys: Iterable[Any]) -> bool:
-    """Whether the class is among these, or a type of it."""
+    """Return whether the class, or a type of it, is among these keys."""
     return any(key is cls or isinstance(key, cls) for key in keys)
 
 
 def _made_of(functions: list[Any]) -> Iterator[Any]:
-    """What the user gave to a function of Numba's that made these closures: texts, numbers and functions."""
+    """Yield what the user gave to a function of Numba's that created these closures: texts, numbers and functions."""
     for function in functions:
         if not isinstance(function, FunctionType):
             continue

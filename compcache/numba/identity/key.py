@@ -22,8 +22,8 @@ _MAX_SHOWN = 400
 
 
 class Identity(NamedTuple):
-    """The identity of an overload: a key, the digest of its source lines, the key's named components, and the compiled
-    functions that it was computed from, the function itself first.
+    """The identity of an overload: a key, the digest of its source lines, the key's named components, and the compiled functions that it
+    was computed from, the function itself first.
     """
 
     key: str
@@ -34,7 +34,7 @@ class Identity(NamedTuple):
 
 
 def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], codegen: Any) -> Identity:
-    """The identity of one overload of a function.
+    """Return the identity of one overload of a function.
 
     Args:
         function: the Python function that is compiled.
@@ -67,7 +67,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
 
 
 def signature_text(sig: Any) -> str:
-    """Argument types, and the result type if one was requested.
+    """Return the argument types, and the result type if one was requested.
 
     If the text of a type does not identify it, a digest of its structure follows.
     """
@@ -77,7 +77,7 @@ def signature_text(sig: Any) -> str:
 
 @looks_at_programs(Unidentifiable)
 def type_text(item: Any) -> str:
-    """A type as text. Raises `Unidentifiable` if it differs between processes."""
+    """Return a type as text. Raises `Unidentifiable` if it differs between processes."""
     if is_plain_type(item):
         return str(item)
     return f"{_ADDRESS.sub('', str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
@@ -85,7 +85,7 @@ def type_text(item: Any) -> str:
 
 @looks_at_programs(Unidentifiable)
 def flags_text(flags: Any) -> str:
-    """Every flag with its value, in a fixed order."""
+    """Return every flag with its value, in a fixed order."""
     return ", ".join(f"{name}={_flag_text(name, value)}" for name, value in sorted(flags.values().items()))
 
 

@@ -1,4 +1,4 @@
-"""Key components besides the function: Numba's settings, versions, the platform; and the CPU, which is not in keys."""
+"""Key components other than the function: Numba's settings, versions, and the platform. The CPU is not part of keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _config_memo: tuple[Any, str] = (None, "")
 
 
 def config_text() -> str:
-    """The current settings of Numba that may change code."""
+    """Return the current settings of Numba that may change code."""
     global _config_memo  # noqa: PLW0603 - the settings are the process's
     from numba.core import config
 
@@ -37,7 +37,7 @@ def _is_setting(name: str, value: Any) -> bool:
 
 @functools.cache
 def versions_text() -> str:
-    """The versions of all software that takes part in compiling."""
+    """Return the versions of all software that takes part in compiling."""
     import llvmlite
     import numba
     import numpy as np
@@ -52,7 +52,7 @@ def versions_text() -> str:
 
 
 def compiled_for() -> tuple[str, str | None]:
-    """The CPU and features that Numba compiles for (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), as `ModuleSource` takes them."""
+    """Return the CPU and features that Numba compiles for (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), as `ModuleSource` takes them."""
     from numba.core import codegen, config
 
     if config.CPU_NAME is None and config.CPU_FEATURES is None:
@@ -64,7 +64,7 @@ def compiled_for() -> tuple[str, str | None]:
 
 
 def chosen_cpu() -> str:
-    """The CPU that the user has set for Numba, so that only code for it is used; empty if it is the host's."""
+    """Return the CPU that the user has set for Numba, so that only code for it is used; empty if it is the host's."""
     from numba.core import config
 
     if config.CPU_NAME is None and config.CPU_FEATURES is None:
@@ -73,7 +73,7 @@ def chosen_cpu() -> str:
 
 
 def platform_text(codegen: Any) -> str:
-    """The platform that the code generator compiles for, without the CPU, and whether it calls Intel's vector library."""
+    """Return the platform that the code generator compiles for, without the CPU, and whether it calls Intel's vector library."""
     from numba.core import config
 
     return f"{codegen.magic_tuple()[0]}, svml={getattr(config, 'USING_SVML', None)}"

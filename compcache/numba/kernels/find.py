@@ -1,4 +1,4 @@
-"""Kernels that were compiled into a package, for `njit` where Numba is not installed (`compcache.numba.exports.package` makes them)."""
+"""Finds kernels that were compiled into a package, for `njit` without Numba (`compcache.numba.exports.package` creates them)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _caches: dict[str, Any] = {}
 
 
 class Kernels:
-    """The kernels of one function, for each of several signatures that it was packaged with."""
+    """The kernels of one function, one for each packaged signature."""
 
     def __init__(self, function: FunctionType, targets: Sequence[Any]) -> None:
         self.py_func = self.__wrapped__ = function
@@ -32,7 +32,7 @@ class Kernels:
         return f"<packaged kernels of {self.__module__}.{self.__qualname__}>"
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the first one that takes such arguments."""
+        """Call the first kernel that accepts the arguments."""
         first: TypeError | None = None
         for target in self._targets:
             try:
@@ -46,10 +46,10 @@ class Kernels:
 
 
 def decorate_packaged(missing: ImportError) -> Any:
-    """What a decorator with a signature gives where Numba is not installed: the packaged kernels of a function.
+    """Return the result of a decorator with a signature if Numba is not installed: the packaged kernels of a function.
 
     Raises:
-        ImportError: nothing was packaged of it; this says that Numba is missing.
+        ImportError: no kernel was packaged; the message says that Numba is missing.
     """
 
     def decorate(function: FunctionType) -> Any:
@@ -66,10 +66,10 @@ def decorate_packaged(missing: ImportError) -> Any:
 
 
 def find_kernels(function: FunctionType) -> Any:
-    """What was packaged of a function: a call target, or `Kernels` of several signatures; None if nothing was.
+    """Return what was packaged for a function: a call target, or `Kernels` for several signatures; None if nothing was.
 
-    The directory beside the file of the function's module is trusted like that file, whose owner it must have. Code without a file (of
-    an interactive session, or made by `exec`) has no such directory, whatever is in the current one.
+    The directory beside the file of the function's module is trusted like that file, and must have the same owner. Code without a file (in
+    an interactive session, or from `exec`) has no such directory, even if the current directory contains one.
 
     Raises:
         ImportError: the directory is another user's, or its kernels cannot be used here.
@@ -100,10 +100,10 @@ def find_kernels(function: FunctionType) -> Any:
 
 
 def _require_same_owner(place: str, file: str) -> None:
-    """Check that whoever made a directory could have made the module beside it: in /tmp, say, anybody can put one beside a script.
+    """Check that a directory has a trusted owner. In /tmp, for example, anybody can create one beside a script.
 
     Raises:
-        ImportError: it belongs to another user than the module, this one or the superuser, or all can write to it.
+        ImportError: its owner is not that of the module, this user or the superuser, or everybody can write to it.
     """
     found = os.stat(place)
     try:

@@ -1,1 +1,1 @@
-"""Numba functions in processes that start without Numba: decorated, found and called; only a miss imports Numba."""
+"""Numba functions in processes that start without Numba: decorated, found and called. Only a miss imports Numba."""

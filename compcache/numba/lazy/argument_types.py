@@ -1,5 +1,5 @@
-"""The types of arguments as text, for keys and for display: two arguments have the same text only if Numba gives them the
-same type. The native half (`native/argument_types.c`) distinguishes at least as many types.
+"""Argument types as text, for keys and for display. Two arguments have the same text only if Numba gives them the same type. The native
+half (`native/argument_types.c`) distinguishes at least as many types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FUNCTION", "class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text"]
 
-#: The codes of scalars: Python's and NumPy's of one type share compiled code.
+#: The codes of scalars. Python's and NumPy's scalars of one type share compiled code.
 _SCALARS = {
     "bool": "b", "int8": "1", "int16": "2", "int32": "3", "int64": "i", "uint8": "4", "uint16": "5", "uint32": "6",
     "uint64": "7", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D",
@@ -31,7 +31,7 @@ _known_to_native = False
 
 
 def learn_numpy(*, is_needed: bool = False) -> None:
-    """Let the native half recognize NumPy's objects, once NumPy is imported; import it if it is needed."""
+    """Let the native half recognize NumPy's objects once NumPy is imported; import NumPy if it is needed."""
     global _known_to_native  # noqa: PLW0603 - NumPy is one per process
     if is_needed:
         __import__("numpy")
@@ -48,12 +48,12 @@ def learn_numpy(*, is_needed: bool = False) -> None:
 
 
 def type_text(value: Any, omitted: object, given: list[Any]) -> str:
-    """The type of an argument as Numba names it; `omitted` stands for arguments that are not given.
+    """Return the type of an argument in Numba's words. `omitted` stands for arguments that are not given.
 
-    Jitted functions are appended to `given`: Numba has a type for each one.
+    Jitted functions are appended to `given`, because Numba has a type for each one.
 
     Raises:
-        NotLazy: its type is only supported by Numba.
+        NotLazy: only Numba supports its type.
     """
     if value is omitted:
         return "omitted"
@@ -74,7 +74,7 @@ def type_text(value: Any, omitted: object, given: list[Any]) -> str:
         if not _is_masked(value):
             _seen.add(text)
         elif text not in _seen:
-            raise NotLazy("an argument is a masked array")  # Numba only takes one whose type it has cached for another array
+            raise NotLazy("an argument is a masked array")  # Numba accepts one only if it has seen its type for another array
         return text
     return _other_text(value, numpy, given)
 
@@ -92,16 +92,18 @@ def _other_text(value: Any, numpy: Any, given: list[Any]) -> str:
     raise NotLazy(f"an argument is of type {kind.__module__}.{kind.__qualname__}")
 
 
-#: The text of jitted functions.
+#: The text for jitted functions.
 FUNCTION = "function"
 
 
 def is_derived_array(value: Any, numpy: Any) -> bool:
-    """Whether this is an array of a derived class, which Numba takes for a plain one, unless a package registers another type for it."""
+    """Return whether this is an array of a derived class. Numba treats it as a plain array, unless a package registers
+    another type for it.
+    """
     return isinstance(value, numpy.ndarray) and not has_extensions()
 
 
-#: The types of the arrays that functions were called with.
+#: The types of the arrays in calls so far.
 _seen: set[str] = set()
 
 
@@ -110,7 +112,7 @@ def _is_masked(value: Any) -> bool:
 
 
 def scalar_name(dtype: Any) -> str:
-    """The type of an array's items as Numba names it. Raises `NotLazy`."""
+    """Return the type of an array's items in Numba's words. Raises `NotLazy`."""
     name: str = dtype.name
     if name not in _SCALARS or not dtype.isnative:
         raise NotLazy(f"an argument is an array of {dtype}")
@@ -118,7 +120,7 @@ def scalar_name(dtype: Any) -> str:
 
 
 def class_text(kind: type) -> str:
-    """A class of tuples, by its name. Raises `NotLazy` if it cannot be found under that name."""
+    """Return the name of a class of tuples. Raises `NotLazy` if it cannot be found under that name."""
     if kind is tuple:
         return "tuple"
     fields = getattr(kind, "_fields", None)

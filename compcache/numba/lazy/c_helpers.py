@@ -1,12 +1,10 @@
 """Numba's C helpers, for compiled code in a process that has not imported Numba.
 
-They are in extension modules of Numba that need NumPy and nothing else of Numba. These are loaded without their package; if
-Numba is imported later it finds the same libraries with the same state, because an extension module of this kind is
-initialized once per process.
+They are in extension modules of Numba that need NumPy and nothing else of Numba. These are loaded without their package. If Numba is
+imported later, it finds the same libraries with the same state, because an extension module of this kind is initialized once per process.
 
-The threads of parallel code belong to a third one, of the three that Numba chooses from (its threading layers). The one that Numba itself
-would choose is started as Numba starts it, so that a Numba that is imported later has the same threads. Where the choice is not plain,
-it is Numba's.
+The threads of parallel code belong to another module, one of Numba's three threading layers. The layer that Numba would choose is started
+in Numba's way, so that a Numba which is imported later has the same threads. If the choice is not clear, it is left to Numba.
 """
 
 from __future__ import annotations
@@ -53,13 +51,13 @@ _unpickled: dict[tuple[int, bytes], Any] = {}
 
 
 def has_numba() -> bool:
-    """Whether this process has imported Numba itself, or is about to."""
+    """Return whether this process has imported Numba itself, or is about to."""
     core = sys.modules.get("numba.core")
-    return core is not None and not hasattr(type(core), "_compcache_original")  # not a module that stands for it
+    return core is not None and not hasattr(type(core), "_compcache_original")  # it is not a stand-in
 
 
 def helper_address(name: str) -> int:
-    """The address of a C helper; 0 if there is none of this name.
+    """Return the address of a C helper, or 0 if there is none of this name.
 
     Raises:
         ImportError: Numba is not installed, or its extension modules do not load.
@@ -73,7 +71,7 @@ def helper_address(name: str) -> int:
 
 
 def numbas_address(name: str) -> int:
-    """The address of what an extension module of Numba provides, which is loaded now; 0 if there is none of this name."""
+    """Return the address of something in an extension module of Numba, which is loaded now; 0 if there is none of this name."""
     if not _numbas:
         _load_numbas()
     return _numbas.get(name, 0)
@@ -86,7 +84,7 @@ def _install_own() -> None:
 
 
 def unpickle(address: int, data: bytes) -> Any:
-    """The object whose pickle compiled code holds at an address; code that returns an array has one of its class."""
+    """Return the object whose pickle compiled code has at an address. Code that returns an array has one of its class."""
     known = _unpickled.get((address, data), _unpickled)
     if known is _unpickled:
         known = _unpickled[address, data] = _loads(data)
@@ -100,7 +98,7 @@ def _loads(data: bytes) -> Any:
         return raising.unpickle(data)
     from _pickle import loads
 
-    return loads(data)  # the cache was opened for it
+    return loads(data)  # the cache was opened with allow_pickle
 
 
 def _load_numbas() -> None:
@@ -122,13 +120,13 @@ def _load_numbas() -> None:
 
 
 def library_function(name: str, version: str) -> int:
-    """The address of a function of Numba's library of C helpers, for an exported kernel. It is loaded without Numba.
+    """Return the address of a function in Numba's library of C helpers, for an exported kernel. The library is loaded without Numba.
 
     Args:
         version: the version of Numba that compiled the kernel.
 
     Raises:
-        ImportError: this Numba, or NumPy, which the library needs, is not installed.
+        ImportError: this version of Numba is not installed, or NumPy, which the library needs, is not.
     """
     if version not in _libraries:
         _libraries[version] = _load_library(version)
@@ -187,8 +185,8 @@ def load_extension(name: str) -> Any:
 # ---------------------------------------------------------------------------------------------------- threads
 
 
-#: What Numba calls the functions of a layer, in compiled code and in the layer. Code that sets the number of threads has an address of
-#: this process in it, and is not stored.
+#: Numba's names for the functions of a layer, in compiled code and in the layer. Code that sets the number of threads contains an address
+#: of this process, and is not stored.
 THREADING = {"numba_parallel_for": "parallel_for"} | {
     name: name
     for name in (
@@ -204,7 +202,7 @@ _started = 0  # threads
 
 
 def _thread_address(name: str) -> int:
-    """The address of a function of Numba's threads, which are started by the first request; 0 where that is left to Numba."""
+    """Return the address of a function of Numba's threads, which the first request starts; 0 if that is left to Numba."""
     return _address_in_layer(THREADING[name]) if name in THREADING else 0
 
 
@@ -218,7 +216,7 @@ def _address_in_layer(name: str) -> int:
 
 
 def number_of_threads() -> Any:
-    """What `numba.get_num_threads` returns, which starts the threads; NotImplemented where that is left to Numba."""
+    """Implement `numba.get_num_threads`, which starts the threads; return NotImplemented if that is left to Numba."""
     address = _address_in_layer("get_num_threads")
     if address:
         from ctypes import CFUNCTYPE, c_int
@@ -230,7 +228,7 @@ def number_of_threads() -> Any:
 
 
 def set_number_of_threads(count: object) -> Any:
-    """What `numba.set_num_threads` does for a number that it takes; NotImplemented where that is left to Numba."""
+    """Implement `numba.set_num_threads` for a number that Numba accepts; return NotImplemented if that is left to Numba."""
     address = _address_in_layer("set_num_threads")
     if not address or type(count) is not int or not 1 <= count <= _started:
         return NotImplemented
@@ -241,7 +239,7 @@ def set_number_of_threads(count: object) -> Any:
 
 
 def _start() -> Any:
-    """Start the threads of the layer that Numba would choose, as many as Numba would; return False where Numba has to say."""
+    """Start as many threads as Numba would, of the layer that it would choose; return False if Numba must decide."""
     global _started  # noqa: PLW0603 - there are one process's threads
     count = configured_threads()
     layer = _choose() if count > 0 else None
@@ -252,14 +250,14 @@ def _start() -> Any:
 
     CFUNCTYPE(None, c_int)(layer.launch_threads)(count)
     CFUNCTYPE(None, c_int)(layer.set_num_threads)(count)
-    from compcache.numba.lazy.stand_ins import when_imported
+    from compcache.numba.lazy.awaited import when_imported
 
     when_imported(_tell_numba)
     return layer
 
 
 def configured_threads() -> int:
-    """How many threads Numba would start; 0 where it would complain."""
+    """Return how many threads Numba would start; 0 if it would raise an error."""
     text = os.environ.get("NUMBA_NUM_THREADS")
     if text is None:
         affinity = getattr(os, "sched_getaffinity", None)
@@ -272,7 +270,7 @@ def configured_threads() -> int:
 
 
 def _choose() -> Any:
-    """The threading layer that Numba would load; None where Numba has to say."""
+    """Return the threading layer that Numba would load; None if Numba must decide."""
     wanted = os.environ.get("NUMBA_THREADING_LAYER", "default").lower()
     priority = os.environ.get("NUMBA_THREADING_LAYER_PRIORITY", " ".join(_LAYERS)).split()
     if sorted(priority) != sorted(_LAYERS) or wanted not in ("default", "omp", "workqueue"):
@@ -307,7 +305,7 @@ def _load(name: str) -> Any:
 
 
 def _tell_numba() -> None:
-    """Let Numba, which is imported now, know that its threads are running; it sets their number when it is told to start them."""
+    """Tell Numba, which is imported now, that its threads are running. It sets their number when it is told to start them."""
     from numba.np.ufunc.parallel import _launch_threads
 
     count = number_of_threads()

@@ -18,22 +18,21 @@ if TYPE_CHECKING:
 
 __all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
 
-#: The kind of the entries of data that descriptions are (`compcache.frontend`).
+#: The kind of descriptions, which are entries of data (`compcache.frontend`).
 DESCRIPTION = "pickle:numba"
 #: The kinds of entries: machine code in the image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
 _HEAD = Struct("<III")
-#: What is checked: the CPU, the digest of the lines, dependencies, the names asked for, and those that answered.
+#: The conditions: the CPU, the digest of the lines, dependencies, the names asked for, and those that answered.
 _CHECKED = "(uu[(uu)]b[u])"
 
 
 class Request:
-    """A look-up of an entry by the process that wants to use it; `accepts` is given to `compcache.frontend.find`.
+    """A look-up of an entry by the process that wants to use it. `accepts` is passed to `compcache.frontend.find`.
 
-    `lines` is a digest of the current source lines; `cpu` is the CPU that the user has chosen (`chosen_cpu`); `implementations` says which
-    implementations are known to be those of this process, and `outdated` tells why those of a description are not, "" if they are, where
-    Numba is there to say. `found` is the description that was accepted last: one that holds, or `only`
-    the one that the process has just made.
+    `lines` is a digest of the current source lines. `cpu` is the CPU that the user has chosen (`chosen_cpu`). `implementations` are known
+    to be those of this process. `outdated` tells why the implementations of a description are not, or returns ""; it needs Numba. `found`
+    is the valid description that was accepted last. With `only`, no description but that one, just created by the process, is accepted.
     """
 
     __slots__ = ("cpu", "found", "implementations", "lines", "only", "outdated")
@@ -50,7 +49,7 @@ class Request:
         self.found: Description | None = None
 
     def accepts(self, data: bytes) -> bool:
-        """Whether the entry that this describes holds. Raises `GlobalValidationError`, which says why it does not."""
+        """Return whether the described entry is valid. Raises `GlobalValidationError` with the reason if it is not."""
         try:
             description = Description.decode(data)
         except ValueError as error:
@@ -69,13 +68,12 @@ def _invalid(reason: str) -> GlobalValidationError:
 
 
 class Description(Record):
-    """The metadata of an entry that Numba needs besides its machine code.
+    """The metadata that Numba needs for an entry in addition to the machine code.
 
-    `lines` has those of the digests of the source lines and of their files, in this order, that the code reports; `dependencies`
-    are the implementations that only the compiler used, `asked` the names by which it looked for such (`encode_names`) and `answered`
-    all of the user's implementations that matched these. They are checked at every load, before unpickling; an entry that fails the
-    check is skipped. `cpu` is the one that the user had chosen. `pickled` and `bitcode` (for linking into other functions)
-    are read on demand.
+    `lines` has the digests of the source lines and of their files, in this order, if the code reports them. `dependencies` are the
+    implementations that only the compiler used, `asked` the names by which it looked for such (`encode_names`), and `answered` all of the
+    user's implementations that matched these names. These are checked at every load, before unpickling; an entry that fails is skipped.
+    `cpu` is the CPU that the user had chosen. `pickled` and `bitcode` (for linking into other functions) are read on demand.
     """
 
     __slots__ = ("cpu", "lines", "dependencies", "asked", "answered", "pickled", "bitcode")
@@ -88,7 +86,7 @@ class Description(Record):
     bitcode: bytes
 
     def encode(self) -> bytes:
-        """The sizes of three parts, and the parts: the conditions, the pickle, the bitcode."""
+        """Encode the sizes of three parts, and the parts: the conditions, the pickle, the bitcode."""
         checked = dump_marshalled((self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered))
         sizes = _HEAD.pack(len(checked), len(self.pickled), len(self.bitcode))
         return b"".join([sizes, checked, self.pickled, self.bitcode])
@@ -102,10 +100,10 @@ class Description(Record):
             raise ValueError("it is truncated") from error
         at = _HEAD.size
         if len(payload) != at + first + second + third:
-            raise ValueError("the sizes of its parts are wrong")
+            raise ValueError("the sizes of its parts are not valid")
         cpu, lines, rows, asked, answered = load_marshalled(payload[at : at + first], _CHECKED)
         if len(asked) % 4:
-            raise ValueError("the names that it asked for are malformed")
+            raise ValueError("its list of requested names is malformed")
         end = at + first + second
         return cls(cpu, lines, tuple(map(tuple, rows)), asked, tuple(answered), payload[at + first : end], payload[end:])
 
@@ -117,12 +115,12 @@ class Description(Record):
 
     @property
     def is_machine_code(self) -> bool:
-        """Whether the entry's code exists for one CPU only, without bitcode to compile it for another one."""
+        """Whether the entry's code exists for one CPU only, without bitcode from which to compile it for another one."""
         return not self.bitcode
 
     @property
     def implementations(self) -> str:
-        """A digest of the implementations that the compiler used, and of the names of those that it asked for; "" if there are none."""
+        """A digest of the implementations that the compiler used, and of the names that it asked for; "" if there are none."""
         if not self.dependencies and not self.answered:
             return ""
         return digest([dump_marshalled(([tuple(d) for d in self.dependencies], self.answered))]).hex()
@@ -136,7 +134,7 @@ class Description(Record):
         if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return
         if request.outdated is None or not has_numba():
-            raise _invalid("the compiler used other implementations, or such as are known only where Numba is imported")
+            raise _invalid("the compiler used other implementations, or some that only an imported Numba knows")
         reason = request.outdated(self)
         if reason:
             raise _invalid(reason)

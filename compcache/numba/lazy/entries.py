@@ -1,8 +1,8 @@
 """Stores and loads the records of overloads for processes that start without Numba.
 
-For each compiled overload there is a small record besides the backend's entry: an entry of data.
-Its name has the function, the argument types and the key from `content` and `installation`. The record has the name of the
-entry with the code, the numbers of its wrapper and environments there, and the constants of the environments.
+For each compiled overload there is a small record, an entry of data, in addition to the backend's entry. Its name has the function, the
+argument types, and the key from `content` and `installation`. It contains the name of the entry with the code, the numbers of its wrapper
+and environments in that entry, and the constants of the environments.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["RECORD", "START", "Key", "Loaded", "Record", "count_hit", "find_fiel
 class Key:
     """The name under which an overload's record is stored, the content of its function, and the functions that are arguments.
 
-    `anywhere` is the name of records of code that shows no line of its source.
+    `anywhere` is the name for records of code that shows no line of its source.
     """
 
     __slots__ = ("anywhere", "content", "given", "name")
@@ -45,7 +45,7 @@ class Key:
         self.given = given
 
     def without_lines(self) -> Key:
-        """The key of code that shows no line of its source."""
+        """Return the key for code that shows no line of its source."""
         key = Key(self.anywhere, self.content, self.given)
         key.name = key.anywhere
         return key
@@ -54,9 +54,9 @@ class Key:
 class Record:
     """The record of an overload.
 
-    `entry` names the backend's entry, `lines` is a digest of its source lines, `implementations` one of what the compiler used and the key
-    covers (`Description.implementations`); `wrapper` is the number of the wrapper among the entry's symbols; `environments` has the number
-    of each slot for an environment, and its pickled constants.
+    `entry` names the backend's entry. `lines` is a digest of its source lines. `implementations` is a digest of what the compiler used and
+    the key covers (`Description.implementations`). `wrapper` is the number of the wrapper among the entry's symbols. `environments` has the
+    number of each slot for an environment, and its pickled constants.
     """
 
     __slots__ = ("entry", "environments", "implementations", "lines", "wrapper")
@@ -70,7 +70,7 @@ class Record:
 
     @property
     def base(self) -> tuple[str, str, str]:
-        """What finds the entry where Numba is imported."""
+        """What finds the entry when Numba is imported."""
         return self.entry, self.lines, self.implementations
 
     @property
@@ -91,10 +91,10 @@ class Loaded:
 
 
 def key_of(function: Any, options: dict[str, Any], types: str, given: Sequence[Any] = ()) -> Key:
-    """The key of an overload now; `given` are the jitted functions among the arguments, in their order.
+    """Return the current key of an overload. `given` are the jitted functions among the arguments, in order.
 
     Raises:
-        NotLazy: it has none.
+        NotLazy: it has no key.
     """
     content = content_of(function, tuple(sorted(options.items())), given)
     state = blake2b(digest_size=16, person=b"compcache-lazy2")
@@ -109,8 +109,8 @@ _MOST_SHOWN = 400
 
 
 def open_cache() -> Cache | None:
-    """The cache of the installed backend, else the default one, opened for Numba's pickles; None, with one warning, if that
-    cannot be used.
+    """Return the cache of the installed backend, or the default one opened for Numba's pickles; None, with one warning, if it cannot be
+    used.
     """
     global _cache, _is_unusable  # noqa: PLW0603 - a process uses one directory
     backend = installed_backend()
@@ -122,7 +122,7 @@ def open_cache() -> Cache | None:
 
         try:
             _cache = Cache(allow_pickle=True)
-            _cache.has("compcache.numba")  # whoever may write to the directory is looked at now
+            _cache.has("compcache.numba")  # checks now who may write to the directory
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             import warnings
@@ -139,26 +139,26 @@ _cache: Cache | None = None
 
 
 def count_hit() -> None:
-    """Count a hit, where a backend is installed that counts."""
+    """Count a hit, if the installed backend counts."""
     backend = installed_backend()
     if backend is not None:
         backend.count(hit=True)
 
 
 def find_record(cache: Cache, key: Key) -> Record | None:
-    """The stored record of an overload."""
+    """Return the stored record of an overload, or None."""
     fields = find_fields(cache, key, RECORD) or _fields_of(cache, key.anywhere, RECORD)
     return None if fields is None else Record(*fields)
 
 
-#: The kind of the entries: environments in them are unpickled.
+#: The kind of these entries. Environments in them are unpickled.
 START = "pickle:numba start"
 #: The shape of a record's fields (`load_marshalled`).
 RECORD = "(uuui[(ib)])"
 
 
 def find_fields(cache: Cache, key: Key, shape: str) -> Any:
-    """What is stored under a key: tuples, texts, numbers (`load_marshalled`); None where there is nothing of this shape."""
+    """Return what is stored under a key (tuples, texts, numbers, see `load_marshalled`); None if there is nothing with this shape."""
     return _fields_of(cache, key.name, shape)
 
 
@@ -172,7 +172,7 @@ def _fields_of(cache: Cache, name: str, shape: str) -> Any:
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
-    """Map the code of a record, and provide what it needs; return None if the entry is gone or cannot be used here.
+    """Map the code of a record, and provide what it needs. Return None if the entry is gone or cannot be used here.
 
     Raises:
         NotLazy: it needs a symbol that only Numba provides.
@@ -200,7 +200,7 @@ def _constants(pickled: bytes) -> list[Any]:
         return []
     from _pickle import loads
 
-    constants = loads(pickled)  # the cache was opened for it
+    constants = loads(pickled)  # the cache was opened with allow_pickle
     if not isinstance(constants, list):
         raise NotLazy("its constants are not a list")
     return constants

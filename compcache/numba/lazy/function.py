@@ -1,7 +1,7 @@
-"""The result of `compcache.numba.njit`: it looks like Numba's dispatcher, and becomes one if it has to.
+"""The object that `compcache.numba.njit` returns. It looks like Numba's dispatcher, and becomes one if it must.
 
-A call with known types runs in native code (`native/dispatch.c`). The first call with other types comes here: a stored
-entry of the same content is mapped and used from then on; else Numba is imported, and its dispatcher takes over for good.
+A call with known types runs in native code (`native/dispatch.c`). The first call with other types comes here. If an entry with the same
+content is stored, it is mapped and used from then on. Otherwise Numba is imported, and its dispatcher takes over for good.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LazyFunction:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's dispatchers once Numba is imported: before that no caller can compare with it."""
+        """The class of Numba's dispatchers once Numba is imported; no caller can test for that class earlier."""
         if has_numba():
             real = _dispatch.get_real(self)
             if real is not None:
@@ -96,32 +96,32 @@ class LazyFunction:
 
         found = reduce_real(real, protocol)
         if hasattr(real, "_memo"):
-            real._memo[str(real._uuid)] = self  # which gives what a pickle was made of in this process
+            real._memo[str(real._uuid)] = self  # unpickling in this process then returns this object
         return found
 
     def __dir__(self) -> list[str]:
         return dir(_real(self))
 
     def _compcache_is_declaration(self, function: Any) -> bool:
-        """Whether this is what a declaration with signatures made of a function."""
+        """Return whether this is the result of declaring a function with signatures."""
         state = state_of(self)
         return state.function is function and state.signatures is not None
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed all that compiled code can see of this."""
+        """Feed everything that compiled code can see of this function."""
         state_of(self)._compcache_content(walk)
 
     def _compcache_real(self) -> Any:
-        """Numba's own dispatcher; None while there is none."""
+        """Return Numba's own dispatcher; None as long as there is none."""
         return _dispatch.get_real(self)
 
 
 _Method = type(LazyFunction.__repr__.__get__(object()))
 #: The special names that Numba's dispatchers have and plain objects do not.
 _OF_DISPATCHERS = frozenset(("__numba__",))
-#: Those that dispatchers have of their function.
+#: The special names that dispatchers take from their function.
 _OF_FUNCTIONS = frozenset(("__code__", "__defaults__"))
-#: Attributes that are part of a dispatcher's state, so that setting them has an effect.
+#: Attributes that belong to a dispatcher's state, so that setting them has an effect.
 _STATE_OF_DISPATCHERS = frozenset((
     "targetoptions", "locals", "overloads", "targetctx", "typingctx", "_cache", "_can_compile", "_compiler", "_impl_kind",
     "typeof_pyval", "_type", "_make_finalizer", "stats", "nopython_signatures",
@@ -133,21 +133,21 @@ _VARIADIC = 0x04  # a flag of code objects: *args
 
 
 def make_lazy_function(state: State) -> Any:
-    """Decorate a function as Numba's decorator does, without importing Numba."""
+    """Decorate a function like Numba's decorator, without importing Numba."""
     function = state.function
     attributes = {name: getattr(function, name) for name in _COPIED if hasattr(function, name)}
     attributes |= function.__dict__
     attributes |= {"__wrapped__": function, STATE: state}
     code = function.__code__
     is_variadic = bool(code.co_flags & _VARIADIC)
-    by_keyword = code.co_kwonlyargcount  # these have no defaults (`State.reason`), and Numba takes them by position as well
+    by_keyword = code.co_kwonlyargcount  # these have no defaults (`State.reason`), and Numba also takes them by position
     names = None if state.reason else code.co_varnames[: code.co_argcount + by_keyword + is_variadic]
     required = code.co_argcount + by_keyword - len(function.__defaults__ or ())
     return _dispatch.make_function(names, required, is_variadic, attributes)
 
 
 def is_lazy_function(value: Any) -> bool:
-    """Whether an object is a lazy function, whatever its `__class__` is."""
+    """Return whether an object is a lazy function, whatever its `__class__` is."""
     return type(value) is _type
 
 
@@ -159,9 +159,9 @@ def _real(function: Any) -> Any:
 
 
 def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Answer a call with a stored entry, else by Numba's dispatcher."""
+    """Answer a call with a stored entry, or with Numba's dispatcher."""
     state = state_of(function)
-    reason = state.reason  # which `imports` reads
+    reason = state.reason  # `imports` reads it from this frame
     if not reason and not has_numba():
         try:
             if _load(function, state, positional, keywords):
@@ -192,7 +192,7 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
     if known is None:
         key = key_of(state.function, state.key_options, types, given)
         if reads_else(key.content):
-            return False  # Numba would link the code that it compiled then
+            return False  # Numba would link the code that it compiled earlier
         cache = open_cache()
         if cache is None:
             return False
@@ -204,7 +204,7 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
         keep(loaded)
         note_read(key.content)
         count_hit()
-    classes = list(_classes_of(arguments))  # whose addresses are in the types, as those of functions, which the key has
+    classes = list(_classes_of(arguments))  # the types contain their addresses; the key contains those of functions
     _dispatch.add_entry(function, native_types, known[0].address, (known[0], classes))
     return True
 
@@ -216,26 +216,26 @@ def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
             yield from _classes_of(argument)
 
 
-#: All loaded code. It stays mapped, as Numba's does: memory that it has allocated may refer to it.
+#: All loaded code. It stays mapped, like Numba's: memory that it has allocated may refer to it.
 _kept: list[Loaded] = []
-#: The digest of each function's own reads when this process first ran its code. Functions live as long as their
-#: loaded code, so that no id is reused.
+#: The digest of each function's own reads when this process first ran its code. Functions live as long as their loaded code, so that no id
+#: is reused.
 _read: dict[tuple[int, bool], tuple[Any, bytes]] = {}
 
 
 def keep(loaded: Loaded) -> None:
-    """Keep code mapped as long as the process lives."""
+    """Keep code mapped for the life of the process."""
     _kept.append(loaded)
 
 
 def note_read(content: Content) -> None:
-    """Record that code of functions runs in this process, compiled from these reads."""
+    """Record that this process runs code of functions that was compiled from these reads."""
     for key, function, digest in _all_parts(content):
         _read.setdefault(key, (function, digest))
 
 
 def reads_else(content: Content, *, besides_itself: bool = False) -> bool:
-    """Whether one of the functions has other reads now than when this process ran its code; `besides_itself`: one of its callees."""
+    """Return whether a function has other reads now than when this process ran its code. `besides_itself`: only its callees count."""
     parts = _all_parts(content)
     return any(_read.get(key, (None, digest))[1] != digest for key, _, digest in parts[besides_itself:])
 
@@ -246,4 +246,4 @@ def _all_parts(content: Content) -> list[tuple[tuple[int, bool], Any, bytes]]:
 
 
 _type: Any = _dispatch.setup(LazyFunction, _call)
-_type.__name__, _type.__module__ = "CPUDispatcher", "numba.core.registry"  # as errors of Python and programs name Numba's
+_type.__name__, _type.__module__ = "CPUDispatcher", "numba.core.registry"  # errors of Python and of programs name Numba's class so

@@ -1,8 +1,8 @@
-"""Lets Python look for garbage less often while Numba is imported or compiles.
+"""Makes Python collect garbage less often while Numba is imported or compiles.
 
-Python walks through the new objects whenever there are 700 of them, and through all of a process when there are a quarter more.
-Importing Numba makes 70,000, and what it registers before its first compilation as many again, all of which live as long as the
-process: in a short program the walks through them take 5 to 10 % of the processor time.
+Python examines the new objects whenever there are 700 of them, and all objects of a process when their number has grown by a quarter.
+Importing Numba creates 70,000, and its registrations before the first compilation as many again; all of them live as long as the process.
+In a short program these examinations take 5 to 10 % of the processor time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["few_collections"]
 
-#: How many new objects start a walk while functions are compiled, which leaves garbage, and while modules are imported.
+#: How many new objects start a collection while functions are compiled, which leaves garbage, and while modules are imported.
 _LIMITS = (50_000, 1_000_000)
 
 
 class _Thresholds:
-    """Those of the program, those that are set instead of them, and how many blocks of each kind run, in all threads."""
+    """The thresholds of the program, those that replace them, and how many blocks of each kind run, in all threads."""
 
     def __init__(self) -> None:
         self._guard = Lock()
@@ -50,8 +50,8 @@ _thresholds = _Thresholds()
 class few_collections:  # noqa: N801 - it is used like a function
     """A block in which Python seldom collects garbage: ``with few_collections():``.
 
-    `lasting`: what is made in it lives as long as the process, and is put among the old objects without a walk.
-    A program's own thresholds hold where they are higher, or 0, also when they are set inside of the block.
+    `lasting`: objects that are created in the block live as long as the process, and join the oldest generation without an examination. A
+    program's own thresholds apply if they are higher, or 0, even if they are set inside the block.
     """
 
     __slots__ = ("_lasting",)
@@ -69,8 +69,8 @@ class few_collections:  # noqa: N801 - it is used like a function
 
 
 def _age() -> None:
-    """Put all objects into the oldest generation, without walking through them; garbage among them waits for a walk through all."""
+    """Move all objects to the oldest generation without examining them. Garbage among them waits for a full collection."""
     has_generations = getattr(sys, "_is_gil_enabled", lambda: True)()
-    if has_generations and gc.isenabled() and not gc.get_freeze_count():  # else the program has ideas of its own
+    if has_generations and gc.isenabled() and not gc.get_freeze_count():  # otherwise the program controls collections itself
         gc.freeze()
         gc.unfreeze()

@@ -1,4 +1,4 @@
-"""Says why Numba was imported: the line of the program, and what that wanted which nothing here stands for."""
+"""Tells why Numba was imported: the line of the program, and what it requested that has no stand-in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LABEL", "Why", "note_import", "why_imported"]
 
-#: The name under which imports are noted, with the program's: ``compcache explain numba`` shows them.
+#: The name under which imports are noted, together with the program's: ``compcache explain numba`` shows them.
 LABEL = "numba"
 _OURS = ("compcache.numba", "compcache.files", "importlib", "_frozen_importlib")
 #: What the methods of stand-ins are called for.
@@ -30,7 +30,7 @@ _USES = {
 
 
 class Why:
-    """What is noted: the file and the line of the program, the function there, and what it wanted."""
+    """What is noted: the file and line of the program, the function there, and what it requested."""
 
     __slots__ = ("file", "function", "line", "wanted")
 
@@ -45,7 +45,7 @@ class Why:
 
 
 def why_imported() -> Why:
-    """Why Numba is being imported, by the frames of this thread."""
+    """Return why Numba is being imported, from the frames of this thread."""
     frame: FrameType | None = sys._getframe(1)
     own = None
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
@@ -59,7 +59,7 @@ def why_imported() -> Why:
 
 
 def _wanted(frame: FrameType) -> str:
-    """What the program asked of us, by the function of ours that it called."""
+    """Return what the program requested, from the function of this package that it called."""
     given, called = frame.f_locals, frame.f_code.co_name
     subject = given.get("self", given.get("cls"))
     name = given.get("name")
@@ -78,7 +78,7 @@ def _wanted(frame: FrameType) -> str:
 
 
 def _name_of(subject: Any) -> str:
-    """The name of a stand-in, of which no attribute may be asked: that would import Numba."""
+    """Return the name of a stand-in without reading an attribute, which would import Numba."""
     cls = type(subject)
     if issubclass(cls, type(sys)):
         return str(vars(subject).get("__name__"))
@@ -97,7 +97,7 @@ def _name_of(subject: Any) -> str:
 
 
 def note_import(why: Why) -> None:
-    """Keep it for `compcache explain numba` and ``compcache ls --uncached``, and log it with COMPCACHE_DEBUG=1; never fails."""
+    """Note it for `compcache explain numba` and ``compcache ls --uncached``, and log it with COMPCACHE_DEBUG=1. Never fails."""
     program = os.path.basename(str(getattr(sys.modules.get("__main__"), "__file__", None) or "-c"))
     try:
         cache = opened_cache()

@@ -1,9 +1,8 @@
-"""Key components besides the functions: the installed packages that compile them, and Numba's settings.
+"""Key components other than the functions: the installed packages that compile them, and Numba's settings.
 
-What is installed is found by `compcache.numba.registered.distributions`. To read what hundreds of distributions register, and the records
-of the large ones, takes longer than the rest of a start. So what was found is
-noted in the cache directory, with the state of every file that it was read from, and holds for as long as these
-are as they were.
+`compcache.numba.registered.distributions` finds what is installed. Reading what hundreds of distributions register, and the records of the
+large ones, takes longer than the rest of a start. So the result is noted in the cache directory with the state of every file that was read,
+and is valid as long as these files do not change.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ FORMAT = 5
 
 
 def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) -> str:
-    """A text that differs if the same function could be compiled to different code.
+    """Return a text that differs if the same function could be compiled to different code.
 
-    The cache that `open_cache` opens may know what is installed.
+    The cache that `open_cache` opens may contain a note of what is installed.
 
     Raises:
         NotLazy: it cannot be determined.
@@ -56,7 +55,7 @@ def _found_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str,
 
 
 def _packages() -> tuple[str, bool, list[str]]:
-    """See `find_packages`. Raises `NotLazy`."""
+    """Implement `find_packages`. Raises `NotLazy`."""
     from compcache.numba.registered.distributions import UnknownPackagesError, find_packages
 
     try:
@@ -66,15 +65,15 @@ def _packages() -> tuple[str, bool, list[str]]:
 
 
 def has_extensions() -> bool:
-    """Whether a package registers with Numba, which runs its code before it compiles. Raises `NotLazy`."""
+    """Return whether a package registers with Numba, which then runs the package's code before it compiles. Raises `NotLazy`."""
     settings_and_packages()
     return _known[2]
 
 
 def packages_are_those_of_keys(open_cache: Callable[[], Cache | None] | None = None) -> bool:
-    """Whether the packages are still those that keys of this process have: another one may have been installed since.
+    """Return whether the packages are still those in this process's keys: another one may have been installed since.
 
-    To look takes a millisecond; with a checkout that is installed for editing, seconds. So at most a twentieth of the time goes into it.
+    A check takes a millisecond, but seconds if a checkout is installed in editable mode. So at most a twentieth of the time is spent on it.
     """
     global _next_look  # noqa: PLW0603 - packages are installed for the whole process
     began = monotonic()
@@ -97,9 +96,9 @@ _RARELY = 20
 
 
 def _settings() -> list[tuple[str, str | None]]:
-    """The variables that concern the compiler, and their values. Raises `NotLazy` if one chooses the CPU."""
+    """Return the variables that concern the compiler, with their values. Raises `NotLazy` if one chooses the CPU."""
     held = getattr(os.environ, "_data", None)
-    if held and os.name == "posix":  # of what CPython keeps, one look tells most often: to iterate decodes each name, for each key
+    if held and os.name == "posix":  # usually answered from CPython's own table: iterating decodes each name, for each key
         names = b"\0".join(held)
         if b"NUMBA_" not in names and b"VS_PROFILER" not in names:
             return []
@@ -123,15 +122,15 @@ def _python() -> str:
 
 
 _STAMP_SIZE = 40
-#: The directories of the path with the names of metadata in them, the paths of these and of all files that were read, each with a NUL,
-#: their states (`file_stamps`), and what was found.
+#: A note: the directories of the path with the names of metadata in them, the paths of these and of all files that were read, each with a
+#: NUL, their states (`file_stamps`), and the result.
 _NOTE = "([(u[u])]bbui)"
-#: The kind of the entry that has them.
+#: The kind of entry that contains the note.
 _KIND = "packages"
 
 
 def _noted_packages(cache: Cache) -> tuple[str, bool]:
-    """What `_packages` finds, or what it found in another process while all files were as they are now."""
+    """Return the result of `_packages`, or the one that another process noted while all files were as they are now."""
     places = list(dict.fromkeys(sys.path))
     if not all(type(place) is str for place in places):
         return _packages()[:2]
@@ -159,12 +158,12 @@ def _keep(cache: Cache, name: str, data: bytes) -> None:
     try:  # noqa: SIM105 - contextlib is a slow import
         frontend.put_entry(cache, name, data, kind=_KIND)
     except CompcacheError:
-        pass  # read-only: the next start looks at the packages again
+        pass  # read-only: the next start examines the packages again
 
 
 def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | None]:
-    """What a note says, None where it does not hold; and the note to have in its place, where directories had just changed when it was
-    taken, which have settled since.
+    """Return the result in a note, or None if it is not valid; and a note to replace it if directories that had just changed when it was
+    written have settled since.
     """
     if data is None:
         return None, None
@@ -185,7 +184,7 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
 
             stamp = stamp if any(stamp) else _stamp_of(place) or stamp
             found = metadata_in(place)
-            if found is None or sorted(found) != names:  # other files in the directory, those that the program writes, do not matter
+            if found is None or sorted(found) != names:  # other files in the directory, such as the program's output, do not matter
                 return None, None
         renewed += stamp
     stamps_now = renewed + stamps[of_places:]
@@ -194,8 +193,8 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
 
 
 def _stamp_of(place: str) -> bytes | None:
-    """The state of a directory of the path; zeros if it has just changed, and may change again without another state: it is listed each
-    time.
+    """Return the state of a directory of the path. It is zeros if the directory has just changed, and may change again without another
+    state; such a directory is listed each time.
     """
     read = _dispatch.file_stamps(os.fsencode(place or ".") + b"\0")
     if read is None:
@@ -205,7 +204,7 @@ def _stamp_of(place: str) -> bytes | None:
 
 
 def _encode_note(places: list[str], listed: list[Any], states: list[Any], found: tuple[str, bool, list[str]]) -> bytes | None:
-    """The note of what was found; None where it may change without leaving a trace."""
+    """Return the note of a result; None if the result may change without leaving a trace."""
     from compcache.numba.registered.distributions import distributions, is_editable, vector_library
 
     directories = [directory for _, directory in distributions()]

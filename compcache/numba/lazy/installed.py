@@ -1,4 +1,4 @@
-"""The backend that is installed: there is one Numba in a process, and one backend for it at most."""
+"""The installed backend: a process has one Numba, and so one backend at most."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ if TYPE_CHECKING:
 
 __all__ = ["installed_backend", "installed_hook", "opened_cache", "opens_cache", "set_installed"]
 
-_installed: list[tuple[Any, Any]] = []  # the backend and what takes it out of Numba again: one item, or none
+_installed: list[tuple[Any, Any]] = []  # the backend and what removes it from Numba: one item, or none
 
 
 def installed_backend() -> Any:
-    """The `Backend` that is installed, or None."""
+    """Return the installed `Backend`, or None."""
     return _installed[0][0] if _installed else None
 
 
 def installed_hook() -> Any:
-    """What takes it out of Numba again, or None."""
+    """Return what removes the backend from Numba, or None."""
     return _installed[0][1] if _installed else None
 
 
@@ -25,15 +25,15 @@ _opener: list[Any] = []  # one item, or none
 
 
 def opens_cache(open_cache: Any) -> None:
-    """Let `opened_cache` give the cache that this function opens."""
+    """Make `opened_cache` return the cache that this function opens."""
     _opener[:] = [open_cache]
 
 
 def opened_cache() -> Any:
-    """The cache of lazy functions; None where there is none."""
+    """Return the cache of lazy functions; None if there is none."""
     return _opener[0]() if _opener else None
 
 
 def set_installed(backend: Any, hook: Any) -> None:
-    """Remember that a backend was installed; None and None: that none is."""
+    """Record that a backend was installed; None and None mean that none is."""
     _installed[:] = [(backend, hook)] if backend is not None else []

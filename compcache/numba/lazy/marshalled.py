@@ -1,4 +1,4 @@
-"""Loads what `marshal` has stored, and nothing that merely claims to be that."""
+"""Loads what `marshal` has stored, and checks its shape first."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["dump_marshalled", "load_marshalled"]
 
 
 def dump_marshalled(fields: Any) -> bytes:
-    """Texts, bytes, numbers, and tuples, lists and dictionaries of them, in a format that every version of Python reads."""
+    """Encode texts, bytes, numbers, and tuples, lists and dictionaries of them, in a format that every version of Python reads."""
     return marshal.dumps(fields, 2)
 
 
 def load_marshalled(data: bytes, shape: str) -> Any:
-    """The fields in bytes from `dump_marshalled`.
+    """Return the fields in bytes from `dump_marshalled`.
 
-    `shape` says what they are: ``u`` a text, ``b`` bytes, ``i`` an integer, ``?`` anything, ``(xyz)`` a tuple of just these, ``[x]`` a
-    tuple or list of any number of x, ``{xy}`` a dictionary. It is compared before anything is made of the data, with all sizes.
+    `shape` describes them: ``u`` a text, ``b`` bytes, ``i`` an integer, ``?`` anything, ``(xyz)`` a tuple of exactly these, ``[x]`` a tuple
+    or list of any number of x, ``{xy}`` a dictionary. The data is compared with it, including all sizes, before any object is created.
 
     Raises:
-        ValueError: the data is of another shape, or malformed.
+        ValueError: the data has another shape, or is malformed.
     """
     if not _dispatch.is_marshalled(data, shape):
         raise ValueError(f"{len(data)} bytes are not fields of the shape {shape}")

@@ -1,7 +1,7 @@
-"""Pickles Numba's objects for picklers that were made before Numba was imported.
+"""Pickles Numba's objects for picklers that were created before Numba was imported.
 
-Numba registers how its objects are pickled with `copyreg` when it is imported. The pickler of `multiprocessing` takes a copy of that
-table when it is made, and it is pickling a lazy function that imports Numba.
+Numba registers with `copyreg` how its objects are pickled when it is imported. The pickler of `multiprocessing` copies that table when it
+is created, and pickling a lazy function imports Numba only after that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["reduce_real"]
 
 
 class _Pickled(_CustomPickled):  # type: ignore[misc]
-    """The state of an object of Numba's, which says itself how it is pickled; the pickle is the same."""
+    """The state of an object of Numba's that defines its own pickling; the pickle is the same."""
 
     __slots__ = ()
 
@@ -23,7 +23,7 @@ class _Pickled(_CustomPickled):  # type: ignore[misc]
 
 
 def _reduce(pickled: _Pickled) -> Any:
-    """For Numba's own pickler, which knows what it has pickled already: a function may read itself."""
+    """Reduce for Numba's own pickler, which knows what it has pickled already, because a function may read itself."""
     return pickled._reduce()
 
 
@@ -31,7 +31,7 @@ NumbaPickler.dispatch_table[_Pickled] = _reduce
 
 
 def reduce_real(real: Any, protocol: Any) -> Any:
-    """What `__reduce_ex__` of an object of Numba's returns, for any pickler."""
+    """Return what `__reduce_ex__` of an object of Numba's returns, for any pickler."""
     found = real.__reduce_ex__(protocol)
     if not isinstance(found, tuple):
         return found

@@ -1,7 +1,7 @@
-"""Makes the exceptions that compiled code raises in a process without Numba.
+"""Creates the exceptions that compiled code raises in a process without Numba.
 
-Functions have Numba's pickled descriptions: (class, arguments, location). Their references are resolved by name; Numba is imported
-if the pickle needs it. Exported kernels have names and plain arguments instead.
+Functions contain Numba's pickled descriptions: (class, arguments, location). References in them are resolved by name; Numba is imported if
+the pickle needs it. Exported kernels contain names and plain arguments instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _LOCATION_ITEMS = 3
 
 
 class PlaceOfModule(str):
-    """The path of a module's file, which is pickled as the name of the module: code that shows it shows where it is in that process."""
+    """The path of a module's file. It is pickled as the name of the module, so that code which shows it shows the path
+    in its own process.
+    """
 
     __slots__ = ("module",)
     module: str
@@ -30,13 +32,13 @@ class PlaceOfModule(str):
 
 
 def file_of(module: str, path: str) -> str:
-    """The file of a module in this process; the path that is known of it where it is not imported."""
+    """Return the file of a module in this process, or the recorded path if the module is not imported."""
     found = getattr(sys.modules.get(module), "__file__", None)
     return found if isinstance(found, str) else path
 
 
 class _Computed:
-    """Marks an argument that is computed when the exception is raised; in the description, an LLVM value."""
+    """Marks an argument that is computed when the exception is raised. In the description it is an LLVM value."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -46,7 +48,7 @@ class _Computed:
 
 
 def unpickle(data: bytes) -> Any:
-    """The object of a pickle that may name what Numba or LLVM has."""
+    """Return the object in a pickle that may refer to objects of Numba or LLVM."""
     import io
     import pickle
 
@@ -59,23 +61,23 @@ def unpickle(data: bytes) -> Any:
             if module.startswith("llvmlite."):
                 return _Computed
             if module.partition(".")[0] == "numba":
-                real_numba()  # what stands for it is no class
+                real_numba()  # its stand-in is not a class
             return super().find_class(module, name)
 
     return Unpickler(io.BytesIO(data)).load()
 
 
 def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
-    """The description of an exception, with the arguments that were computed when it was raised."""
+    """Return the description of an exception, with the arguments that were computed when it was raised."""
     cls, given, location = unpickle(description)
     computed = iter(arguments)
     return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in given]), location
 
 
 def known_exception(described: bytes, computed: Any) -> BaseException:
-    """The exception to raise for an exported kernel, whose code names this function: its class by name, and its arguments.
+    """Return the exception to raise for an exported kernel, whose code names this function: its class by name, and its arguments.
 
-    `computed` takes the places of those that were computed when it was raised, which are marked with an ellipsis.
+    `computed` replaces the arguments that are marked with an ellipsis.
     """
     from importlib import import_module
     from marshal import loads
@@ -89,7 +91,7 @@ def known_exception(described: bytes, computed: Any) -> BaseException:
 
 
 def make_exception(described: Any) -> BaseException:
-    """The exception to raise, with the line of the kernel in its traceback.
+    """Return the exception to raise, with the line of the kernel in its traceback.
 
     Raises:
         TypeError, or an exception of its class: it cannot be created.
@@ -108,7 +110,7 @@ def make_exception(described: Any) -> BaseException:
 
 
 def _located(exception: BaseException, location: Any) -> BaseException:
-    """The exception with a traceback as if a Python function had raised it at that line."""
+    """Return the exception with a traceback as if a Python function had raised it at that line."""
     if not isinstance(location, tuple) or len(location) != _LOCATION_ITEMS:
         return exception
     name, path, line = location

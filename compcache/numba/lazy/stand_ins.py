@@ -1,4 +1,4 @@
-"""Stand-ins for parts of Numba while it is not imported: `prange`, and the results of decorators."""
+"""Stand-ins for parts of Numba while it is not imported: `prange`, and the objects that decorators return."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
+from compcache.numba.lazy.awaited import when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 __all__ = [
@@ -23,92 +23,35 @@ __all__ = [
     "prange",
     "real_numba",
     "replace_stand_ins",
-    "stand_in_of",
     "take_decorators",
-    "when_imported",
 ]
 
 
 class prange:  # noqa: N801 - it is Numba's name
-    """`numba.prange`: a range, whose iterations compiled code may run in parallel.
+    """Replaces `numba.prange`: a range whose iterations compiled code may run in parallel.
 
     Args:
-        args: what `range` takes.
+        args: the arguments of `range`.
     """
 
     def __new__(cls, *args: Any) -> Any:
-        """A range."""
+        """Return a range."""
         return range(*args)
 
 
 stand_for_prange(prange)
 
 
-def stand_in_of() -> Any:
-    """The module that stands for Numba (`import_hook`); None where there is none."""
-    module = sys.modules.get("numba")
-    return module if module is not None and "_compcache_when_real" in vars(module) else None
-
-
 def real_numba() -> Any:
-    """Numba itself, imported if it is not."""
-    if "numba" in sys.modules and stand_in_of() is None:
-        return _import_numba()
-    from compcache.numba.lazy.garbage import few_collections
+    """Return Numba itself; import it if necessary, in one thread, for which the others wait."""
+    import compcache.numba.lazy.numba_itself  # noqa: F401 - importing it is what does it
 
-    with few_collections(lasting=True):
-        return _import_numba()
+    return sys.modules["numba"]
 
 
-def _import_numba() -> Any:
-    stand_in = stand_in_of()
-    if stand_in is None:
-        if "numba" in sys.modules:
-            import numba
-
-            return numba
-        from compcache.numba.lazy.imports import note_import, why_imported
-
-        why = why_imported()
-        import numba
-
-        _end_stand_ins(numba)
-        note_import(why)
-        return numba
-    from compcache.numba.lazy.imports import note_import, why_imported
-
-    why = why_imported()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("numba.") and hasattr(type(module), "_compcache_original"):
-            del sys.modules[name]
-    del sys.modules["numba"]
-    try:
-        import numba
-    except BaseException:
-        sys.modules["numba"] = stand_in
-        raise
-    vars(stand_in)["_compcache_when_real"]()
-    _end_stand_ins(numba)
-    note_import(why)
-    return numba
-
-
-_callbacks: list[Callable[[], None]] = []
-
-
-def when_imported(callback: Callable[[], None]) -> None:
-    """Call this when Numba has been imported by what stands for it, in the order of these calls."""
-    _callbacks.append(callback)
-
-
-def _end_stand_ins(numba: Any) -> None:
-    _replace_everywhere(numba)
-    while _callbacks:
-        _callbacks.pop(0)()
-
-
-def _replace_everywhere(numba: Any) -> None:
-    """Replace what stands for objects of Numba by these, in the globals of all modules."""
+def _replace_everywhere() -> None:
+    """Replace the stand-ins in the globals of all modules by Numba's objects."""
+    numba = sys.modules["numba"]
     for module in list(sys.modules.values()):
         namespace = getattr(module, "__dict__", None)
         if type(namespace) is not dict or module is numba or str(namespace.get("__name__")).startswith(("compcache.", "numba.")):
@@ -118,42 +61,45 @@ def _replace_everywhere(numba: Any) -> None:
                 namespace[name] = original(value)
 
 
+when_imported(_replace_everywhere)
+
+
 def original(value: Any) -> Any:
-    """Numba's own object for what stands for it; other values as they are. Numba is imported."""
+    """Return Numba's own object for a stand-in, importing Numba; return other values unchanged."""
     if not _stands_for_numbas(value):
         return value
     return real_numba().prange if value is prange else type(value)._compcache_original(value)
 
 
 def _stands_for_numbas(value: Any) -> bool:
-    """Whether this stands for an object of Numba: its class says so, and not the class of its class."""
+    """Return whether this is a stand-in for an object of Numba: its class tells, not its metaclass."""
     found = getattr(type(value), "_compcache_original", None)
     return value is prange or (found is not None and not hasattr(found, "__self__"))
 
 
-#: Numba's own decorators, where the ones of `compcache.numba` are in their places.
+#: Numba's own decorators, if those of `compcache.numba` replace them.
 _decorators: dict[str, Any] = {}
 
 
 def numba_decorator(name: str) -> Any:
-    """A decorator of Numba itself."""
+    """Return one of Numba's own decorators."""
     numba = real_numba()
     return _decorators.get(name) or getattr(numba, name)
 
 
 def take_decorators(decorators: dict[str, Any]) -> None:
-    """Note which decorators of Numba itself have been replaced."""
+    """Record which of Numba's decorators were replaced."""
     _decorators.clear()
     _decorators.update(decorators)
 
 
 def are_decorators_taken() -> bool:
-    """Whether decorators of `compcache.numba` are in the places of those of an imported Numba: they give Numba's objects."""
+    """Return whether decorators of `compcache.numba` replace those of an imported Numba. They return Numba's objects."""
     return bool(_decorators)
 
 
 def replace_stand_ins(function: Any) -> None:
-    """Replace stand-ins by Numba's own objects, in those globals and cells that a function to be compiled names."""
+    """Replace stand-ins by Numba's own objects in those globals and cells that a function to be compiled names."""
     namespace = function.__globals__
     for name in _names_of(function.__code__):
         value = namespace.get(name)
@@ -184,19 +130,19 @@ def _original(value: Any) -> Any:
 
 
 def is_probe(name: str) -> bool:
-    """Whether this is an attribute by which tools ask any object what it is (pytest, IPython), which no object of Numba has."""
+    """Return whether tools (pytest, IPython) read this attribute of any object to find out what it is. No object of Numba has it."""
     return name.startswith(_PROBES)
 
 
 _PROBES = ("_ipython_", "_mock_", "_pytest", "_repr_", "pytest")
 
 
-#: The ids of lazy objects that are being made: a function may name itself.
+#: The ids of lazy objects whose original is being created, because a function may name itself.
 _being_made: set[int] = set()
 
 
 class LazyObject:
-    """The result of a Numba decorator, made when it is first used."""
+    """The object that a Numba decorator returns. Numba's own object is created when it is first used."""
 
     __slots__ = ("_function", "_make", "_made", "__weakref__")
 
@@ -206,11 +152,11 @@ class LazyObject:
         object.__setattr__(self, "_made", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the object that it stands for."""
+        """Call the original."""
         return made(self)(*args, **kwargs)
 
     def _compcache_make(self) -> Any:
-        """Make the object that it stands for, with Numba imported."""
+        """Create the original; Numba is imported."""
         return object.__getattribute__(self, "_make")(real_numba())(object.__getattribute__(self, "_function"))
 
     @property  # type: ignore[misc]
@@ -222,7 +168,7 @@ class LazyObject:
         real = made(self)
         from numba.core.registry import cpu_target
 
-        return cpu_target.typing_context.resolve_value_type(real)  # ufuncs are known to it by the object
+        return cpu_target.typing_context.resolve_value_type(real)  # the typing context knows ufuncs by the object
 
     def __getattr__(self, name: str) -> Any:
         if object.__getattribute__(self, "_made") is None and is_probe(name):
@@ -246,7 +192,7 @@ class LazyObject:
 
 
 def made(lazy: LazyObject) -> Any:
-    """The object that a lazy object stands for."""
+    """Return the original of a lazy object."""
     known = object.__getattribute__(lazy, "_made")
     if known is not None:
         return known
@@ -267,6 +213,6 @@ def made(lazy: LazyObject) -> Any:
 
 
 def note_made(real: Any, lazy: Any) -> Any:
-    """Let what Numba has made in the place of a lazy object be the same to keys of functions that use it; returns it."""
+    """Record that an original and its lazy object are the same for keys of functions that use them; return the original."""
     note_real(real, lazy)
     return real

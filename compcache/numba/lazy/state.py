@@ -1,8 +1,9 @@
-"""The state of lazy functions: their declarations and what was loaded for them."""
+"""The state of lazy functions: their declarations, and what was loaded for them."""
 
 from __future__ import annotations
 
-from compcache.numba.lazy.stand_ins import are_decorators_taken, stand_in_of
+from compcache.numba.lazy.awaited import stand_in_of
+from compcache.numba.lazy.stand_ins import are_decorators_taken
 from compcache.numba.registered.options import of_compiler
 from compcache.numba.registered.refusals import NotLazy
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STATE", "State", "state_of"]
 
-#: The attribute of a lazy function that holds its state.
+#: The attribute of a lazy function that contains its state.
 STATE = "_compcache_state"
 _VARIADIC, _KEYWORDS = 0x04, 0x08  # flags of code objects: *args, **kwargs
 _GENERATOR = 0x20 | 0x80 | 0x200
@@ -24,7 +25,7 @@ _GENERATOR = 0x20 | 0x80 | 0x200
 _FOR_NUMBA = frozenset(("forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
 #: The targets of ufuncs whose code runs without Numba.
 _TARGETS = ("cpu", "parallel")
-#: Why a function needs Numba where Python calls it, and does not where compiled code does.
+#: The reason for a function that needs Numba when Python calls it, but not when compiled code does.
 CALLED_BY_CODE = "it is a generator"
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -32,13 +33,13 @@ _PLAIN = (bool, int, float, str, type(None))
 class State:
     """The state of a lazy function.
 
-    `loaded` has the code that runs here without Numba, by the text of its types, with the function's content at that time;
-    `reason` says why it is left to Numba, "" if it is not. `loaded_signatures` are Numba's names of the overloads that were
-    loaded when the dispatcher was made.
+    `loaded` has the code that runs here without Numba, by the text of its types, with the function's content at that time. `reason` tells
+    why the function is left to Numba, or is "". `loaded_signatures` are Numba's names of the overloads that were loaded when the dispatcher
+    was created.
 
-    A function that is declared with `signatures` is compiled at that moment: `key` is its key then (None where it has none), and
-    `declared` the code that was found; `compiled` is what this, or the code that Numba has made, was compiled from. `make_real` makes
-    Numba's dispatcher of a lazy function.
+    A function with declared `signatures` is compiled on declaration. `key` is its key at that time (None if it has none), and `declared`
+    the code that was found. `compiled` is what this code, or Numba's, was compiled from. `make_real` creates Numba's dispatcher for a lazy
+    function.
     """
 
     __slots__ = (
@@ -64,7 +65,7 @@ class State:
 
     @property
     def asks_for_caching(self) -> bool:
-        """Whether the program has asked for caching: Numba warns of what it cannot cache then."""
+        """Whether the program has asked for caching: then Numba warns if it cannot cache."""
         return bool(self.options.get("cache"))
 
     @property
@@ -78,18 +79,18 @@ class State:
         return of_compiler(self.options)
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed all that compiled code can see of the function: it and its options."""
+        """Feed everything that compiled code can see of the function: it and its options."""
         if self.reason and self.reason != CALLED_BY_CODE and not self.reason.startswith("it is declared with cache"):
             raise NotLazy(f"{self.function.__qualname__}: {self.reason}")
-        if self.signatures is not None:  # it is what it was when it was declared
+        if self.signatures is not None:  # it does not change after its declaration
             walk.feed_declared(self.compiled, self.function)
             return
         walk.feed_jitted(self.function, self.key_options)
 
 
 def _why_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> str:
-    """`cache=False` leaves a function to Numba where a program uses the decorators of this package; to Numba's own decorators it is the
-    default.
+    """Return why a function is left to Numba, or "". `cache=False` is a reason if the program uses the decorators of this package; for
+    Numba's own decorators it is the default.
     """
     if options.get("cache") is False and stand_in_of() is None and not are_decorators_taken():
         return "it is declared with cache=False"
@@ -105,7 +106,7 @@ def _why_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None
 
 
 def _why_parameters(function: Any, *, is_plain: bool) -> str:
-    """`is_plain`: it is compiled for the types that it is called with."""
+    """Return why the parameters need Numba, or "". `is_plain`: the function is compiled for the types of its calls."""
     flags, by_keyword = function.__code__.co_flags, function.__code__.co_kwonlyargcount
     if flags & _GENERATOR:
         return CALLED_BY_CODE
@@ -129,6 +130,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def state_of(function: Any) -> State:
-    """The state of a lazy function."""
+    """Return the state of a lazy function."""
     state: State = function.__dict__[STATE]
     return state

@@ -1,3 +1,3 @@
-"""What programs register with Numba's compiler: which functions have it, and by what it is told from what it was, without Numba; and
-functions that programs give it by address.
+"""What programs register with Numba's compiler. Finds the functions that have registrations, and what identifies these, without Numba. Also
+handles functions and arrays that programs pass by address.
 """

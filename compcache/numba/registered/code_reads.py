@@ -21,7 +21,7 @@ _Module = type(sys)
 MISSING = object()
 
 _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
-#: A number for each relevant instruction, so that the others are passed over at once.
+#: A number for each relevant instruction, so that all others are skipped at once.
 _CACHE, _EXTENDED, _GLOBAL, _NAME, _ATTRIBUTE, _METHOD, _IMPORT, _SUPER = range(1, 9)
 _KINDS = {
     "CACHE": _CACHE, "EXTENDED_ARG": _EXTENDED, "LOAD_GLOBAL": _GLOBAL, "LOAD_NAME": _NAME, "LOAD_FROM_DICT_OR_GLOBALS": _NAME,
@@ -37,7 +37,7 @@ _BETWEEN_READS = bytes((_CACHE, _EXTENDED))
 class Reads:
     """The reads of a code object.
 
-    `chains`: each global with the attributes read directly from it; `attributes`: all attributes read from any object;
+    `chains`: each global with the attributes that are read directly from it. `attributes`: all attributes that are read from any object.
     `imports`: the modules that it imports, as written, without the dots of relative imports.
     """
 
@@ -50,7 +50,7 @@ class Reads:
 
 
 def reads_of(code: CodeType) -> Reads:
-    """The reads of one code object, without nested ones."""
+    """Return the reads of one code object, without nested ones."""
     data, names = code.co_code, code.co_names
     marks = data[::2].translate(_MARKS)
     chains: dict[tuple[str, ...], None] = {}
@@ -88,8 +88,8 @@ _SHIFTS = {_ATTRIBUTE: _ATTRIBUTE_SHIFT, _SUPER: 2}
 
 
 def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callable[[Any], bool] | None = None) -> tuple[Any, int]:
-    """The value that a chain of attributes leads to while it passes through modules, but for those of which `stops_at` is true, and the
-    number of names used; `MISSING` where there is none.
+    """Return the value that a chain of attributes leads to as long as it passes through modules (except those for which `stops_at` is
+    true), and the number of names used. The value is `MISSING` if there is none.
     """
     value = namespace.get(chain[0], MISSING)
     if value is MISSING:
@@ -103,10 +103,9 @@ def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callabl
 
 
 def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:
-    """The modules that one code object imports, each with the chains of attributes that it reads of it.
+    """Yield the modules that a code object imports, each with the chains of attributes that it reads from it.
 
-    None in their place where it may read any: it does something else with the module than to read attributes of it, or the import is
-    relative.
+    The chains are None if it may read any attribute, because it does more with the module than read attributes, or the import is relative.
     """
     if opmap["IMPORT_NAME"] not in code.co_code[::2]:
         return
@@ -138,7 +137,7 @@ def _is_absolute(instructions: list[dis.Instruction], at: int) -> bool:
 
 
 def _imported_from(instructions: list[dis.Instruction], at: int) -> Iterator[tuple[str, ...]]:
-    """What `from module import ...` takes; of a module among it, what is read of that one."""
+    """Yield what `from module import ...` imports. For a module among the names, yield what is read from it."""
     while instructions[at].opname == "IMPORT_FROM":
         name, store = instructions[at].argval, instructions[at + 1]
         chains = _chains_of(instructions, store.argval) if store.opname == "STORE_FAST" else None
@@ -147,7 +146,7 @@ def _imported_from(instructions: list[dis.Instruction], at: int) -> Iterator[tup
 
 
 def _chains_of(instructions: list[dis.Instruction], variable: str) -> list[tuple[str, ...]] | None:
-    """The attributes that are read of a variable, each from the variable on; None if it is used in other ways."""
+    """Return the attributes that are read from a variable, each with its chain; None if the variable is used in other ways."""
     found = []
     for at, one in enumerate(instructions):
         names = one.argval if isinstance(one.argval, tuple) else (one.argval,)

@@ -1,7 +1,7 @@
-"""The functions that Cython modules offer to compiled code of others (`__pyx_capi__`): which one is at an address, and at which address
-one is.
+"""Functions that Cython modules export to other compiled code (`__pyx_capi__`): finds the function at an address, and the address of a
+function.
 
-Programs take such an address with `numba.extending.get_cython_function_address`, and give it to Numba as a ctypes function or by
+Programs get such an address from `numba.extending.get_cython_function_address`, and pass it to Numba as a ctypes function or through
 `numba.types.WrapperAddressProtocol`. It differs between processes; module, name and C type do not.
 """
 
@@ -24,12 +24,12 @@ __all__ = ["CythonFunction", "function_at", "of_ctypes", "told_by"]
 
 _API = "__pyx_capi__"
 _capsules: list[Any] = []
-#: The functions that were found, by address.
+#: The functions found so far, by address.
 _known: dict[int, tuple[str, str, str]] = {}
 
 
 def function_at(address: int) -> tuple[str, str, str] | None:
-    """Module, name and type (as Cython writes it) of the function at an address; None if no imported Cython module offers it."""
+    """Return module, name and type (in Cython's spelling) of the function at an address; None if no imported Cython module exports it."""
     known = _known.get(address)
     if known is None or _address_in(sys.modules.get(known[0]), *known[1:]) != address:
         found: dict[int, tuple[str, str, str]] = {}
@@ -42,7 +42,7 @@ def function_at(address: int) -> tuple[str, str, str] | None:
 
 
 def _functions_of(module: Any) -> Iterator[tuple[str, str, int]]:
-    """The functions that a module offers: names, types and addresses."""
+    """Yield the functions that a module exports: names, types and addresses."""
     offered: Any = getattr(module, "__dict__", {}).get(_API)
     if not isinstance(offered, dict):
         return
@@ -55,7 +55,7 @@ def _functions_of(module: Any) -> Iterator[tuple[str, str, int]]:
 
 @register
 class CythonFunction(GlobalDefinition):
-    """The address of a function that a Cython module offers, as `numba.extending.get_cython_function_address` finds it; its C type is
+    """The address of a function that a Cython module exports, as `numba.extending.get_cython_function_address` finds it; its C type is
     checked.
     """
 
@@ -66,7 +66,7 @@ class CythonFunction(GlobalDefinition):
     kind = "cython-function"
 
     def encode(self) -> bytes:
-        """Module, name and type."""
+        """Encode module, name and type."""
         return f"{self.module}\0{self.name}\0{self.type}".encode()
 
     @classmethod
@@ -76,10 +76,10 @@ class CythonFunction(GlobalDefinition):
         return cls(module, name, type_)
 
     def address(self) -> int:
-        """The address in this process.
+        """Return the address in this process.
 
         Raises:
-            ImportError: its module is not there, or does not offer it with this type.
+            ImportError: the module does not exist, or does not export the function with this type.
         """
         module = sys.modules.get(self.module)
         if module is None:
@@ -88,11 +88,11 @@ class CythonFunction(GlobalDefinition):
             module = import_module(self.module)
         found = _address_in(module, self.name, self.type)
         if not found:
-            raise ImportError(f"{self.module} offers no function {self.name!r} of type {self.type}", name=self.module)
+            raise ImportError(f"{self.module} exports no function {self.name!r} of type {self.type}", name=self.module)
         return found
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """The address in this process."""
+        """Return the address in this process."""
         del context
         try:
             return self.address().to_bytes(storage.size, "little"), None
@@ -101,7 +101,9 @@ class CythonFunction(GlobalDefinition):
 
 
 def told_by(value: Any) -> tuple[tuple[str, str, str] | None, Any]:
-    """The function whose address an object tells (`WrapperAddressProtocol`), and its signature; None where the object's methods fail."""
+    """Return the function whose address an object provides (`WrapperAddressProtocol`), and its signature; None if the object's methods
+    fail.
+    """
     try:
         return function_at(value.__wrapper_address__()), value.signature()
     except Exception as error:  # noqa: BLE001 - Numba will meet it, and report it
@@ -110,7 +112,7 @@ def told_by(value: Any) -> tuple[tuple[str, str, str] | None, Any]:
 
 
 def of_ctypes(value: Any) -> tuple[object, ...] | None:
-    """What compiled code sees of a function of ctypes, which takes and gives numbers and plain addresses; None for others."""
+    """Return what compiled code sees of a ctypes function with numbers and plain addresses as parameters and result; None for others."""
     import ctypes
 
     known = function_at(ctypes.cast(value, ctypes.c_void_p).value or 0)
@@ -120,7 +122,7 @@ def of_ctypes(value: Any) -> tuple[object, ...] | None:
 
 
 def _is_simple(kind: Any) -> bool:
-    """Whether a type of ctypes is one of its own for numbers and plain addresses, which its name tells."""
+    """Return whether a ctypes type is one of its own for numbers and plain addresses, which the name tells."""
     import ctypes
 
     return isinstance(kind, type) and issubclass(kind, ctypes._SimpleCData) and getattr(ctypes, kind.__name__, None) is kind
@@ -137,7 +139,7 @@ def _address_in(module: Any, name: str, type_: str) -> int:
 
 
 def _functions_of_capsules() -> list[Any]:
-    """Python's functions that read the name and the pointer of a capsule."""
+    """Return the functions of Python's C API that read the name and the pointer of a capsule."""
     if not _capsules:
         from ctypes import PYFUNCTYPE, c_char_p, c_void_p, py_object, pythonapi
 

@@ -1,6 +1,6 @@
-"""The installed distributions whose code compiles Numba's functions, and what tells each of them from other versions of it.
+"""The installed distributions whose code compiles Numba's functions, and what distinguishes each from other versions of it.
 
-They are not imported: a distribution is known by its `RECORD`, which has the digest of each installed file, or by its files if it is
+They are not imported. A distribution is identified by its `RECORD`, which has the digest of each installed file, or by its files if it is
 installed in editable mode.
 """
 
@@ -33,21 +33,21 @@ _GROUP = b"numba_extensions"
 _MOST_FILES = 20_000
 _AT_FIRST = 1 << 12  # most files of metadata are shorter
 _AT_ONCE = 1 << 18
-#: How the names of metadata end, which are few among the names of a directory.
+#: The endings of metadata names, which are few among the names of a directory.
 _ENDINGS = frozenset(("-INFO", "-info", "-link"))
 
 
 class UnknownPackagesError(Exception):
-    """Raised when what compiles functions cannot be determined; the message says why."""
+    """Raised if it cannot be determined what compiles functions. The message tells why."""
 
 
 def find_packages() -> tuple[str, bool, list[str]]:
-    """What tells the packages from others, whether others than compilers are among them, and the directories of their metadata.
+    """Return what identifies the packages, whether others than compilers are among them, and the directories of their metadata.
 
-    They are Numba, llvmlite, NumPy and every distribution that registers an entry point in the group ``numba_extensions``.
+    They are Numba, llvmlite, NumPy and every distribution with an entry point in the group ``numba_extensions``.
 
     Raises:
-        UnknownPackagesError: it cannot be determined.
+        UnknownPackagesError: they cannot be determined.
     """
     rows, chosen = [], []
     seen = set()
@@ -55,7 +55,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
         if name in seen or name == _OWN:
             continue
         if name in _COMPILERS or _registers(directory):
-            seen.add(name)  # the first on the path is used, as for imports
+            seen.add(name)  # imports also use the first one on the path
             chosen.append(directory)
             rows.append(f"{name}: {_identity_of(directory)}")
     missing = [name for name in _COMPILERS if name not in seen]
@@ -67,12 +67,12 @@ def find_packages() -> tuple[str, bool, list[str]]:
 
 
 def vector_library() -> str:
-    """The path where Numba looks for Intel's library of functions of vectors, which changes what it compiles."""
+    """Return the path where Numba looks for Intel's vector library, which changes what it compiles."""
     return os.path.join(sys.prefix, "lib", "libsvml.so")
 
 
 def distributions() -> Iterator[tuple[str, str]]:
-    """The names and metadata directories of all distributions, in the order of the path."""
+    """Yield the names and metadata directories of all distributions, in the order of the path."""
     for place in dict.fromkeys(sys.path):
         names = metadata_in(place)
         if names is None and b"entry_points.txt" in _read(place):
@@ -85,7 +85,7 @@ def distributions() -> Iterator[tuple[str, str]]:
 
 
 def metadata_in(place: str) -> list[str] | None:
-    """The names of metadata in a directory of the path; None for an archive."""
+    """Return the names of metadata in a directory of the path; None for an archive."""
     try:
         names = os.listdir(place or ".")
     except NotADirectoryError as error:
@@ -115,7 +115,9 @@ def _listed(directory: str) -> list[str]:
 
 
 def _read(path: str) -> bytes:
-    """The bytes of a file, none where it cannot be read: with the fewest calls, for a start reads one of each distribution."""
+    """Return the bytes of a file, or none if it cannot be read. Makes the fewest calls, because a start reads a file of
+    each distribution.
+    """
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     except OSError as error:
@@ -136,7 +138,7 @@ def _read(path: str) -> bytes:
 
 
 def _identity_of(directory: str) -> str:
-    """The identity of an installed distribution: by its record, or by its files if they may be edited."""
+    """Return the identity of an installed distribution: its record, or its files if they may be edited."""
     record = _read(f"{directory}/RECORD")
     if record and not is_editable(directory):
         return blake2b(record, digest_size=16).hexdigest()
@@ -150,12 +152,12 @@ def _identity_of(directory: str) -> str:
 
 
 def is_editable(directory: str) -> bool:
-    """Whether a distribution, given by the directory of its metadata, is installed for editing."""
+    """Return whether a distribution, given by the directory of its metadata, is installed in editable mode."""
     return b'"editable"' in _read(f"{directory}/direct_url.json")
 
 
 def _digest_of_files(root: str) -> str:
-    """The digest of all Python files and extension modules of a source checkout."""
+    """Return the digest of all Python files and extension modules of a source checkout."""
     state = blake2b(digest_size=16)
     count = 0
     for folder, folders, files in os.walk(root):
@@ -171,7 +173,7 @@ def _digest_of_files(root: str) -> str:
 
 
 def package_directory(name: str) -> str | None:
-    """The directory of a package that is not imported; None if it is not found."""
+    """Return the directory of a package that is not imported; None if it is not found."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(name)
@@ -179,10 +181,10 @@ def package_directory(name: str) -> str | None:
 
 
 def numba_version() -> str:
-    """The version of the Numba that would be imported, from the name of its metadata; "" if none is found."""
+    """Return the version of the Numba that would be imported, from the name of its metadata; "" if none is found."""
     beside = os.path.dirname(package_directory("numba") or "")
     names = [(name, os.path.join(beside, name)) for name in (metadata_in(beside) or () if beside else ()) if name.startswith("numba-")]
-    for name, directory in names or distributions():  # beside the package most often
+    for name, directory in names or distributions():  # usually beside the package
         if name.partition("-")[0] == "numba":
             return os.path.basename(directory).removesuffix(".dist-info").partition("-")[2]
     return ""

@@ -1,5 +1,5 @@
-"""Which code follows from versions, which every key has: that of Python, NumPy, llvmlite, Numba and this package; and what is found under
-its name.
+"""Tells which code follows from the versions in every key (Python, NumPy, llvmlite, Numba and this package), and which objects are found by
+their names.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 __all__ = ["find_by_name", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
 
-#: This package is among them: its decorators stand in modules for Numba's.
+#: Includes this package: modules contain its decorators in place of Numba's.
 _LIBRARIES = ("builtins", "compcache", "llvmlite", "numba", "numpy")
 _OWN_TESTS = "numba.tests"
 _STANDARD = os.path.dirname(os.__file__)
 _Function = type(lambda: 0)
 _Module = type(sys)
-#: Whether modules of these names, and code of these files, are of libraries, once that is certain.
+#: Whether modules with these names, and code from these files, belong to libraries, once that is certain.
 _modules: dict[str, bool] = {}
 _paths: dict[str, bool] = {}
 
 
 def find_by_name(value: Any) -> bool:
-    """Whether an object's module holds it under its own name."""
+    """Return whether an object's module has it under its own name."""
     owner = getattr(value, "__self__", None)
     module = getattr(value, "__module__", None) or (owner.__name__ if type(owner) is _Module else None)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
@@ -38,7 +38,7 @@ def find_by_name(value: Any) -> bool:
 
 
 def is_library_module(name: object) -> bool:
-    """Whether a module's content is covered by the versions in every key."""
+    """Return whether the versions in every key cover a module's content."""
     if not isinstance(name, str) or name.startswith(_OWN_TESTS):
         return False
     top = name.partition(".")[0]
@@ -55,7 +55,9 @@ def is_library_module(name: object) -> bool:
 
 
 def _is_pythons_own(top: str) -> bool:
-    """Whether a module with a name of the standard library is from there, or an import would find it there, and not a user's file."""
+    """Return whether a module with the name of a standard-library module comes from there, or an import would find it there, and not a
+    user's file.
+    """
     spec = getattr(sys.modules[top], "__spec__", None) if top in sys.modules else _find_spec(top)
     origin = getattr(spec, "origin", None)
     if not isinstance(origin, str):
@@ -64,17 +66,16 @@ def _is_pythons_own(top: str) -> bool:
 
 
 def _find_spec(top: str) -> Any:
-    """What the next import of a module would load; None for those that are in Python itself."""
+    """Return what the next import of a module would load; None for modules built into Python."""
     from importlib.machinery import PathFinder
 
     return None if top in sys.builtin_module_names else PathFinder.find_spec(top)
 
 
 def is_made_by_library(function: Any) -> bool:
-    """Whether the code of a function belongs to a library, closures included.
+    """Return whether the code of a function belongs to a library, closures included.
 
-    Decided by its globals and the file of its code: `functools.wraps` replaces the other attributes of a user's
-    function.
+    The globals and the code's file decide, because `functools.wraps` replaces the other attributes of a user's function.
     """
     if type(function) is not _Function:
         return is_library_module(getattr(function, "__module__", None))
@@ -88,26 +89,26 @@ def is_made_by_library(function: Any) -> bool:
 
 
 def is_library_function(function: Any) -> bool:
-    """Whether a function belongs to a library and is identified by name: its closure holds no user code."""
+    """Return whether a function belongs to a library and is identified by name: its closure contains no user code."""
     return is_made_by_library(function) and "<locals>" not in function.__code__.co_qualname
 
 
 def _is_library_path(path: str) -> bool:
-    if path.startswith("<"):  # compiled from text by the module whose namespace it has
+    if path.startswith("<"):  # compiled from text by the module in whose namespace it is
         return True
     roots = [_STANDARD]
     for name in _LIBRARIES[1:]:
         origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
         if origin:
             roots.append(os.path.dirname(origin))
-    if getattr(sys, "frozen", False) and not os.path.isabs(path):  # PyInstaller's code has names within the program's directory
+    if getattr(sys, "frozen", False) and not os.path.isabs(path):  # PyInstaller's code has names relative to the program's directory
         path = os.path.join(_STANDARD, path)
     inside = [root for root in roots if path.startswith(root + os.sep)]
     return len(inside) > 1 or (bool(inside) and (inside[0] != _STANDARD or "site-packages" not in path))
 
 
 def package_of(function: Any) -> str:
-    """The top-level package of a function; for Numba's closure around a user's function, of that one."""
+    """Return the top-level package of a function; for Numba's closure around a user's function, that of the user's function."""
     if is_made_by_library(function):
         inner = [cell.cell_contents for cell in function.__closure__ or ()]
         function = next((item for item in inner if hasattr(item, "__globals__") and not is_made_by_library(item)), function)

@@ -1,4 +1,4 @@
-"""The options of decorators and registrations in one form, whether Numba's objects have them or what stands for these."""
+"""Brings the options of decorators and registrations into one form, whether they come from Numba's objects or from stand-ins."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 __all__ = ["of_compiler", "of_jitable", "of_overload"]
 
-#: What options say that nobody gives.
+#: The values of options that are not given.
 _DEFAULTS: dict[str, Any] = {"boundscheck": None, "nopython": True, "no_cpython_wrapper": True}
 _OF_OVERLOADS: dict[str, Any] = {"jit_options": {}, "strict": True, "inline": "never", "prefer_literal": False}
 
 
 def of_compiler(options: Mapping[str, Any], types_of_variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The options that affect the compiler; `types_of_variables` are what `locals=` gave, with those that the compiler has added. Raises
-    `NotLazy`.
+    """Return the options that affect the compiler. `types_of_variables` are those from `locals=`, and those that the compiler has added.
+    Raises `NotLazy`.
     """
     found = {name: value for name, value in options.items() if name not in ("cache", "locals") and not _is_default(_DEFAULTS, name, value)}
     given = types_of_variables if types_of_variables is not None else options.get("locals", {})
@@ -36,13 +36,13 @@ def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:
 
 
 def of_overload(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `overload` and its kin."""
+    """Return the options of `overload` and similar functions."""
     found = {**options, "jit_options": of_compiler(options.get("jit_options", {})), "inline": _inline(options.get("inline", "never"))}
     return {name: value for name, value in found.items() if not _is_default(_OF_OVERLOADS, name, value)}
 
 
 def of_jitable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `register_jitable`, in the form of `of_overload`."""
+    """Return the options of `register_jitable`, in the form of `of_overload`."""
     rest = {name: value for name, value in options.items() if name != "inline"}
     return of_overload({"jit_options": rest, "inline": options.get("inline", "never")})
 

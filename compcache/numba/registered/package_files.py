@@ -1,4 +1,4 @@
-"""Identifies packages by their files, as Numba's own cache identifies the file of a function: where an implementation can reach too much
+"""Identifies packages by their files, as Numba's own cache identifies the file of a function. Used if an implementation can reach too much
 of its package.
 """
 
@@ -22,7 +22,9 @@ _imported = time.time()
 
 
 def digest_of_package(name: str) -> str | None:
-    """The digest of the names, sizes and times of a package's files; None if it has none, or they may not be those that were imported."""
+    """Return the digest of the names, sizes and times of a package's files; None if it has no files, or they may not be those that were
+    imported.
+    """
     if name not in _known:
         _known[name] = _digest(list(getattr(sys.modules.get(name), "__path__", ())))
     return _known[name]
@@ -55,7 +57,7 @@ def _files(place: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _process_start() -> float:
-    """When this process started, in seconds since the epoch; where the system does not tell, when this module was imported."""
+    """Return when this process started, in seconds since the epoch; if the system does not tell, when this module was imported."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])

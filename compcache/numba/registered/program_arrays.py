@@ -1,8 +1,8 @@
-"""The program's arrays that compiled code refers to: those whose content Numba does not copy into code.
+"""Arrays of the program that compiled code refers to, because Numba does not copy their content into code.
 
-A global array of at most a megabyte without gaps is copied. Of any other one Numba's code has two addresses, that of its elements and
-that of the object, and sees what the program writes to it later. So code that is stored names such an array by what it held when the
-function was identified, and a load gives the code the array of its own process that holds the same: nothing is copied or stored.
+Numba copies a global array of at most a megabyte without gaps. For any other array the code contains two addresses, that of the elements
+and that of the object, and it sees what the program writes to the array later. So stored code names such an array by its content when the
+function was identified. A load gives the code the array of its own process with the same content; nothing is copied or stored.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgramArray", "addresses", "is_copied", "name_of"]
 
-#: Of bytes; what Numba has (`BaseContext.make_constant_array`).
+#: In bytes; Numba's limit (`BaseContext.make_constant_array`).
 _MOST_COPIED = 10**6
 DATA, OBJECT = "data", "object"
-#: The arrays that were named and are alive. A name is one object's as long as that lives.
+#: The named arrays that are alive. A name belongs to one object as long as that lives.
 _named: dict[str, ref[Any]] = {}
-#: The last name of each object: programs write to arrays, which have another name then.
+#: The last name of each object. Programs write to arrays, which then get another name.
 _last: dict[int, str] = {}
 
 
 def is_copied(array: Any) -> bool:
-    """Whether Numba copies an array that is a constant of a function into its code."""
+    """Return whether Numba copies an array that is a constant of a function into its code."""
     flags = array.flags
     return bool(array.nbytes <= _MOST_COPIED and (flags.c_contiguous or flags.f_contiguous))
 
 
 def name_of(array: Any) -> str:
-    """The name of an array in stored code: a digest of what it holds now, and a number where another one holds the same."""
+    """Return the name of an array in stored code: a digest of its present content, and a number if another array has the same content."""
     shape = f"{array.dtype!r}, {array.dtype.str}, {array.shape}, {array.strides}"
     state = blake2b(shape.encode(), digest_size=16)
     state.update(array.tobytes())
@@ -54,7 +54,7 @@ def name_of(array: Any) -> str:
 
 
 def _forgetter(name: str, identity: int) -> Callable[[Any], None]:
-    """What ends a name with its array."""
+    """Return what removes a name when its array is freed."""
 
     def forget(gone: Any) -> None:
         if _named.get(name) is gone:
@@ -66,7 +66,9 @@ def _forgetter(name: str, identity: int) -> Callable[[Any], None]:
 
 
 def addresses() -> dict[int, tuple[str, str]]:
-    """The addresses that code may have of arrays that were named, with the part that is there, and the name; none that two arrays share."""
+    """Return the addresses that code may have of named arrays, with the part at that address and the name. Addresses that two arrays share
+    are left out.
+    """
     rows = []
     for name, reference in list(_named.items()):
         array = reference()
@@ -81,7 +83,7 @@ def addresses() -> dict[int, tuple[str, str]]:
 
 @register
 class ProgramArray(GlobalDefinition):
-    """The address of an array of the program, or of its elements; it is alive as long as the code."""
+    """The address of an array of the program, or of its elements. The array stays alive as long as the code."""
 
     __slots__ = ("part", "name")
     part: str
@@ -89,7 +91,7 @@ class ProgramArray(GlobalDefinition):
     kind = "program-array"
 
     def encode(self) -> bytes:
-        """The part and the name."""
+        """Encode the part and the name."""
         return f"{self.part}\0{self.name}".encode()
 
     @classmethod
@@ -101,7 +103,7 @@ class ProgramArray(GlobalDefinition):
         return cls(part, name)
 
     def address(self) -> int:
-        """The address in this process. Raises `ImportError`: no array that was named holds this."""
+        """Return the address in this process. Raises `ImportError` if no named array has this content."""
         return self._find()[0]
 
     def _find(self) -> tuple[int, Any]:
@@ -112,7 +114,7 @@ class ProgramArray(GlobalDefinition):
         return array.ctypes.data if self.part == DATA else id(array), array
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """The address in this process, and the array."""
+        """Return the address in this process, and the array."""
         del context
         try:
             address, array = self._find()

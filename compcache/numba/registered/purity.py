@@ -1,9 +1,9 @@
-"""Which functions and classes of libraries give the same for the same arguments, so that what code makes with them follows from versions.
+"""Decides which functions and classes of libraries return the same for the same arguments, so that their results follow from versions.
 
-What is not known to is refused. A function written in Python is known where all that it can reach is: its code is read for the globals
-and attributes that it names, and these for theirs, down to what is reviewed by hand (`reviewed`), which has all that is written in C.
-So the answer holds for the versions that are installed, whichever they are. Attributes of objects that it does not make are not followed:
-these came as arguments, and the code that gave them is judged as well.
+Everything not known to be pure is refused. A function written in Python is pure if everything that it can reach is: the globals and
+attributes that its code names are examined in turn, down to what was reviewed by hand (`reviewed`), which includes everything written in C.
+So the answer holds for whichever versions are installed. Attributes of objects that the function does not create are not followed: these
+came as arguments, and the code that passed them is examined as well.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _DESCRIPTORS = (
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, range, slice, type(None), type(Ellipsis), type(NotImplemented))
 _STATES = (ContextVar, threading.local)
 _CONTAINERS = (tuple, list, set, frozenset, dict, types.MappingProxyType)
-#: What is known of objects, by their id; they are kept, so that no other one has it.
+#: What is known about objects, by their id. They are kept alive, so that no other object gets the id.
 _known: dict[int, tuple[Any, str]] = {}
-#: The globals that functions of a module set: state, which does not follow from the version.
+#: The globals that functions of a module set. They are state, which does not follow from the version.
 _states: dict[str, frozenset[str]] = {}
 
 
 def outside(value: Any) -> str:
-    """What an object of a library reads that does not follow from its arguments; "" if it is known to read nothing of the kind."""
+    """Return what an object of a library reads that does not follow from its arguments; "" if it is known to read nothing of that kind."""
     known = _known.get(id(value))
     if known is not None and known[0] is value:
         return known[1]
@@ -62,7 +62,7 @@ def outside(value: Any) -> str:
 
 
 def _judge(item: Any, seen: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
-    """What is outside of an object itself; what else it reads waits to be judged."""
+    """Return what the object itself reads from outside. Other objects that it reads are queued."""
     try:
         for found in _reads(item):
             if id(found) not in seen:
@@ -74,11 +74,11 @@ def _judge(item: Any, seen: dict[int, tuple[Any, str]], waiting: list[Any]) -> s
 
 
 class _OutsideError(Exception):
-    """What is outside."""
+    """Raised with the description of what is read from outside."""
 
 
 def name_of(value: Any) -> str:
-    """The module and the name of an object, as it says them itself."""
+    """Return the module and the name of an object, from its own attributes."""
     if isinstance(value, types.ModuleType):
         return value.__name__
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
@@ -94,9 +94,9 @@ def _module_of(value: Any) -> str:
 
 
 def is_reviewed(module: str, name: str) -> bool:
-    """Whether a name of a module, or the module itself (""), was read and found to be pure."""
+    """Return whether a name of a module, or the module itself (""), was reviewed and found to be pure."""
     top = name.partition(".")[0]
-    module = module.replace("numpy.core.", "numpy._core.")  # as NumPy 1 calls it
+    module = module.replace("numpy.core.", "numpy._core.")  # the name in NumPy 1
     exceptions = EVERYTHING.get(module)
     if exceptions is not None:
         return top not in exceptions
@@ -107,7 +107,7 @@ def is_reviewed(module: str, name: str) -> bool:
 
 
 def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kind of object
-    """What an object leads to. Raises `_OutsideError`."""
+    """Yield the objects that an object leads to. Raises `_OutsideError`."""
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
     elif isinstance(value, type):
@@ -126,7 +126,7 @@ def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kin
         yield from [item for item in (*value.values(),) if callable(item)] if hasattr(value, "values") else filter(callable, value)
     elif isinstance(getattr(value, "__wrapped__", None), types.FunctionType) and callable(value):
         yield value.__wrapped__
-    elif callable(getattr(value, "_implementation", None)):  # a function of NumPy that calls that of an argument's class instead
+    elif callable(getattr(value, "_implementation", None)):  # a NumPy function that calls the one of an argument's class instead
         yield value._implementation
     elif isinstance(value, _STATES):
         raise _OutsideError(f"what {name_of(value)} is set to")
@@ -213,7 +213,7 @@ def _of_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[s
 
 
 def is_held(value: Any) -> bool:
-    """Whether this is a value of a library that stands for what is outside."""
+    """Return whether this is a value of a library that stands for something outside."""
     held = [getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)]
     return value is not None and any(value is one for one in held)
 

@@ -1,4 +1,4 @@
-"""The answer that a function has no identity, and the one guard around what looks at a program's objects."""
+"""The errors that say a function has no identity, and the decorator for functions that examine a program's objects."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ __all__ = ["NotLazy", "TooLarge", "Unidentifiable", "Unrepeatable", "looks_at_pr
 _WALKS = "compcache.numba."
 
 
-class Unidentifiable(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when a value that a function reads has no identity by content; the message says which and where."""
+class Unidentifiable(Exception):  # noqa: N818 - an answer, not a failure
+    """Raised if a value that a function reads has no identity by content. The message tells which and where."""
 
     def again(self) -> Self:
-        """The same answer, without what it was raised for."""
+        """Return the same error without its cause."""
         return type(self)(*self.args)
 
 
 class TooLarge(Unidentifiable):
-    """Raised when more can be reached than is compared by content."""
+    """Raised if more can be reached than is compared by content."""
 
 
 class Unrepeatable(Unidentifiable):
-    """Raised when code is made by code of the program that has no identity: that may read files, the environment, addresses of this
-    process. No other cache can tell whether it still holds, so that it is left to none.
+    """Raised if code of the program without identity generates code: it may read files, the environment, or addresses of this process. No
+    other cache can tell whether the code is still valid, so it is stored nowhere.
     """
 
 
 class NotLazy(Unidentifiable):
-    """Raised when a function cannot be used without Numba; the message says why."""
+    """Raised if a function cannot be used without Numba. The message tells why."""
 
 
 def looks_at_programs(refusal: type[Unidentifiable]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a function that looks at objects of the program: whatever their own code raises then is a refusal.
+    """Decorate a function that examines objects of the program, so that errors of their own code become refusals.
 
-    What a signal handler raises, and what is no `Exception`, is the program's still.
+    Exceptions from signal handlers, and those that do not derive from `Exception`, are passed on to the program.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -56,7 +56,7 @@ def looks_at_programs(refusal: type[Unidentifiable]) -> Callable[[Callable[_P, _
                 raise
             except Exception as error:
                 reraise_interrupt(error)
-                raise refusal(f"{_looked_at(error)} raised {type(error).__name__} when it was looked at") from error
+                raise refusal(f"{_looked_at(error)} raised {type(error).__name__} when it was examined") from error
 
         return guarded
 
@@ -64,7 +64,7 @@ def looks_at_programs(refusal: type[Unidentifiable]) -> Callable[[Callable[_P, _
 
 
 def _looked_at(error: Exception) -> str:
-    """What was being looked at when the program's code raised an error."""
+    """Return what was being examined when the program's code raised an error."""
     found, step = "something that it reads", error.__traceback__
     while step is not None:
         if str(step.tb_frame.f_globals.get("__name__")).startswith(_WALKS):

@@ -1,16 +1,16 @@
-"""What was read and found to give the same for the same arguments, of what no analysis of Python code can tell: functions and classes
-written in C, and functions of Python that read more than their results show.
+"""Functions and classes that were reviewed and found to return the same for the same arguments, although no analysis of Python code can
+tell: those written in C, and Python functions that read more than their results depend on.
 
-Written by hand. What is not here, and is not made of what is here alone (`purity`), is refused: a function that a later version of Python
-or of NumPy adds is, until somebody has read what it does.
+Written by hand. What is not listed, and does not consist of listed objects only (`purity`), is refused. So a function that a later version
+of Python or NumPy adds is refused until somebody has reviewed it.
 """
 
 from __future__ import annotations
 
 __all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "LEADS_ANYWHERE", "NAMES", "NOT_IN_KEYS"]
 
-#: All of these modules, but for the names that follow: these read files, settings, frames, or the names of a namespace, or tell an address
-#: or the seed of hashes of the process.
+#: Everything in these modules except the names that follow: those read files, settings, frames or the names of a namespace, or return an
+#: address or the hash seed of the process.
 EVERYTHING: dict[str, frozenset[str]] = {
     module: frozenset(exceptions.split())
     for module, exceptions in {
@@ -28,7 +28,7 @@ EVERYTHING: dict[str, frozenset[str]] = {
         "types": "", "typing": "", "unicodedata": "", "weakref": "", "zlib": "",
     }.items()
 }  # fmt: skip
-#: Of these modules, what is named.
+#: Only the listed names of these modules.
 NAMES: dict[str, frozenset[str]] = {
     module: frozenset(names.split())
     for module, names in {
@@ -67,12 +67,12 @@ NAMES: dict[str, frozenset[str]] = {
         "numpy.dtypes": "StringDType", "numpy.lib": "add_docstring", "numpy.lib.array_utils": "normalize_axis_index",
     }.items()
 }  # fmt: skip
-#: Values in libraries that stand for what is outside, by their module and name.
+#: Values in libraries that stand for something outside, by their module and name.
 HELD = frozenset((
     "gc.callbacks", "gc.garbage", "linecache.cache", "os.environ", "os.environb", "os.supports_bytes_environ", "sys.modules", "sys.stdin",
     "sys.__stdin__", "sys.path_importer_cache", "sys.last_traceback", "sys.last_value", "sys.meta_path", "sys.path_hooks",
 ))  # fmt: skip
-#: The libraries that generate code, whose version is that of the code; without what looks at the process or at files.
+#: The libraries that generate code; their version determines it. Parts that examine the process or read files are excluded.
 CODE_GENERATORS: dict[str, tuple[str, ...]] = {
     "compcache": (),
     "llvmlite": ("llvmlite.binding.dylib", "llvmlite.binding.executionengine", "llvmlite.binding.targets", "llvmlite.tests"),
@@ -82,7 +82,7 @@ CODE_GENERATORS: dict[str, tuple[str, ...]] = {
         "numba.testing", "numba.tests",
     ),
 }  # fmt: skip
-#: Attributes that tell what no key has: addresses of the process, and where code is written.
+#: Attributes that contain what no key does: addresses of the process, and the places of source code.
 NOT_IN_KEYS = frozenset((
     "__array_interface__", "__array_struct__", "co_filename", "co_firstlineno", "co_lines", "co_linetable", "co_lnotab", "co_positions",
     "ctypes",

@@ -1,10 +1,10 @@
-"""The settings of Numba that are not part of keys, by their names in `numba.config`; variables of the environment begin with ``NUMBA_``."""
+"""The settings of Numba that are not part of keys, by their names in `numba.config`. The environment variables begin with ``NUMBA_``."""
 
 from __future__ import annotations
 
 __all__ = ["chooses_cpu", "is_harmless", "is_variable"]
 
-#: They change output or locations, never the code; or they choose the CPU, which entries have themselves.
+#: They change output or locations but never the code, or they choose the CPU, which entries record themselves.
 _HARMLESS = frozenset((
     "ALWAYS_WARN_UNINIT_VAR", "ANNOTATE", "CACHE_DIR", "CACHE_LOCATOR_CLASSES", "CHROME_TRACE", "COLOR_SCHEME", "CPU_FEATURES",
     "CPU_NAME", "DEBUG", "DEBUG_ARRAY_OPT_STATS", "DEBUG_CACHE", "DEBUG_FRONTEND", "DEBUG_INLINE_CLOSURE", "DEBUG_PRINT_AFTER",
@@ -16,20 +16,20 @@ _HARMLESS = frozenset((
     "USE_LLVMLITE_MEMORY_MANAGER", "WARNINGS",
 ))  # fmt: skip
 _PREFIX = "NUMBA_"
-#: A profiler that Numba registers its code with.
+#: A profiler with which Numba registers its code.
 _PROFILER = "VS_PROFILER"
 
 
 def is_harmless(name: str) -> bool:
-    """Whether a setting never changes the code of functions for this host."""
+    """Return whether a setting never changes the code of functions for this host."""
     return name in _HARMLESS or name.startswith("CUDA") or name.endswith("_CUDA")
 
 
 def is_variable(name: str) -> bool:
-    """Whether a variable of the environment is part of keys."""
+    """Return whether an environment variable is part of keys."""
     return name == _PROFILER or (name.startswith(_PREFIX) and not is_harmless(name) and not is_harmless(name[len(_PREFIX) :]))
 
 
 def chooses_cpu(name: str) -> bool:
-    """Whether a variable of the environment chooses the CPU that Numba compiles for."""
+    """Return whether an environment variable chooses the CPU that Numba compiles for."""
     return name.startswith("NUMBA_CPU_")

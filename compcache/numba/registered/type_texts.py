@@ -1,7 +1,6 @@
 """Numba's types as the text of expressions, which mean the same in a signature: ``float64[:, ::1]``, ``UniTuple(int64, 2)``.
 
-Keys have these texts: of Numba's types, and of those that stand for them where Numba is not imported
-(`compcache.numba.declarations.types`).
+Keys contain these texts, for Numba's types and for their stand-ins (`compcache.numba.declarations.types`).
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ if TYPE_CHECKING:
 
 __all__ = ["array_text", "signature_text", "text_of", "tuple_text"]
 
-#: The names of types in Numba's namespace, where these are not what the type says of itself.
+#: The names of types in Numba's namespace that differ from how the types print.
 _NAMES = {"bool": "boolean", "void*": "voidptr"}
 _SCALARS = frozenset(("Boolean", "Complex", "Float", "Integer", "NoneType", "PyObject", "RawPointer", "UnicodeType"))
-#: Other types that follow from parts, which are attributes.
+#: Other types whose text follows from parts, which are attributes.
 _PARTS = {
     "CPointer": ("dtype",), "DictType": ("key_type", "value_type"), "FunctionType": ("signature",), "ListType": ("item_type",),
     "Optional": ("type",),
@@ -23,7 +22,7 @@ _PARTS = {
 
 
 def array_text(dtype: str, ndim: int, layout: str, *, readonly: bool = False) -> str:
-    """An array type: by slices, where these can say it."""
+    """Return the text of an array type: with slices, if these can express it."""
     if readonly or ndim < 1 or (ndim == 1 and layout == "F"):
         return f"Array({dtype}, {ndim}, {layout!r}{', readonly=True' if readonly else ''})"
     slices = [":"] * ndim
@@ -33,21 +32,21 @@ def array_text(dtype: str, ndim: int, layout: str, *, readonly: bool = False) ->
 
 
 def tuple_text(items: list[str]) -> str:
-    """A tuple type; Numba has one of its own for items of one type."""
+    """Return the text of a tuple type. Numba has a separate one for items of a single type."""
     if items and len(set(items)) == 1:
         return f"UniTuple({items[0]}, {len(items)})"
     return f"Tuple(({''.join(item + ', ' for item in items).rstrip()}))"
 
 
 def text_of(value: Any) -> str | None:
-    """The text of a type; None for types that have none here, and for what is no type."""
+    """Return the text of a type; None for types without one, and for other objects."""
     own = getattr(type(value), "_compcache_text", None)
     text: str | None = own(value) if own is not None else _text_of_real(value)
     return text
 
 
 def _text_of_real(value: Any) -> str | None:
-    """The text of a type of Numba; None for types that have none here."""
+    """Return the text of a type of Numba; None for types without one."""
     kind = type(value)
     if not kind.__module__.startswith("numba.core.types."):
         return None
@@ -76,7 +75,7 @@ def _text_of_array(value: Any) -> str | None:
 
 
 def signature_text(value: Any) -> str | None:
-    """The text of a signature: of a text, a signature of Numba or of what stands for it, or a tuple of types; None for others."""
+    """Return the text of a signature, given as text, as a signature of Numba or its stand-in, or as a tuple of types; None for others."""
     kind = type(value)
     if kind is str:
         text: str = value

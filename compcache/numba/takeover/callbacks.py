@@ -1,4 +1,4 @@
-"""Makes Numba's own callbacks of decorated functions, and records their code for starts without Numba."""
+"""Creates Numba's own callbacks for decorated functions, and records their code for starts without Numba."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["make_callback"]
 
 
 def make_callback(state: State) -> Any:
-    """Numba's callback of a decorated function."""
+    """Return Numba's callback for a decorated function."""
     real_numba()
     signature = (state.signatures or ("",))[0]
     backend = None if state.reason else made.backend_for_lazy()
@@ -55,7 +55,7 @@ _IN_C = frozenset((
 
 
 def _named(type_: Any) -> tuple[str, int]:
-    """The name of a type, and how many pointers lead to it."""
+    """Return the name of a type, and its pointer depth."""
     from numba.core import types
 
     depth = 0

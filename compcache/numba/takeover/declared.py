@@ -1,6 +1,6 @@
-"""Makes Numba's own objects of what was declared with signatures, and records their code for later starts.
+"""Creates Numba's own objects for declarations with signatures, and records their code for later starts.
 
-What was found when it was declared is loaded from the same entries, whatever the program's globals are by then.
+Code that was found on declaration is loaded from the same entries, whatever the program's globals are now.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = ["PinnedCache", "ascertain_key", "make_declared", "note_compiled_of", 
 
 
 class PinnedCache(FunctionCache):
-    """A cache object that gives the entries that were found when a function was declared; for other signatures, the backend's.
+    """A cache object that returns the entries which were found when a function was declared; for other signatures, the backend's.
 
-    `pinned` has their names, lines and, where they are known, implementations (`Record`) by the types of arguments.
+    `pinned` has their names, lines and, if known, implementations (`Record`), by argument types.
     """
 
     def __init__(self, backend: Backend, owner: Any, state: State, pinned: Mapping[Any, tuple[str, ...]]) -> None:
@@ -60,14 +60,14 @@ class PinnedCache(FunctionCache):
 
 
 def pinned_rows(signatures: Sequence[Any], bases: Iterable[tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:
-    """The entries of signatures, by the types of their arguments."""
+    """Return the entries of signatures, by argument types."""
     from numba.core import sigutils
 
     return {tuple(sigutils.normalize_signature(s)[0]): b for s, b in zip(signatures, bases, strict=True)}
 
 
 def make_declared(state: State, backend: Backend) -> Any:
-    """The dispatcher of a function that was declared with signatures; it is compiled now if it was not found."""
+    """Return the dispatcher of a function with declared signatures. It is compiled now if it was not found."""
     from numba.core import entrypoints, typeinfer
 
     entrypoints.init_all()
@@ -95,7 +95,7 @@ def make_declared(state: State, backend: Backend) -> Any:
 
 
 def note_compiled_of(state: State, dispatcher: Any, *, is_frozen: bool = False) -> None:
-    """Let keys of callers have what the code of a declared function was compiled from."""
+    """Record what the code of a declared function was compiled from, for keys of its callers."""
     registered = tuple(state.key.content.registered) if state.key is not None else ()
     try:
         found = fixed_code(dispatcher, is_frozen=is_frozen)
@@ -105,9 +105,9 @@ def note_compiled_of(state: State, dispatcher: Any, *, is_frozen: bool = False) 
 
 
 def recording(state: State, backend: Backend, compile_all: Callable[[], None], fields: Callable[[], Any]) -> None:
-    """Compile what is declared and record it, and what it made Numba compile of other lazy functions.
+    """Compile a declaration and record it, together with other lazy functions that Numba compiles for it.
 
-    `fields` gives what is stored under the key of the declaration, None if it cannot be used without Numba.
+    `fields` returns what is stored under the key of the declaration, or None if that cannot be used without Numba.
     """
     if state.declared is not None:
         compile_all()
@@ -129,7 +129,7 @@ def recording(state: State, backend: Backend, compile_all: Callable[[], None], f
 
 
 def ascertain_key(state: State) -> bool:
-    """Whether the key of a declaration is the one that it has now: compiling it has changed nothing."""
+    """Return whether the key of a declaration is still its current one: compiling has changed nothing."""
     try:
         now = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
     except NotLazy:
@@ -163,12 +163,12 @@ _SCALARS = (
 )  # fmt: skip
 
 
-#: What a tuple of arrays may be given in all layouts of these: more are left to Numba, but for the very type.
+#: How many tuples of arrays in all layouts are recorded. Beyond that only the exact type is, and others are left to Numba.
 _MOST_TUPLES = 300
 
 
 def _layouts_of(type_: Any) -> list[Any]:
-    """An array type in all layouts that Python's arrays have."""
+    """Return an array type in all layouts that Python's arrays have."""
     from numba.core import types
 
     layouts = "CFA" if type_.ndim > 1 else "CA"
@@ -176,16 +176,16 @@ def _layouts_of(type_: Any) -> list[Any]:
 
 
 def _accepted(type_: Any, typing_context: Any, of_all: Sequence[Any]) -> dict[str, int]:
-    """The types of arguments that a parameter accepts, with the rank of the conversion.
+    """Return the argument types that a parameter accepts, with the rank of each conversion.
 
-    `of_all` are the types of this parameter in all signatures. If several are arrays that differ in their layout only, Numba's
-    choice depends on the calls before, so that only exact matches are accepted here.
+    `of_all` are the types of this parameter in all signatures. If several are arrays that differ only in layout, Numba's choice depends on
+    earlier calls. Then only exact matches are accepted here.
     """
     from numba.core import types
 
     is_optional = isinstance(type_, types.Optional) and isinstance(type_.type, (types.Number, types.Boolean))
     try:
-        accepted = {} if is_optional else {text_of(type_): 0}  # no argument is of an optional type
+        accepted = {} if is_optional else {text_of(type_): 0}  # no argument has an optional type
     except NotLazy:
         return {}
     candidates: list[Any] = [types.none] if is_optional else []

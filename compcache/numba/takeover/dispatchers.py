@@ -1,7 +1,7 @@
-"""Numba's own dispatcher for a lazy function, once one is needed: it takes over with all overloads that ran before.
+"""Creates Numba's own dispatcher for a lazy function when one is needed. It takes over with all overloads that ran before.
 
-Overloads that ran without Numba are loaded into the dispatcher first, from the same entries, so that callers are linked with
-the code that ran, whatever the program's globals are by then.
+Overloads that ran without Numba are first loaded into the dispatcher from the same entries. So callers are linked with the code that ran,
+whatever the program's globals are now.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["real_dispatcher"]
 
 
 def real_dispatcher(function: Any) -> Any:
-    """The dispatcher of a lazy function, made now if there is none. All calls go to it from then on."""
+    """Return the dispatcher of a lazy function, creating it if necessary. It answers all calls from then on."""
     real = _dispatch.get_real(function)
     if real is not None:
         return real
@@ -52,7 +52,7 @@ def _make(state: State) -> Any:
 
     decorator = numba_decorator(state.decorator)
     backend = None if state.reason else backend_for_lazy()
-    if backend is None:  # this version of Numba may not be supported: it works as without this package
+    if backend is None:  # an unsupported version of Numba works as without this package
         return _decorated(decorator, state.signatures, state.options, state.function)
     if state.signatures is not None:
         from compcache.numba.takeover.declared import make_declared
@@ -81,7 +81,7 @@ def _decorated(decorator: Any, signatures: tuple[str, ...] | None, options: dict
 
 
 def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
-    """Give a new dispatcher the overloads that ran without it."""
+    """Load the overloads that ran without it into a new dispatcher."""
     if not state.loaded:
         return
     from numba.core import entrypoints
@@ -107,7 +107,9 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
 
 
 def _with_functions(types_: Iterable[Any], given: Iterator[Any]) -> tuple[Any, ...]:
-    """Types of arguments with those of the functions that were given: of an entry, they are another process's."""
+    """Return argument types in which those of functions are replaced by the types of the given functions: an entry has
+    another process's.
+    """
     return tuple([_with_function(type_, given) for type_ in types_])
 
 

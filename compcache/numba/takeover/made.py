@@ -1,4 +1,4 @@
-"""What has been made of lazy functions in this process: their dispatchers, finished or not, and the backend that serves them."""
+"""What was created for lazy functions in this process: their dispatchers, finished or not, and the backend that serves them."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class Made(NamedTuple):
     backend: Backend
 
 
-#: All of them: compiling one compiles its callees.
+#: All of them, because compiling one compiles its callees.
 all_made: list[Made] = []
 
 
 def state_of_dispatcher(dispatcher: Any) -> State | None:
-    """The state of the lazy function that a dispatcher was made for; None if there is none."""
+    """Return the state of the lazy function for which a dispatcher was created, or None."""
     return next((one.state for one in all_made if one.real is dispatcher), None)
 
 
-#: Dispatchers that are being made: a function may read itself. The lock of Numba's compiler keeps other threads from them.
+#: Unfinished dispatchers, which a function that reads itself needs. The lock of Numba's compiler keeps other threads from them.
 unfinished: dict[int, Any] = {}
 
 
 def note_unfinished(state: State, real: Any) -> None:
-    """Let a dispatcher that is being made be found where the function reads itself."""
+    """Register an unfinished dispatcher, for a function that reads itself."""
     unfinished[id(state)] = real
 
 
 def real_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a decorator, with Numba's own types of variables."""
+    """Return the options of a decorator, with Numba's own types of variables."""
     if "locals" not in options:
         return options
     return {**options, "locals": {name: original(type_) for name, type_ in options["locals"].items()}}
@@ -56,7 +56,7 @@ _private_backend: Backend | None = None
 
 
 def backend_for_lazy() -> Backend | None:
-    """The installed backend, else one for lazy functions alone; None if it does not support this version of Numba."""
+    """Return the installed backend, or one for lazy functions only; None if it does not support this version of Numba."""
     global _private_backend  # noqa: PLW0603 - Numba is one per process
     from compcache.numba.versions.supported import is_unsupported
 
@@ -80,8 +80,8 @@ def backend_for_lazy() -> Backend | None:
 
 
 def parts_of(state: State, key: Key) -> list[Part]:
-    """The reads of the function and its callees when the code that ran here was compiled; a unique mark for each function
-    whose reads differ from those now.
+    """Return the reads of the function and its callees when the code that ran here was compiled, with a unique mark for each function whose
+    reads have changed since.
     """
     from compcache.numba.fingerprints.walk import Part, fingerprint
 

@@ -1,4 +1,4 @@
-"""Makes Numba's own ufuncs of decorated functions, and records their loops for starts without Numba."""
+"""Creates Numba's own ufuncs for decorated functions, and records their loops for starts without Numba."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["make_ufunc"]
 
 
 def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
-    """Numba's ufunc of a decorated function, with the loops that ran already."""
+    """Return Numba's ufunc for a decorated function, with the loops that ran already."""
     real_numba()
     backend = None if state.reason else made.backend_for_lazy()
     if backend is None:
@@ -52,13 +52,13 @@ def _decorated(state: State) -> Any:
 
 
 def _options_of(state: State) -> dict[str, Any]:
-    """What the decorator hands to the compiler."""
+    """Return the options that the decorator passes to the compiler."""
     own = ("cache", "identity", "signature", "target", "writable_args")
     return {name: value for name, value in state.options.items() if name not in own}
 
 
 def _pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, loops: Sequence[Loop]) -> Any:
-    """The cache of what compiles a ufunc's loops: it gives the entries that were used before."""
+    """Return the cache for the compiler of a ufunc's loops. It returns the entries that were used earlier."""
     from compcache.numba.takeover.declared import PinnedCache, pinned_rows
 
     found = state.declared
@@ -67,7 +67,7 @@ def _pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, l
 
 
 def _add_known(state: State, real: Any, signatures: Any, loops: Sequence[Loop]) -> None:
-    """Give Numba's ufunc the loops that ran already."""
+    """Add the loops that ran already to Numba's ufunc."""
     for signature, loop in zip(signatures, loops, strict=True):
         real.add(signature)
         for part in made.parts_of(state, loop.key):
@@ -118,7 +118,7 @@ def _recording_loop(
     state: State, backend: Backend, types: tuple[Any, ...] | None, compile_: Callable[[], Any],
     fields_of: Callable[[Any], tuple[Any, ...] | None],
 ) -> Any:  # fmt: skip
-    """Let Numba compile a loop for these types (None: no process looks for it by its types), and record it if possible."""
+    """Let Numba compile a loop for these types (None: no process looks it up by types), and record it if possible."""
     key = _key_for(state, types) if types is not None else None
     is_known = key is not None and frontend.get_entry(backend.cache, key.name, START) is not None
     result = compile_()
@@ -129,7 +129,7 @@ def _recording_loop(
         if fields is not None:
             store_fields(backend.cache, key, fields)
     except (NotLazy, CompcacheError):
-        pass  # it works, and is made by Numba again
+        pass  # the loop works; in later processes Numba compiles it again
     return result
 
 
@@ -152,7 +152,7 @@ def _fields_of_loops(loops: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
-    """The record of a loop, the numbers of NumPy's types, and the entry of the function in it."""
+    """Return the record of a loop, the numbers of NumPy's types, and the entry of the function in it."""
     from numba.np.ufunc.wrappers import build_ufunc_wrapper
 
     def build() -> Any:
@@ -236,7 +236,7 @@ def _fields_of_gufunc(builder: Any, backend: Backend, wrappers: Any = None) -> t
 
 
 def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: Any = None) -> tuple[Any, list[int], tuple[str, str]] | None:
-    """The record of a loop, the numbers of NumPy's types, and the entry of the function in it; `wrappers` is the module that builds it."""
+    """Return the record of a loop, NumPy's type numbers, and the entry of its function. `wrappers` is the module that builds the loop."""
     from numba.np.numpy_support import as_dtype
     from numba.np.ufunc import wrappers as plain_wrappers
 
@@ -246,7 +246,7 @@ def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: An
         return None
     operands = builder.py_func, cres, builder.sin, builder.sout
     record = None
-    if wrappers is None:  # the loop is Numba's wrapper, which the backend has stored a moment ago
+    if wrappers is None:  # the loop is Numba's wrapper, which the backend has just stored
         wrapper = plain_wrappers._GufuncWrapper(*operands, backend, is_parfors=False)
         record = _stored_loop(entry, wrapper.cache.find(cres.signature, cres.target_context), wrapper_symbol(cres))
     if record is None:
@@ -260,7 +260,7 @@ def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: An
 
 
 def _make_parallel(state: State, backend: Backend) -> Any:
-    """A ufunc of NumPy's whose loops run on Numba's threads; it is declared with signatures."""
+    """Return a NumPy ufunc with declared signatures, whose loops run on Numba's threads."""
     from numba.np.ufunc import parallel
 
     from compcache.numba.takeover.declared import note_compiled_of, recording
@@ -309,7 +309,7 @@ def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[A
 
 
 def _stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
-    """The record's fields for a loop in a stored library; None where the library is not an image."""
+    """Return the record's fields for a loop in a stored library; None if the library is not an image."""
     stored = getattr(library, "stored", None)
     if stored is None or symbol not in stored.symbols:
         return None
@@ -349,11 +349,11 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
         return None
     known = entry.description
     description = Description(known.cpu, known.lines, known.dependencies, known.asked, known.answered, b"", b"")
-    name = f"{entry.name} {kind}-{blake2b(source.text.encode(), digest_size=8).hexdigest()}"  # the same function in other lines
+    name = f"{entry.name} {kind}-{blake2b(source.text.encode(), digest_size=8).hexdigest()}"  # the same function may stand in other lines
     publish(backend.cache, entry.identity, name, signature, source, description, part_of=entry.name)
     return Record(name, entry.identity.lines, description.implementations, source.symbols.index(symbol), environments).fields
 
 
 def _number_of_kernel(info: Any) -> str:
-    """The number of this process that the name of a loop on threads has (numba.np.ufunc.parallel.build_gufunc_kernel)."""
+    """Return the process-specific number in the name of a parallel loop (numba.np.ufunc.parallel.build_gufunc_kernel)."""
     return f"{id(info.env)}_"

@@ -1,1 +1,1 @@
-"""Which versions of Numba are supported: one file of data for each series, with the private names that are used and what they are there."""
+"""The supported versions of Numba: one data file for each series, with the private names that are used and their definitions."""

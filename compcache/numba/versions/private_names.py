@@ -1,7 +1,6 @@
 """The private names of Numba that the backend replaces or uses, with the reason for each.
 
-Numba has no interface for other caches. `moved` returns those that the Numba of this process lacks: where one is missing,
-nothing is replaced.
+Numba has no interface for other caches. `moved` returns those that the Numba of this process lacks. If any is missing, nothing is replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ __all__ = ["REPLACED", "USED", "PrivateName", "moved"]
 
 
 class PrivateName(NamedTuple):
-    """A private name of Numba, ``module:Class.attribute``, and what the backend needs it for."""
+    """A private name of Numba, ``module:Class.attribute``, and the reason why the backend needs it."""
 
     name: str
     reason: str
@@ -65,7 +64,7 @@ REPLACED = (
 _OPTIONS = "an option of an overload, which is part of its identity"
 _TYPE = "what a package registers for a type of its own is part of the identity of code for it"
 _COMPILED = "the module that compiled code is made from, which is stored"
-#: Names that are used unchanged.
+#: Names that are used without being replaced.
 USED = (
     PrivateName("numba.core.caching:_Cache", "the base class of cache objects"),
     PrivateName("numba.core.caching:CompileResultCacheImpl", "packages look at what Numba's cache objects have there (numpy-groupies)"),
@@ -114,7 +113,7 @@ USED = (
 
 
 def moved() -> tuple[PrivateName, ...]:
-    """The names that this version of Numba does not have."""
+    """Return the names that this version of Numba lacks."""
     return tuple([private for private in (*REPLACED, *USED) if not _is_there(private.name)])
 
 

@@ -1,7 +1,7 @@
-"""Whether the Numba of this process is one that the backend knows. What it does not know it leaves alone, with one warning.
+"""Decides whether the backend supports the Numba of this process. An unsupported version is left alone, with one warning.
 
-A series (0.68) is supported where it has a file beside this one. `tools/numba_versions.py` writes these files, and says what
-changed from one to the next. Of a Numba that is imported every private name must be there besides: nothing is replaced before.
+A series (0.68) is supported if there is a file for it beside this one. `tools/numba_versions.py` writes these files, and shows what changed
+between series. In addition, an imported Numba must have every private name; nothing is replaced before that is checked.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _PACKAGE = os.path.dirname(os.path.dirname(_FOLDER))
 
 
 def is_supported(version: str) -> bool:
-    """Whether a version of Numba belongs to a supported series."""
+    """Return whether a version of Numba belongs to a supported series."""
     return os.path.exists(os.path.join(_FOLDER, ".".join(version.split(".")[:2]) + _ENDING))
 
 
 def series_supported() -> tuple[tuple[int, int], ...]:
-    """All supported series, the oldest first."""
+    """Return all supported series, the oldest first."""
     names = [name.removesuffix(_ENDING).split(".") for name in os.listdir(_FOLDER) if name.endswith(_ENDING)]
     return tuple(sorted((int(major), int(minor)) for major, minor in names))
 
 
 def problem() -> str:
-    """Why the Numba of this process is not supported; "" where it is, or where none is installed."""
+    """Return why the Numba of this process is not supported; "" if it is, or if none is installed."""
     here = has_numba()
     version = str(sys.modules["numba"].__version__) if here else numba_version()
     if version and not is_supported(version):
@@ -47,7 +47,7 @@ def problem() -> str:
 
 
 def is_unsupported() -> bool:
-    """Whether the Numba of this process has to be left alone; says so with a `CacheWarning`, once in a process."""
+    """Return whether Numba must be left alone; issue one `CacheWarning` per process if so."""
     global _warned  # noqa: PLW0603 - Numba is one per process
     found = problem()
     if found and not _warned:
@@ -62,7 +62,7 @@ _warned = False
 
 
 def _levels_to_caller() -> int:
-    """The stack level, from `is_unsupported`, of the first frame outside this package."""
+    """Return the stack level, from `is_unsupported`, of the first frame outside this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back

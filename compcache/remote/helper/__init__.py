@@ -1,1 +1,1 @@
-"""The helper process: the client of a remote store, look-ups for all processes of a user, uploads in the background."""
+"""The helper process: holds the clients of remote stores, answers look-ups for all processes of a user, uploads in the background."""

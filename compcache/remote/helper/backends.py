@@ -1,4 +1,4 @@
-"""Remote stores as the helper sees them: get, create, replace and list objects by key."""
+"""Backends of remote stores for the helper: get, create, replace and list objects by key."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_ba
 _CONNECT = "250ms"
 _PART = 1 << 20
 _LONGEST = "1h"  # `Requests` gives up earlier
-#: A link, a socket, or what `read_file` refuses.
+#: Errors for a link, a socket, or anything else that `read_file` refuses: there is no object.
 _NO_OBJECT = (ELOOP, ENOTDIR, ENXIO, None)
-#: What a shared file system says when its server is busy, or was exchanged.
+#: Errors of a shared file system whose server is busy or was replaced: a later try may succeed.
 _PASSING = (EAGAIN, EIO, ESTALE, ETIMEDOUT)
-#: What passes of what `obstore` says: statuses of HTTP, and what becomes of connections. It does not tell `Retry-After`.
+#: Temporary errors in the messages of `obstore`: HTTP statuses and broken connections. `obstore` does not report `Retry-After`.
 _STATUS, _PASSING_STATUSES = re.compile(r"status: (\d{3})"), frozenset(("408", "425", "429", "500", "502", "503", "504"))
 _CONNECTION = re.compile(r"kind: (Connect|Request|Timeout|Interrupted)\b(?!.*InvalidCertificate)", re.DOTALL)
 
@@ -45,11 +45,11 @@ class BackendMissingError(Exception):
 
 
 class TooLargeError(Exception):
-    """Raised for an object that is larger than what was asked for can be."""
+    """Raised for an object that is larger than the caller allows."""
 
 
 class Listed(NamedTuple):
-    """An object of a store: its key, its size in bytes, when it was written in seconds since the epoch."""
+    """An object of a store: its key, its size in bytes, and its modification time in seconds since the epoch."""
 
     key: str
     size: int
@@ -57,51 +57,54 @@ class Listed(NamedTuple):
 
 
 class Backend(Protocol):
-    """A store of objects. Errors other than a missing object are raised as the client raises them."""
+    """A store of objects. A missing object is reported as described; other errors are raised as the client raises them."""
 
     @property
     def compares(self) -> bool:
-        """Whether of several that `create` or `exchange` an object at the same moment one alone is told that it has."""
+        """Whether `create` and `exchange` are atomic: of several hosts that store an object at the same moment, exactly one is told that it
+        did.
+        """
 
     async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None, /) -> bytes | None:
-        """The object, None where there is none. Raises `TooLargeError` where it has more bytes than `largest`, without reading it.
+        """Return the object, or None if there is none. Raises `TooLargeError`, without reading the object, if it has more than `largest`
+        bytes.
 
-        `begun` is called when the store has begun to answer, if that is told before the whole answer is there.
+        `begun` is called when the store begins to answer, if the client reports that before the answer is complete.
         """
 
     def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
-        """The same in parts of some MiB at most. Raises `FileNotFoundError` where there is none."""
+        """Yield the object in parts of a few MiB at most. Raises `FileNotFoundError` if there is none."""
 
     async def create(self, key: str, data: bytes) -> bool:
         """Store an object unless the key is taken; return whether it was stored."""
 
     async def replace(self, key: str, data: bytes) -> None:
-        """Store an object in place of the one that is there."""
+        """Store an object, replacing any that has this key."""
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """Store an object in place of one whose bytes are `expected`; return whether it was stored.
+        """Replace an object whose bytes are `expected`; return whether that was done.
 
-        Where the store cannot compare (`compares` is False), what another host stores at the same moment is lost.
+        If the store cannot compare (`compares` is False), a change that another host makes at the same moment is lost.
         """
 
     async def look(self, key: str) -> Listed | None:
-        """The size and the time of an object as they are now, None where there is none; nothing of it is read."""
+        """Return the current size and time of an object without reading its content, or None if there is none."""
 
     async def delete(self, key: str) -> None:
-        """Remove an object; one that does not exist is passed over."""
+        """Remove an object; do nothing if it does not exist."""
 
     def list(self, prefix: str) -> AsyncIterator[Listed]:
-        """The objects whose keys begin with `prefix`; NotImplementedError where the store cannot list."""
+        """Yield the objects whose keys begin with `prefix`. Raises NotImplementedError if the store cannot list."""
 
     def pause_after(self, error: Exception) -> float | None:
-        """After how many seconds, at least, a request that failed so may be made again; None where that would be in vain."""
+        """Return the least pause in seconds before a request that failed with this error is repeated; None if repeating cannot help."""
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
-    """The client of a store.
+    """Return the client of a store.
 
     Raises:
-        BackendMissingError: its library is not installed.
+        BackendMissingError: the library for this kind of store is not installed.
         ValueError: the library does not accept the URL.
     """
     if settings.kind == "file":
@@ -117,13 +120,13 @@ def _missing(library: str, settings: RemoteSettings) -> BackendMissingError:
 
 
 class _Directory:
-    """A directory, for example on a shared file system: objects become visible by linking them, complete or not at all.
+    """A directory, for example on a shared file system. Objects become visible by a link or rename, complete or not at all.
 
-    Whoever else can write there can put links, pipes and devices in it: nothing is read, written or removed through a link
-    below the directory, and what is not a file is not an object.
+    Other users who can write there can create links, pipes and devices. So nothing below the directory is read, written or removed through
+    a link, and only regular files are objects.
     """
 
-    compares = False  # a file is put in place of whatever is there
+    compares = False  # a file replaces whatever is there
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
@@ -157,7 +160,7 @@ class _Directory:
                 raise TooLargeError(key)
             return read_file(self._files, path, largest)
         except FileNotFoundError:
-            return None  # also where the directory does not exist yet: the first upload makes it
+            return None  # also if the directory does not exist yet: the first upload creates it
         except OSError as error:
             if error.errno in _NO_OBJECT:
                 return None
@@ -188,15 +191,16 @@ class _Directory:
         except FileExistsError:
             return False
         finally:
-            with suppress(OSError):  # it was renamed
+            with suppress(OSError):  # it was renamed already
                 self._files.unlink(new)
         return True
 
     def _require_root(self) -> None:
-        """Make the directory with the first upload, in one that is there. One that was there, and is not any more, somebody has removed.
+        """Create the directory before the first upload, if its parent exists. A directory that existed earlier and is gone was removed by
+        somebody.
 
         Raises:
-            FileNotFoundError: it was removed, or the one that it is to be in does not exist: a disk that is not mounted, for example.
+            FileNotFoundError: the directory was removed, or its parent does not exist, for example because a disk is not mounted.
         """
         if not self._stood:
             with suppress(FileExistsError):
@@ -243,7 +247,7 @@ class _Directory:
 
 
 class _ObjectStore:
-    """S3, Google Cloud Storage, Azure Blob Storage, and HTTP servers that take PUT (WebDAV), by `obstore`."""
+    """S3, Google Cloud Storage, Azure Blob Storage, and HTTP servers that accept PUT (WebDAV), through `obstore`."""
 
     def __init__(self, settings: RemoteSettings) -> None:
         try:
@@ -255,7 +259,7 @@ class _ObjectStore:
             value.startswith("http:") for name, value in os.environ.items() if "ENDPOINT" in name.upper()
         )
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _LONGEST, "allow_http": plain}
-        if settings.kind == "http" and settings.credentials is not None:  # the client knows passwords of object stores alone
+        if settings.kind == "http" and settings.credentials is not None:  # the client takes passwords for object stores only
             user, password = settings.credentials
             basic = base64.b64encode(f"{user}:{password}".encode()).decode()
             options["default_headers"] = {"authorization": f"Basic {basic}" if user else f"Bearer {password}"}
@@ -263,7 +267,7 @@ class _ObjectStore:
             settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0},
             **_found_by_boto3(settings),
         )  # fmt: skip
-        self.compares = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
+        self.compares = settings.kind == "object"  # servers do not agree on conditional PUT
 
     async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None) -> bytes | None:
         try:
@@ -317,7 +321,7 @@ class _ObjectStore:
 
     async def look(self, key: str) -> Listed | None:
         try:
-            found = await self._obstore.get_async(self._store, key)  # and nothing is read of it; HEAD is not forwarded everywhere
+            found = await self._obstore.get_async(self._store, key)  # the content is not read; HEAD is not forwarded by every proxy
         except FileNotFoundError:
             return None
         return Listed(key, found.meta["size"], found.meta["last_modified"].timestamp())
@@ -338,7 +342,7 @@ class _ObjectStore:
 
 
 async def _exchanged(backend: Backend, key: str, data: bytes, expected: bytes) -> bool:
-    """`Backend.exchange` where the store cannot compare."""
+    """Implements `Backend.exchange` for a store that cannot compare."""
     with suppress(TooLargeError):
         if await backend.get(key, len(expected)) == expected:
             await backend.replace(key, data)
@@ -346,7 +350,7 @@ async def _exchanged(backend: Backend, key: str, data: bytes, expected: bytes) -
     return False
 
 
-#: What `obstore` finds by itself, and renews.
+#: Credentials that `obstore` finds and renews without boto3.
 _OWN_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_SKIP_SIGNATURE",
@@ -355,12 +359,12 @@ _CREDENTIALS_MINUTES = 5
 
 
 def _found_by_boto3(settings: RemoteSettings) -> dict[str, Any]:
-    """Options that have boto3 find credentials of S3, where it is installed: profiles, SSO, processes, roles, metadata of instances.
+    """Return options that make boto3 find credentials for S3, if it is installed: profiles, SSO, processes, roles, instance metadata.
 
-    They are looked for anew every five minutes, so that what is exchanged on disk is used.
+    Credentials are looked up again every five minutes, so that replaced files take effect.
 
     Raises:
-        BackendMissingError: a profile is named, which boto3 alone knows.
+        BackendMissingError: a profile is set, which needs boto3.
     """
     if not urlsplit(settings.url).scheme.startswith("s3") or any(os.environ.get(name) for name in _OWN_CREDENTIALS):
         return {}
@@ -377,15 +381,15 @@ def _found_by_boto3(settings: RemoteSettings) -> dict[str, Any]:
     try:
         region = provider().config.get("region")
     except ValueError:
-        return {}  # it finds none: the bucket may be public, or the metadata of the instance come later
+        return {}  # there are none: the bucket may be public, or instance metadata may come later
     except (OSError, import_module("botocore.exceptions").BotoCoreError):
-        region = None  # a profile or program that fails does so at each request, which says why, until it is mended
+        region = None  # until the failing profile or program is mended, each request fails and reports why
     return {"credential_provider": credentials, **({"config": {"region": region}} if region else {})}
 
 
 class _Redis:
-    """A Redis (or Valkey) server. Objects are strings; how long they stay is the server's policy. When each was written, by the server's
-    clock, is in a sorted set beside them; one that is not there was written when that is noticed.
+    """A Redis (or Valkey) server. Objects are strings; the server's policy decides how long they stay. A sorted set keeps the time when
+    each was written, by the server's clock. An object that is missing in the set counts as written when that is noticed.
     """
 
     compares = True
@@ -419,7 +423,7 @@ class _Redis:
             found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
         if len(found) > largest:
             raise TooLargeError(key)
-        return found or None  # nothing that is stored is empty
+        return found or None  # stored objects are never empty
 
     async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
         at = 0
@@ -484,9 +488,9 @@ class _Redis:
                 yield found
 
 
-#: The largest answer to anything that does not get an object: errors, numbers, names of objects, of which a server sends some at a time.
+#: The size limit of answers other than objects: errors, numbers, and names of objects, which a server sends in batches.
 _LARGEST_ANSWER = 512 << 10
-#: What a line counts for: the client makes objects of it.
+#: Each line counts for at least this many bytes, because the client creates an object for it.
 _LINE = 512
 _MOST_NAMES = 1 << 23
 _TIMES = f"{LAYOUT}-times"
@@ -496,7 +500,7 @@ _allowed: ContextVar[int] = ContextVar("allowed", default=_LARGEST_ANSWER)
 
 @contextmanager
 def _allowing(size: int) -> Iterator[None]:
-    """Within it answers have so many bytes at most, and what frames them."""
+    """Limit answers within this context to so many bytes, and their framing."""
     token = _allowed.set(size + _LARGEST_ANSWER)
     try:
         yield
@@ -505,12 +509,12 @@ def _allowing(size: int) -> Iterator[None]:
 
 
 def _literal(prefix: str) -> str:
-    """A pattern of Redis that this prefix alone matches."""
+    """Return a Redis pattern that matches exactly this prefix."""
     return re.sub(r"([\\*?\[\]^-])", r"\\\1", prefix)
 
 
 def _bounded(kind: Any) -> Any:
-    """A class of connections that hold no more of an answer than was allowed: the client believes the lengths that a server sends."""
+    """Derive a connection class that limits answers to the allowed size: the client trusts the lengths that a server sends."""
 
     class Bounded(kind):  # type: ignore[misc]
         _reader: Any
@@ -528,7 +532,7 @@ def _bounded(kind: Any) -> Any:
 
 
 class _BoundedReader:
-    """An `asyncio.StreamReader` that gives `left` bytes."""
+    """Wraps an `asyncio.StreamReader`, and yields no more than `left` bytes."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -540,7 +544,7 @@ class _BoundedReader:
     def _take(self, size: int) -> None:
         self.left -= size
         if self.left < 0:
-            raise TooLargeError("an answer of the server is larger than what was asked for can be")
+            raise TooLargeError("the server's answer is larger than any valid answer")
 
     async def readexactly(self, size: int) -> bytes:
         self._take(size)

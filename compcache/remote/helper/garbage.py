@@ -1,17 +1,18 @@
-"""Collects what is of no use in a store, and nothing else: whatever happens meanwhile, no function that can be fetched is lost.
+"""Collects garbage in a remote store. No function that can be fetched is lost, whatever happens meanwhile.
 
-A *mark* is an object that names what a collection found to be of no use: cards that do not decode or lead nowhere, modules that no card
-leads to, packs that do not decode, leases. Its own time, by the store's clock, tells its age. A collection removes what it finds to be of
-no use, if a mark that is older than the grace names the same object, unchanged since.
+A *mark* is an object that lists what a collection found to be useless: cards that do not decode or lead nowhere, modules that no card leads
+to, packs that do not decode, leases. The store's clock gives its age. A collection removes a useless object only if a mark older than the
+grace period lists the same object, unchanged since.
 
-* Listings only propose. What is removed was asked for by its key immediately before: the object itself, and what would make it useful. That
-  a question failed is not an answer: it ends the collection.
-* Between that question and the removal lie `DECISION_SECONDS` at most. Who uploads looks again `SETTLE_SECONDS` later whether all is
-  there that was stored, and stores it anew otherwise (`uploads.py`): so an upload that crosses a collection is complete in the end.
+* Listings only propose. Before an object is removed, it is requested by its key, and so is everything that could make it useful. A request
+  that fails is not an answer: it ends the collection.
+* At most `DECISION_SECONDS` pass between that request and the removal. Uploaders check `SETTLE_SECONDS` later whether everything is still
+  there, and upload again what is not (`uploads.py`). So an upload that crosses a collection is complete in the end.
 
-A mark: magic, a msgpack list of rows ``[key, size, time]``, and the check of all that. Marks: ``ccr3/g/<random name>``.
+Layout of a mark: magic, a msgpack list of rows ``[key, size, time]``, and a check over all that. Marks are at ``ccr3/g/<random name>``.
 
-Limitations: a store that answers and denies what it has is believed. A request that was given up may be carried out a minute later.
+Limitations: a store that answers wrongly that an object does not exist is believed. A request that was given up may still take effect a
+minute later.
 """
 
 from __future__ import annotations
@@ -45,50 +46,50 @@ __all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "Collected", "GarbageC
 
 MARKS = f"{LAYOUT}/g/"
 DECISION_SECONDS = 20.0
-#: More than two decisions, and a request that was given up.
+#: Longer than two decisions and a request that was given up.
 SETTLE_SECONDS = 120.0
 _MAGIC = b"CCMARK1\0"
 _LARGEST_MARK = 64 << 20
 _AT_ONCE = 32
-#: Marks that lie closer together than this part of the grace are not kept.
+#: Marks closer together than this fraction of the grace period are not kept.
 _SPACING = 0.125
 
 
 class UncertainError(Exception):
-    """Raised where a store says things that cannot be."""
+    """Raised if the answers of a store contradict each other."""
 
 
 class Collected(NamedTuple):
-    """What a collection removed, and what it found to be of no use and left for a later one."""
+    """What a collection removed, and what it found useless and left for a later collection."""
 
     removed: list[Listed]
     left: list[Listed]
 
 
 class _Mark(NamedTuple):
-    """A mark: its object in the store, and the rows by key."""
+    """A mark: the object in the store, and its rows by key."""
 
     place: Listed
     rows: dict[str, tuple[int, int]]
 
 
 class GarbageCollector:
-    """Collects the garbage of one store. Its methods raise what the client of the store raises, `TimeoutError` and `UncertainError`."""
+    """Collects the garbage of one store. Its methods raise the errors of the store's client, `TimeoutError` and `UncertainError`."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[str, Survey] = {}  # of earlier collections
+        self._known: dict[str, Survey] = {}  # from earlier collections
         self._surveyed: dict[str, Survey] = {}
-        self._told: dict[str, Survey] = {}  # by uploads since then
+        self._told: dict[str, Survey] = {}  # from uploads since then
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
-        """Remove what two generations found to be of no use, and cards and packs that are older, or have not been used for longer.
+        """Remove what two collections found useless, and cards and packs that are too old, or unused for too long.
 
         Args:
-            grace: how many seconds lie between the generations at least.
-            older_than: also remove cards and packs that were written longer ago than so many seconds.
-            unused_for: also remove those that were written longer ago and that no reader has noted to have used since (`uses.py`).
-            dry_run: remove nothing, and leave no mark.
+            grace: the least time between the two collections, in seconds.
+            older_than: also remove cards and packs that were written longer ago than this, in seconds.
+            unused_for: also remove those that were written longer ago than this, in seconds, and that no reader has used since (`uses.py`).
+            dry_run: remove nothing, and write no mark.
         """
         deliveries = await self._list(DELIVERIES)
         cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in "fpm"]
@@ -125,7 +126,7 @@ class GarbageCollector:
     # ---------------------------------------------------------------- surveying
 
     async def _list(self, prefix: str) -> dict[str, Listed]:
-        """The objects below a prefix by key, the newest time of each."""
+        """Return the objects below a prefix by key; of an object that is listed several times, the newest."""
         found: dict[str, Listed] = {}
         async for item in self._backend.list(prefix):
             if not item.key.rpartition("/")[2].startswith("."):
@@ -134,7 +135,7 @@ class GarbageCollector:
         return found
 
     async def _useless(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
-        """What looks useless, as far as the listings tell."""
+        """Return the objects that the listings show as useless."""
         named: set[str] = set()
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
@@ -164,11 +165,11 @@ class GarbageCollector:
 
         useless = await _chosen(cards.values(), leads_nowhere)
         useless += await _chosen(packs.values(), is_damaged)
-        leases = await self._list(f"{LAYOUT}/l/")  # whoever holds one changes it each second
+        leases = await self._list(f"{LAYOUT}/l/")  # the holder of a lease changes it each second
         return [*useless, *[item for key, item in modules.items() if key not in named], *leases.values()]
 
     def _row(self, item: Listed) -> Survey | None:
-        """What is known of an object as it is listed."""
+        """Return what is known about an object in its listed state."""
         for rows in (self._known, self._told):
             row = rows.get(item.key)
             if row is not None and row.holds(_state(item)):
@@ -176,7 +177,7 @@ class GarbageCollector:
         return None
 
     async def _used(self, notes: list[Listed]) -> set[bytes]:
-        """What readers say that they have used."""
+        """Return the functions that the notes of readers name."""
         used: set[bytes] = set()
         for at in range(0, len(notes), _AT_ONCE):
             found = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[at : at + _AT_ONCE]])
@@ -184,7 +185,7 @@ class GarbageCollector:
         return used
 
     async def _get(self, key: str, largest: int) -> bytes | None:
-        """An object; one that is too large is damaged, and no bytes."""
+        """Return an object, or None if there is none. One that is too large counts as damaged: it is returned as no bytes."""
         try:
             return await self._backend.get(key, largest)
         except TooLargeError:
@@ -193,7 +194,7 @@ class GarbageCollector:
     # ----------------------------------------------------------------- deciding
 
     async def _remove(self, item: Listed, may_go: Callable[[str], Awaitable[bool]]) -> bool:
-        """Remove an object that is still the one that was marked, and still of no use; return whether it was removed."""
+        """Remove an object if it is unchanged and still useless; return whether it was removed."""
         async with asyncio.timeout(DECISION_SECONDS):
             present = await self._backend.look(item.key)
             if present is None or _state(present) != _state(item) or not await may_go(item.key):
@@ -205,7 +206,7 @@ class GarbageCollector:
         return True
 
     async def _is_useless(self, key: str) -> bool:
-        """Whether an object is of no use now, as far as questions for single keys tell."""
+        """Return whether an object is useless now, by requests for single keys."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
         largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
         data = await self._get(key, largest)
@@ -220,7 +221,7 @@ class GarbageCollector:
             places = list(_cards_of(data))
         except FormatError:
             return True
-        except (ValueError, LookupError):  # for a platform that this version does not know
+        except (ValueError, LookupError):  # the module is for a platform that this version does not know
             return False
         return not any([await self._leads_to(place, key) for place in places])
 
@@ -234,13 +235,13 @@ class GarbageCollector:
     # -------------------------------------------------------------------- marks
 
     async def _write_mark(self, useless: list[Listed]) -> float:
-        """Leave a mark for later collections; when the store says that it was written."""
+        """Write a mark for later collections; return its time by the store's clock."""
         key = MARKS + os.urandom(12).hex()
         data: bytes = _MAGIC + msgpack.packb([[item.key, *_state(item)] for item in useless])
         await self._backend.replace(key, data + check(data))
         place = await self._backend.look(key)
         if place is None or not place.modified:
-            raise UncertainError("it does not have what was just stored, or does not tell when that was")
+            raise UncertainError("the store lacks an object that was just stored, or does not report its time")
         return place.modified
 
     async def _read_mark(self, item: Listed) -> _Mark | None:
@@ -256,12 +257,12 @@ class GarbageCollector:
 
 
 def _state(item: Listed) -> tuple[int, int]:
-    """What tells an object from a later one of the same key: stores tell the fraction of a second in listings alone."""
+    """Return what distinguishes an object from a later one with the same key. Only listings contain fractions of a second."""
     return item.size, int(item.modified)
 
 
 def _superfluous(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterator[_Mark]:
-    """Marks that no later collection needs: those before the one that was used, and those that lie close to the one before."""
+    """Yield the marks that no later collection needs: those before the one that was used, and those close to their predecessor."""
     kept = old.place.modified if old is not None else float("-inf")
     for mark in sorted(marks, key=lambda mark: mark.place.modified):
         if mark is not old and mark.place.modified < kept + _SPACING * grace:
@@ -271,7 +272,7 @@ def _superfluous(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterato
 
 
 async def _chosen(items: Iterable[Listed], choose: Callable[[Listed], Awaitable[bool]]) -> list[Listed]:
-    """The items for which the answer is yes."""
+    """Return the items for which `choose` answers True."""
     items = list(items)
     found: list[Listed] = []
     for at in range(0, len(items), _AT_ONCE):
@@ -282,7 +283,7 @@ async def _chosen(items: Iterable[Listed], choose: Callable[[Listed], Awaitable[
 
 
 def _cards_of(data: bytes) -> Iterator[str]:
-    """The keys of all cards that lead to a module, if they are where its publisher puts them.
+    """Yield the keys of all cards that lead to a module, if they are at their usual places.
 
     Raises:
         FormatError: the bytes are not an intact module.

@@ -1,12 +1,12 @@
-"""Leases: of many hosts that lack a function one compiles it, the others wait for its upload.
+"""Leases: of many hosts that lack a function one compiles it, and the others wait for its upload.
 
-A lease is an object: magic, the name of its holder and a count. Who creates it holds it, and exchanges it for one with another count
-each `_RENEWED` seconds, as long as the process that compiles keeps its connection. Who finds one waits until it is gone, and then finds the
-function, or until its bytes have not changed for `_EXPIRES` seconds by the finder's own clock: then the finder takes it over, by an
-exchange that one of several alone succeeds in.
+A lease is an object: magic, the name of its holder, and a count. The host that creates it holds it. It increases the count every `_RENEWED`
+seconds, as long as the process that compiles keeps its connection. A host that finds a lease waits until the lease is gone, and then finds
+the function. If the bytes of the lease do not change for `_EXPIRES` seconds by that host's own clock, it takes the lease over, by an
+exchange in which exactly one of several hosts succeeds.
 
-A lease is no authority. Whoever does not want to wait any longer compiles; what is stored is verified as ever; a lease that is lost or
-removed costs one more compilation. Its object is removed after the upload; one that a host has left behind is garbage a day later.
+A lease protects nothing. A host that does not want to wait any longer compiles. Whatever is stored is verified as always. A lost lease
+costs one more compilation. The object is removed after the upload; one that a host leaves behind is garbage a day later.
 
 Limitations: stores that cannot compare (`Backend.compares`) have no leases.
 """
@@ -28,10 +28,10 @@ __all__ = ["LONGEST_WAIT", "Leases"]
 _MAGIC = b"CCLEASE1"
 _LARGEST = 64
 _RENEWED, _EXPIRES = 1.0, 3.0
-#: The wait for another host's compilation whose duration is not known, in seconds.
+#: How long to wait for another host's compilation of unknown duration, in seconds.
 LONGEST_WAIT = 5.0
 _FIRST_LOOK, _LAST_LOOK = 0.05, 0.5
-#: How long a lease is kept for uploads that are under way when the compilation is over.
+#: How long a lease is held for uploads that go on after the compilation, in seconds.
 _UPLOAD_SECONDS = 10.0
 
 
@@ -39,8 +39,8 @@ class Leases:
     """The leases that one helper process holds or waits for.
 
     Args:
-        requests: ask the store.
-        uploads: whether an upload waits or is under way.
+        requests: the requests of the store.
+        uploads: tells whether an upload waits or is under way.
     """
 
     def __init__(self, requests: Requests, uploads: Callable[[], bool]) -> None:
@@ -51,18 +51,18 @@ class Leases:
         self._held: dict[str, asyncio.Future[None]] = {}
 
     def holds(self, key: str) -> bool:
-        """Whether this process holds a lease."""
+        """Return whether this process holds a lease."""
         return key in self._held
 
     async def settle(
         self, key: str, seconds: float, look: Callable[[], Awaitable[bool]], gone: Callable[[], bool], waits: Callable[[], None]
     ) -> None:
-        """Get a lease, or wait until `look` finds what it is for, for so many seconds at most, unless the asker is `gone`.
+        """Acquire a lease, or wait until `look` finds what it protects, for so many seconds at most. End early if the asker is `gone`.
 
-        A lease that is got is held until the asker is gone, and the uploads are done. `waits` is called if somebody else has it.
+        An acquired lease is held until the asker is gone and the uploads are done. `waits` is called if another host holds the lease.
 
         Raises:
-            Exception: what the client raises.
+            Exception: an error of the store's client.
         """
         if not self._requests.compares or key in self._held:
             return
@@ -106,7 +106,7 @@ class Leases:
             if _now() - renewed >= _RENEWED:
                 following, renewed = self._next(), _now()
                 if not await self._requests.exchange(key, following, mine):
-                    return  # somebody has taken it over, or it was removed
+                    return  # somebody has taken it over or removed it
                 mine = following
             await asyncio.sleep(_FIRST_LOOK)
         if await self._requests.get(key, _LARGEST) == mine:
@@ -114,5 +114,5 @@ class Leases:
 
 
 def _now() -> float:
-    """The time of the loop, which no clock changes."""
+    """Return the time of the event loop, which changes of the system clock do not affect."""
     return asyncio.get_running_loop().time()

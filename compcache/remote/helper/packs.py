@@ -1,12 +1,11 @@
-"""Packs: the functions that the start-up of a program asks for, in one object, so that one request warms a worker.
+"""Packs: the functions that a program asks for when it starts, in one object, so that one request serves a new worker.
 
-A pack is stored under the name that its start-up asks for first: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the name>``. The shelf is that
-of the card of this name, which is asked for first. The name stands for content, so a program that has changed has another pack. Packs are
-learned: processes that may write leave one behind
-when they have asked for a while. A pack decides nothing, as a card does not: each module in it is verified by its digest (and
-signature), and what it lacks is looked up by cards.
+A pack is stored under the first name that the start-up asks for: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the name>``. Its shelf is that of
+the card with this name, which is requested first. The name stands for content, so a changed program has another pack. Packs are learned: a
+process that may write leaves one behind after its start-up. Like a card, a pack is not trusted: each module in it is verified by its digest
+and signature, and functions that it lacks are looked up by their cards.
 
-Limitations: names that do not stand for content are left out, because they may come to mean something else.
+Limitations: packs contain no functions whose names do not stand for content, because such names may change their meaning.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST_PACK", "Packs", "StartUp"]
 
-#: The size of the modules of a pack, in bytes, and what is read of one at most.
+#: The total size of the modules of a pack in bytes, and the limit when one is read.
 MAX_PACK, LARGEST_PACK = 32 << 20, MAX_UNPACKED
-#: The size of a module in it.
+#: The size limit of one module in a pack.
 _MAX_MODULE = STREAMED
-#: Fewer functions than these are not worth a request of their own.
+#: Fewer functions than this are not worth a pack.
 _FEWEST = 4
-#: The bytes of modules that are remembered to make packs of.
+#: How many bytes of modules are remembered for packs.
 _REMEMBERED = 64 << 20
-#: A start-up is over when nothing was asked for so many seconds; after as many minutes a program does something else.
+#: A start-up ends when nothing was asked for so many seconds, or after so many minutes, when the program does something else.
 _QUIET_SECONDS = 20.0
 _LONGEST_SECONDS = 600.0
-#: How many more functions a pack must have to take the place of one that was stored.
+#: How many more functions a pack needs to replace a stored one.
 _GROWTH = 1.25
 
 
 class StartUp:
-    """What one process has asked for so far, and the pack that it began with. `writes`: the stores that it may write to."""
+    """What one process has asked for so far, and the pack that it started with. `writes`: the stores that it may write to, by position."""
 
     def __init__(self, first: str, platform: str, shelves: list[str], writes: Sequence[int]) -> None:
         self.first = first
@@ -56,30 +55,30 @@ class StartUp:
         self.names: dict[str, None] = {}
         self.began = self.asked = time.monotonic()
         self.loading: asyncio.Task[None] | None = None
-        self.shelf, self.store = "", -1  # where the pack was
+        self.shelf, self.store = "", -1  # where the pack was found
         self.pack: dict[str, Packed] = {}
-        self.stored = 0  # functions of the pack in the store, as far as this start-up knows
+        self.stored = 0  # how many functions the stored pack has, as far as this start-up knows
 
     async def find(self, name: str, seconds: float) -> Packed | None:
-        """A function in the pack, after waiting for that for so long at most."""
+        """Return a function of the pack, after waiting for the pack for so many seconds at most."""
         if self.loading is not None and not self.loading.done():
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.loading), seconds)
         return self.pack.get(name)
 
     def is_over(self) -> bool:
-        """Whether what is asked for from now on does not belong to it."""
+        """Return whether later questions do not belong to this start-up."""
         now = time.monotonic()
         return now - self.asked > _QUIET_SECONDS or now - self.began > _LONGEST_SECONDS
 
 
 class Packs:
-    """Fetches and learns the packs of the stores that one helper process serves. What they are given last is the stores to write to.
+    """Fetches and learns the packs of the stores of one helper process. The last argument of each callable is the stores to write to.
 
     Args:
-        fetch: gets an object, and tells which store had it; None where it is not to be had.
-        store: stores an object in place of the one that is there.
-        locate: tells on which of some shelves the best card of a function is, "" where there is none; also where the pack of it is.
+        fetch: returns an object and the store that had it, or None.
+        store: stores an object, replacing any other.
+        locate: returns which of some shelves has the best card of a function, or "". The function's pack is on the same shelf.
         note: adds a card to those of its function, unless it is there.
     """
 
@@ -98,17 +97,17 @@ class Packs:
         self._bytes = 0
 
     def distrust(self, token: bytes) -> None:
-        """The process does not take what its pack holds: look-ups go by cards, and the pack may be replaced."""
+        """Record that the process does not accept its pack: look-ups use cards, and the pack may be replaced."""
         start_up = self._start_ups.get(token)
         if start_up is not None:
             start_up.pack, start_up.stored, start_up.shelf, start_up.store = {}, 0, "", -1
 
     def knows(self, token: bytes) -> bool:
-        """Whether the start-up has asked something before."""
+        """Return whether the start-up has asked for something already."""
         return token in self._start_ups
 
     def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
-        """The start-up that a question belongs to; None for one that belongs to none. The first question has the pack fetched."""
+        """Return the start-up that a question belongs to, or None. The first question starts the fetch of the pack."""
         named = [name for name in names if label_of(name) is not None]
         start_up = self._start_ups.get(token)
         if not token or not (start_up or named):
@@ -121,7 +120,7 @@ class Packs:
         return start_up
 
     def announce(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
-        """These functions belong together: a pack is to be made of them."""
+        """Request a pack of these functions."""
         named = [name for name in names if label_of(name) is not None]
         if named:
             start_up = StartUp(min(named), platform, shelves, writes)
@@ -129,7 +128,7 @@ class Packs:
             self._start_ups[repr(sorted(named)).encode()] = start_up
 
     def remember(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
-        """Keep a function for packs that it may belong to."""
+        """Remember a function for packs that it may belong to."""
         if label_of(card.name) is None or len(module) > _MAX_MODULE:
             return
         card = card._replace(module=b"", imports=())
@@ -141,10 +140,10 @@ class Packs:
             self._bytes -= len(dropped.module)
 
     async def store_packs(self, *, now: bool) -> None:
-        """Store the packs of start-ups that are over, with `now` those of all.
+        """Store the packs of start-ups that have ended; with `now`, of all start-ups.
 
         Raises:
-            Exception: what the store raises.
+            Exception: an error of the store.
         """
         for token, start_up in list(self._start_ups.items()):
             is_over = start_up.is_over()
@@ -164,7 +163,7 @@ class Packs:
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
         first = self._known(start_up, start_up.first)
-        if first is not None:  # also one that was not worth a card is found by it
+        if first is not None:  # so that even a card that was not worth an upload leads to the pack
             await self._note(start_up.platform, first[0], first[1].card._replace(module=first[1].module), start_up.writes)
             shelf = first[0]
         else:
@@ -174,7 +173,7 @@ class Packs:
             start_up.stored = len(items)
 
     def _known(self, start_up: StartUp, name: str) -> tuple[str, Packed] | None:
-        """The best realization that is known, and its shelf."""
+        """Return the best known realization of a function, and its shelf."""
         for shelf in start_up.shelves:
             found = self._remembered.get((start_up.platform, name, shelf))
             if found is None and shelf == start_up.shelf:

@@ -1,4 +1,4 @@
-"""Look-ups in one store: with a breaker for all processes of the host, and probes of a store that has failed."""
+"""Look-ups in one store, with a breaker for all processes of the host, and probes of a store that has failed."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ _V = TypeVar("_V")
 __all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "STREAMED", "Reads", "Room", "is_intact", "words"]
 
 LOOKUP_SECONDS = 1.0
-#: How long requests are made again of a look-up that is waited for as long as it takes.
+#: How long the requests of a look-up are repeated if its caller waits as long as necessary.
 PATIENCE = 3.0
 _SECONDS_PER_BYTE = 1.0 / (1 << 20)
 _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
-#: What is larger is not a module, whatever it says: nothing of it is read.
+#: Anything larger is not a module, whatever its card says; it is not read.
 LARGEST_MODULE = 1 << 29
-#: Modules of more bytes than these are written to a file while they are fetched.
+#: Modules with more bytes than this are written to a file while they are fetched.
 STREAMED = 1 << 20
-#: For so many seconds look-ups that must not take long believe that an object is missing, and of how many this is remembered.
+#: For so many seconds urgent look-ups believe that an object is missing; how many missing objects are remembered.
 _MISSED_SECONDS, _MOST_MISSED = 20.0, 1 << 16
-#: The most modules that are remembered as damaged in the store.
+#: How many modules of the store are remembered as damaged.
 _MOST_DAMAGED = 1 << 12
-#: What stands before the host in a URL: messages are logged, and shown to others.
+#: User and password of a URL: messages are logged, and shown to others.
 _PASSWORD = re.compile(r"//[^\s\"]*@")
-#: What stands behind a question mark: tokens of shared access, signatures.
+#: The query of a URL, which may contain access tokens or signatures.
 _QUERY = re.compile(r"(\w://[^\s?\"]*)\?[^\s\")]*")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\W*(\w+)")
 _CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
 class _LeftAloneError(Exception):
-    """The store is left alone after failures."""
+    """Raised if the store is not asked for a while, after failures."""
 
 
 class Room:
-    """How many bytes of modules the answer to one question may have: what a store says of sizes is reserved before it is read.
+    """How many bytes of modules the answer to one question may have. The size that a card states is reserved before the module is read.
 
-    `tell` is called with the seconds that compiling a module took before it is fetched. `place` is the directory for large ones, which
-    are not held; "" where there is none.
+    `tell` is called before a module is fetched, with the seconds that compiling it took. `place` is the directory for large modules, which
+    are not held in memory; "" if there is none.
     """
 
     def __init__(self, tell: Callable[[float], None] = lambda _: None, place: str = "") -> None:
@@ -68,14 +68,14 @@ class Room:
         self.files: list[str] = []
 
     def file(self, card: Card) -> str:
-        """The path of a new file for the module of this card; "" where it is to be held: it is small, or the directory is not there."""
+        """Return the path of a new file for the module of this card; "" if the module is small, or there is no directory."""
         if card.size <= STREAMED or not os.path.isdir(self._place):
             return ""
         self.files.append(f"{self._place}/fetched-{os.urandom(12).hex()}")
         return self.files[-1]
 
     def reserve(self, card: Card) -> bool:
-        """Whether there is room for the module of this card."""
+        """Reserve room for the module of this card; return whether there was enough."""
         has_room = card.size <= self._left
         self._left -= card.size if has_room else 0
         if has_room and not card.module:
@@ -84,7 +84,7 @@ class Room:
 
 
 class Reads:
-    """What is read from a store, and what that says about it. `counts` and `error` are for `compcache remote status`."""
+    """Reads from one store, and what that shows about the store's health. `compcache remote status` prints `counts` and `error`."""
 
     def __init__(self, backend: Backend, breaker: Breaker) -> None:
         self.requests = Requests(backend)
@@ -92,11 +92,11 @@ class Reads:
         self.counts: dict[str, float] = {}
         self.error = ""
         self._backend = backend
-        self._unanswered = f"{LAYOUT}/f/probe", PROBE_SECONDS  # what a probe asks for, and its time
+        self._unanswered = f"{LAYOUT}/f/probe", PROBE_SECONDS  # the key that a probe requests, and its time limit
         self._probing: asyncio.Task[None] | None = None
         self._asking: dict[str, asyncio.Future[bytes | None]] = {}  # by key
-        self._missed: OrderedDict[str, float] = OrderedDict()  # by key, when that was
-        self._stores = 0  # how often something was stored
+        self._missed: OrderedDict[str, float] = OrderedDict()  # by key: the time of the miss
+        self._stores = 0  # how many objects were stored so far
         self._damaged: OrderedDict[str, None] = OrderedDict()  # keys of modules
 
     # ---------------------------------------------------------------- look-ups
@@ -105,10 +105,9 @@ class Reads:
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True,
     ) -> list[Any]:  # fmt: skip
-        """FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and why, also where there is no `room` for the module.
+        """Look up a function: FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and the reason, for example no `room`.
 
-        A request has `seconds` for each try, and `patience` for all of them where that is more. `fresh`: that it was missing lately is
-        no answer.
+        Each try of a request has `seconds`, and all tries together `patience` if that is longer. `fresh`: do not believe recent misses.
         """
         error: Exception | None = None
         try:
@@ -126,7 +125,7 @@ class Reads:
         return [MISSING, ""] if error is None else [UNAVAILABLE, words(error)]
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
-        """Whether there is a card of a function on one of the shelves; None where that could not be asked."""
+        """Return whether a function has a card on one of the shelves; None if the store did not answer."""
         try:
             return bool(await self.cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE))
         except Exception:  # noqa: BLE001 - whatever the client raises
@@ -135,10 +134,10 @@ class Reads:
     async def cards(
         self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0, *, fresh: bool = True
     ) -> dict[str, Card]:
-        """The cards of a function on these shelves, by shelf, the best first. One request, for all who ask at the same time.
+        """Return the cards of a function on these shelves, the best shelf first. Concurrent callers share one request.
 
         Raises:
-            Exception: what the client raises: whether there are any is not known.
+            Exception: an error of the store's client; then it is not known whether there are cards.
         """
         key = card_key(platform, name)
         if not fresh and self.was_missed(key):
@@ -151,7 +150,7 @@ class Reads:
         try:
             found = decode_cards(data) if data is not None else {}
             if any(card.name != name for card in found.values()):
-                raise FormatError("the card is that of another function")
+                raise FormatError("the card belongs to another function")
         except FormatError:
             self.count("rejected")
             return {}
@@ -160,10 +159,10 @@ class Reads:
     def _ended(self, key: str, task: asyncio.Future[bytes | None]) -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # those who wait for it have it, if there are any left
+            task.exception()  # reported to those who wait for it, if there are any left
 
     async def _ask(self, key: str, seconds: float, patience: float) -> bytes | None:
-        """The cards at a key. The breaker counts this as one look-up."""
+        """Request the cards at a key. The breaker counts this as one look-up."""
         try:
             data = await self.get(key, MAX_CARDS, seconds, patience)
         except Exception as error:
@@ -173,15 +172,15 @@ class Reads:
         return data
 
     async def held(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | str | None:
-        """The intact module that a card leads to, or the path of its file; None where it leads nowhere.
+        """Return the intact module that a card leads to, or the path of its file; None if the card leads nowhere.
 
         Raises:
             TooLargeError: there is no room for the module.
-            Exception: what the client raises: whether the module is there is not known.
+            Exception: an error of the store's client; then it is not known whether the module exists.
         """
         try:
             if room is not None and not room.reserve(card):
-                raise TooLargeError("the answer has no room for one more module of that size: ask for fewer functions at a time")
+                raise TooLargeError("the answer has no room for another module of this size: ask for fewer functions at a time")
             path = room.file(card) if room is not None else ""
             module: bytes | str | None = card.module or await self._module(card, patience, path)
             if module is None:
@@ -196,13 +195,13 @@ class Reads:
         return module
 
     def takes_damaged(self, key: str) -> bool:
-        """Whether the store had a damaged module at this key, which has not been told before: what is stored there now takes its place."""
+        """Return, once, whether the store had a damaged module at this key: an upload may then replace it."""
         return self._damaged.pop(key, self) is None
 
     async def _module(self, card: Card, patience: float, path: str) -> bytes | str | None:
-        """The module of a card that does not hold it, at this path if it is one."""
+        """Return the module of a card that does not contain it. A module that is written to a file goes to this path."""
         if card.size > LARGEST_MODULE:
-            raise FormatError("the card names a module of a size that no module has")
+            raise FormatError("the card states an impossible module size")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         try:
             return await (self._save(key, card.size, path, seconds, patience) if path else self.get(key, card.size, seconds, patience))
@@ -211,34 +210,34 @@ class Reads:
             raise
 
     async def _save(self, key: str, largest: int, path: str, seconds: float, patience: float) -> str | None:
-        """The same as `get`, into a file."""
+        """Fetch an object into a file; otherwise like `get`."""
         most = max(seconds, patience)
         saving = self.requests.save(key, largest, path, seconds=seconds, patience=most, require=self._require_service)
         return path if await self._counted(saving) else None
 
     async def get(self, key: str, largest: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
-        """An object, None where there is none, or one that is too large. Raises what the client raises."""
+        """Return an object; None if there is none, or if it is too large. Raises the errors of the store's client."""
         most, stores = max(seconds, patience), self._stores
         data = await self._counted(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
-        if data is None and stores == self._stores:  # else it may have been stored meanwhile
+        if data is None and stores == self._stores:  # otherwise it may have been stored meanwhile
             _remember(self._missed, key, asyncio.get_running_loop().time(), _MOST_MISSED)
         elif data is not None:
             self._missed.pop(key, None)
         return data
 
     def was_missed(self, key: str) -> bool:
-        """Whether the store lately had no object at this key."""
+        """Return whether the store lately had no object at this key."""
         is_known = asyncio.get_running_loop().time() - self._missed.get(key, float("-inf")) < _MISSED_SECONDS
         self.count("remembered_misses", is_known)
         return is_known
 
     def forget_miss(self, key: str) -> None:
-        """Something is about to be stored at this key, or was."""
+        """Forget a miss: an object was or will be stored at this key."""
         self._stores += 1
         self._missed.pop(key, None)
 
     async def _counted(self, request: Awaitable[_T]) -> _T | None:
-        """The answer to a request, bytes or their number, counted."""
+        """Await a request and count it, and the bytes that it transferred."""
         try:
             data = await request
         except TooLargeError:
@@ -254,13 +253,13 @@ class Reads:
         return data
 
     def _require_service(self) -> None:
-        if not self.breaker.allows():  # perhaps since a look-up began to wait for its turn
-            raise _LeftAloneError("it is left alone after failures")
+        if not self.breaker.allows():  # this may have changed while the look-up waited for its turn
+            raise _LeftAloneError("it is not asked for a while, after failures")
 
     # ------------------------------------------------------------------ health
 
     def _failed(self, key: str, allowed: float, error: BaseException) -> None:
-        """All tries of a request for this key have failed: the store is in doubt, and asked again where nobody waits for it."""
+        """Record that all tries of a request for this key failed: the store is in doubt, and is probed in the background."""
         if isinstance(error, _LeftAloneError):
             return
         self.breaker.failed(doubt=True)
@@ -269,13 +268,13 @@ class Reads:
             self.probe()
 
     def probe(self) -> asyncio.Task[None]:
-        """The probe that is under way, or a new one."""
+        """Return the probe that is under way, or start one."""
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe_until_known())
         return self._probing
 
     async def _probe_until_known(self) -> None:
-        """Ask until the store answers, or is out of doubt because it has failed as often as opens the breaker."""
+        """Probe until the store answers, or until the failures open the breaker."""
         while True:
             key, seconds = self._unanswered
             try:
@@ -291,12 +290,12 @@ class Reads:
             await asyncio.sleep(_PROBE_PAUSE)
 
     def note_error(self, error: Exception) -> None:
-        """Remember what went wrong, for later questions."""
+        """Remember an error for later questions."""
         self.count("errors")
         self.error = words(error)
 
     def count(self, counter: str, amount: float = 1) -> None:
-        """Count something that happened."""
+        """Count an event."""
         self.counts[counter] = self.counts.get(counter, 0) + amount
 
 
@@ -308,7 +307,7 @@ def _remember(known: OrderedDict[str, _V], key: str, value: _V, most: int) -> No
 
 
 def is_intact(card: Card, module: bytes | str) -> bool:
-    """Whether the module is the one that its card names."""
+    """Return whether the module is the one that its card names."""
     try:
         _require_module(card, module)
     except FormatError:
@@ -319,16 +318,16 @@ def is_intact(card: Card, module: bytes | str) -> bool:
 def _require_module(card: Card, module: bytes | str) -> None:
     data = memoryview(module) if isinstance(module, bytes) else mapped(module)
     if len(data) != card.size:
-        raise FormatError("the module has another size than its card says")
+        raise FormatError("the module's size differs from the one on its card")
     intact_footer(data, card.module_id)
 
 
 def words(error: BaseException) -> str:
-    """What went wrong, without passwords, in one line."""
+    """Describe an error in one line, without passwords."""
     if isinstance(error, asyncio.TimeoutError):
         return "it did not answer in time"
     text = " ".join((str(error) or type(error).__name__).split())
-    text, _, causes = text.partition(" Debug source: ")  # of obstore, the outermost first
+    text, _, causes = text.partition(" Debug source: ")  # obstore lists the outermost cause first
     certificate = _CERTIFICATE.search(causes)
     innermost = _CAUSE.findall(causes)[-1:]
     if certificate is not None:

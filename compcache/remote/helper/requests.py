@@ -1,11 +1,11 @@
-"""The one place where requests of a store take their turn, have their time, and are made again.
+"""The only place where the requests of a store queue, time out, and are repeated.
 
-A try that fails in a way that passes (the client of the store tells which) is followed by another one after a pause, which doubles, has a
-random part, and is as long as the store demands at least. A try that reads and is silent for longer than others were gets a copy beside
-it: what answers first is the answer. Tries wait for their turn among all others, which counts for nothing.
+A try that fails temporarily (the store's client tells) is repeated after a pause. The pause doubles, has a random part, and is at least as
+long as the store demands. A reading try that is silent for longer than usual gets a copy beside it; the first answer counts. Time in the
+queue does not count against a try.
 
-What is made again is paid for: each answer earns a part of it, and a large object costs more. So a store that fails for everybody gets
-hardly more requests than one that does not.
+Repetitions have a budget: each answer adds a part of a try, and a large object costs more than a small one. So a store that fails for all
+hosts gets hardly more requests than a healthy one.
 """
 
 from __future__ import annotations
@@ -29,33 +29,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Requests"]
 
-#: The seconds of one try, unless who asks says otherwise, more for each byte that is stored, and how many all tries and pauses of a
-#: request may take.
+#: The default time of one try in seconds, more for each byte that is stored; and the time of all tries and pauses of a request together.
 _SECONDS, _SECONDS_PER_BYTE, _PATIENCE = 60.0, 1.0 / (1 << 20), 3.0
-#: The first pause, in seconds, and the longest one that doubling leads to.
+#: The first pause in seconds, and the limit of doubling.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
-#: A copy of a try is made when it has been silent for so long at least, and so many times as long as others; for so long as nothing is
-#: known of others. Each further one when that has doubled.
+#: A try gets a copy when it has been silent for at least this long, and for so many times the usual latency; the third value applies while
+#: the latency is unknown. Each further copy waits twice as long.
 _SHORTEST_SILENCE, _SILENCE, _UNKNOWN_SILENCE = 0.1, 3.0, 0.25
 _COPIES = 4
-#: How many tries are paid for at most, what an answer earns, and how many bytes cost as much as a try.
+#: The largest budget in tries, what an answer adds to it, and how many bytes cost as much as a try.
 _CREDIT, _EARNED, _COSTLY = 64.0, 0.2, 8 << 20
 _SMALL = 1 << 16
-#: How much farther a store is believed to be with each answer that took longer.
+#: The factor by which the estimated distance of a store grows with each slower answer.
 _RISE = 1.05
 _FIRST = 8
 
 
 class Requests:
-    """The requests of one store, and a `Backend` itself.
+    """Sends the requests of one store; also a `Backend` itself.
 
-    `latency` is a moving average of the seconds of a small request, `distance` the least that one of the last took, which a busy host does
-    not make longer (0.0 until some were made), `rate` of the seconds per byte of large ones, `repeated` the number of
-    tries and copies beside the first ones.
+    `latency` is a moving average of the seconds that a small request takes, and `rate` of the seconds per byte of large ones. `distance` is
+    the minimum over recent small requests, which a busy host does not raise (0.0 until there were some). `repeated` counts all tries and
+    copies but the first ones.
 
     Args:
-        backend: makes them.
-        concurrent: how many are under way at a time.
+        backend: the client of the store.
+        concurrent: how many requests may be under way at a time.
     """
 
     def __init__(self, backend: Backend, concurrent: int = 32) -> None:
@@ -64,7 +63,7 @@ class Requests:
         self._credit = _CREDIT
         self.latency = 0.0
         self.distance = 0.0
-        self._first: list[float] = []  # seconds of the first small requests
+        self._first: list[float] = []  # latencies of the first small requests, in seconds
         self.rate = 0.0
         self.repeated = 0
 
@@ -79,7 +78,7 @@ class Requests:
         self, key: str, largest: int, _: Callable[[], None] | None = None, *, seconds: float = _SECONDS, patience: float = _PATIENCE,
         require: Callable[[], None] = lambda: None,
     ) -> bytes | None:  # fmt: skip
-        """See `Backend.get`; `begun` is not called. Each try has `seconds`, and is made unless `require` raises something."""
+        """See `Backend.get`; `begun` is not called. Each try has `seconds`, and is made unless `require` raises an error."""
 
         async def get(begun: Callable[[], None]) -> bytes | None:
             require()
@@ -91,11 +90,11 @@ class Requests:
         return await self._send(get, seconds, patience, size=largest, copies=_COPIES)
 
     def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
-        """See `Backend.parts`. Made once."""
+        """See `Backend.parts`. Not repeated."""
         return self._backend.parts(key, largest)
 
     async def save(self, key: str, largest: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object into a new file, part by part; return its size, None where there is none."""
+        """Write an object into a new file, part by part; return its size, or None if there is no object."""
 
         async def save(_: Callable[[], None]) -> int | None:
             require()
@@ -110,11 +109,11 @@ class Requests:
         return await self._send(save, seconds, patience, size=largest)
 
     async def create(self, key: str, data: bytes) -> bool:
-        """See `Backend.create`; False also where a try that got no answer has stored the object."""
+        """See `Backend.create`. Also False if an unanswered try has stored the object."""
         return await self._send(lambda _: self._backend.create(key, data), *_limits(data), size=len(data))
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """See `Backend.exchange`; False also where a try that got no answer has stored the object."""
+        """See `Backend.exchange`. Also False if an unanswered try has stored the object."""
         return await self._send(lambda _: self._backend.exchange(key, data, expected), *_limits(data), size=len(data))
 
     async def replace(self, key: str, data: bytes) -> None:
@@ -126,11 +125,11 @@ class Requests:
         return await self._send(lambda _: self._backend.look(key))
 
     async def delete(self, key: str) -> None:
-        """See `Backend.delete`. Made once: another try could remove what was stored since."""
+        """See `Backend.delete`. Not repeated: a repetition could remove what was stored since."""
         await self._backend.delete(key)
 
     def list(self, prefix: str) -> AsyncIterator[Listed]:
-        """See `Backend.list`. Made once."""
+        """See `Backend.list`. Not repeated."""
         return self._backend.list(prefix)
 
     def pause_after(self, error: Exception) -> float | None:
@@ -143,7 +142,7 @@ class Requests:
         self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float = _SECONDS, patience: float = _PATIENCE, *,
         size: int = 0, copies: int = 1,
     ) -> _T:  # fmt: skip
-        """The answer to a request. Raises what the client raises, and `TimeoutError`."""
+        """Send a request and return its answer. Raises the errors of the client, and `TimeoutError`."""
         pause, spent = _FIRST_PAUSE, 0.0
         while True:
             async with self._slots:
@@ -163,7 +162,7 @@ class Requests:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _try(self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float, size: int, copies: int) -> _T:
-        """One try and its copies."""
+        """Make one try, with copies."""
         begun = asyncio.Event()
         copy = partial(request, begun.set)
         running = {asyncio.ensure_future(copy())}
@@ -183,7 +182,7 @@ class Requests:
                 task.cancel()
 
     def _pays(self, size: int) -> bool:
-        """Whether one more try of an object of this size is paid for."""
+        """Take one try for an object of this size from the budget; return whether there was enough."""
         price = 1.0 + size / _COSTLY
         is_paid = price <= self._credit
         if is_paid:
@@ -205,16 +204,16 @@ class Requests:
 
 
 def _limits(data: bytes) -> tuple[float, float]:
-    """For how long a try stores an object, and until when another one is made."""
+    """Return the time limit of a try that stores this object, and of all tries."""
     seconds = _SECONDS_PER_BYTE * len(data)
     return _SECONDS + seconds, _PATIENCE + seconds
 
 
 def _written(path: str) -> BinaryIO:
-    """A file of this user's to write into, in place of what an earlier try has left."""
+    """Open a file of this user for writing, replacing what an earlier try has left."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 
 def _now() -> float:
-    """The time of the loop, which no clock changes."""
+    """Return the time of the event loop, which changes of the system clock do not affect."""
     return asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
-"""The helper process: holds the clients of remote stores, answers look-ups on a Unix socket, uploads what waits.
+"""The helper process: holds the clients of remote stores, answers look-ups on a Unix socket, uploads in the background.
 
-It is started by the first process that asks the stores something, serves every process of the user that uses the same stores in the same
-order with the same credentials, and ends when it has been idle. One is enough: the lock beside the socket decides which.
+The first process that asks the stores starts it. It serves every process of the user that uses the same stores in the same order with the
+same credentials, and ends when it is idle. There is one helper per set of stores: the holder of the lock beside the socket.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-#: What a look-up is given at least, where starting this process has used up the time.
+#: The least time for a look-up if starting this process has used up what it had.
 _SHORTEST_SECONDS = 0.5
-#: So often it is looked whether a start-up is over.
+#: How often ended start-ups are looked for.
 _PACKS_SECONDS = 5.0
 _MANY = 4  # names in one question
-#: How long the pack of a start-up is waited for, with many names and with few: a store that does not answer must be noticed by look-ups.
+#: How long a look-up waits for the pack of its start-up, with many names and with few: it must notice a store that does not answer.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
 _IDLE_SECONDS = 60.0
-#: After so long files with modules are removed that their asker has not opened.
+#: Files with modules that their asker has not opened are removed after this time.
 _TAKEN_SECONDS = 30.0
-#: After so long a helper that is still wanted leaves notes of what was used.
+#: A helper in use leaves notes of uses at this interval.
 _NOTES_SECONDS = 3600.0
-#: A function whose compilation takes less than so many requests is compiled by each host that lacks it. Whoever will compile waits for as
-#: long as they take, or so many seconds, to hear whether another host does.
+#: If a function takes less time to compile than so many requests, each host that lacks it compiles it. Callers that will compile wait for
+#: so long, or so many seconds, to hear whether another host compiles.
 _LEASE_REQUESTS, _LEASE_SECONDS = 6, 0.5
 
 
 class Helper:
-    """What one helper process serves.
+    """The state and operations of one helper process.
 
     Args:
-        directory: that of the socket.
+        directory: the directory of the socket.
     """
 
     def __init__(self, directory: str) -> None:
@@ -67,18 +67,18 @@ class Helper:
         self._code = _code_on_disk()
         self._chain = Chain()
         self._packs = Packs(self._chain.pack, self._put_pack, self._locate, self._note_card)
-        self._left = time.monotonic()  # when notes of uses were left
+        self._left = time.monotonic()  # the last time notes of uses were left
         self._last_use = time.monotonic()
         self._connections = 0
 
     def add(self, backend: Backend, breaker: Breaker, outbox: Outbox, directory: str) -> None:
-        """One more store, which is asked after the others; the directory is its own on this host."""
+        """Add a store, to be asked after the others. `directory` is the store's own directory on this host."""
         self._chain.add(Tier(backend, breaker, outbox, directory, self._packs))
 
     # ---------------------------------------------------------------- serving
 
     async def serve(self, listener: socket.socket) -> None:
-        """Answer until there was no question for a while and nothing waits that could be uploaded."""
+        """Answer questions until the helper is idle and no upload waits."""
         server = await asyncio.start_unix_server(self._connected, sock=listener)
         for tier in self._chain.tiers:
             tier.outbox.sweep()
@@ -96,27 +96,27 @@ class Helper:
             task.cancel()
 
     async def _keep_packs(self) -> None:
-        """Store the packs of start-ups when they are over, for ever."""
+        """Store the packs of start-ups that have ended, forever."""
         while True:
             await asyncio.sleep(_PACKS_SECONDS)
             if not all(tier.uploads.rests() for tier in self._chain.tiers):
-                with suppress(Exception):  # it was noted
+                with suppress(Exception):  # the error was noted
                     await self._packs.store_packs(now=False)
 
     async def _leave_uses(self) -> None:
         self._left = time.monotonic()
         for tier in self._chain.tiers:
             for leaving in (tier.uses.leave(), tier.uploads.deliveries.leave(now=True)):
-                with suppress(Exception):  # who may only read leaves none
+                with suppress(Exception):  # a host that may only read leaves none
                     await asyncio.wait_for(leaving, PATIENCE)
 
     def _is_wanted(self) -> bool:
         if not os.path.exists(os.path.join(self._directory, SOCKET)):
-            return False  # it was removed: nobody can ask any more
+            return False  # the directory was removed: no process can reach this helper any more
         if self._connections:
             return True
         if self._code != _code_on_disk():
-            return False  # upgraded, or uninstalled: the next question starts the new one
+            return False  # upgraded or uninstalled: the next question starts the new version
         return time.monotonic() - self._last_use < _IDLE_SECONDS or any(tier.uploads.are_wanted() for tier in self._chain.tiers)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +125,7 @@ class Helper:
             if owner_of(writer.get_extra_info("socket")) == os.geteuid():
                 await self._converse(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-            return  # the other side has hung up, or is not one of ours
+            return  # the other side has hung up, or is not one of our processes
         finally:
             self._connections -= 1
             self._last_use = time.monotonic()
@@ -149,22 +149,22 @@ class Helper:
         self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: list[int], asked: float, patience: float,
         stake: float | None, place: str, first: int, tell: Callable[[float], None], gone: Callable[[], bool],
     ) -> list[list[Any]]:  # fmt: skip
-        """What is said of each function, as the fields of `Said`; then, for each store, how many seconds it took.
+        """Look up functions. Returns the fields of `Said` for each function, and for each store how many seconds it took.
 
-        `token` names the process whose questions make a start-up, `writes` are the stores that it may write to, `asked` is the
-        monotonic time since when somebody waits. `patience` says for how many seconds: what has not come by then is unavailable, requests
-        are made again for longer, stores in doubt are waited for, and what was missing is asked for anew; 0: the question is one look-up
-        that must not take long. `tell` is told how many seconds compiling took what is there and takes longer to fetch than a card.
-        `stake`: the asker compiles what is missing, in about so many seconds (0.0: not known), and keeps its connection until then; one of
-        many hosts does so (`leases.py`). `place` is the directory for modules that are not held, "" if there is none; the answer has their
-        paths. `first` is the first store to ask: what those before it have was not taken.
+        `token` identifies the process whose questions form a start-up. `writes` are the stores that it may write to. `asked` is the
+        monotonic time since when somebody waits. `patience` is a time limit in seconds: functions that have not come by then are
+        unavailable, requests are repeated for longer, stores in doubt are waited for, and recent misses are asked again. With 0 the
+        question is one urgent look-up. `tell` receives the compilation time in seconds of a module that takes longer to fetch than a card.
+        `stake` means that the asker compiles what is missing, in about so many seconds (0.0: unknown), and keeps its connection until then;
+        of many hosts one does so (`leases.py`). `place` is the directory for modules that are not held in memory ("" if there is none); the
+        answer contains their paths. `first` is the first store to ask: the answers of those before it were not accepted.
         """
         chain = self._chain
         if patience and not chain.is_in_service():
             await chain.probe()
         if not chain.is_in_service():
             by_store = SAID_NOTHING * len(chain.tiers)
-            return [[list(Said(UNAVAILABLE, "it is left alone after failures", by_store=by_store)) for _ in names], []]
+            return [[list(Said(UNAVAILABLE, "it is not asked for a while, after failures", by_store=by_store)) for _ in names], []]
         waited = max(0.0, time.monotonic() - asked)
         seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
         is_known = self._packs.knows(token)
@@ -201,7 +201,7 @@ class Helper:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove, room.files)
 
     def _leasing(self, writes: list[int], stake: float | None, tell: Callable[[float], None]) -> Tier | None:
-        """The store whose lease decides who compiles, if somebody is to; the asker is told to wait until that is known."""
+        """Return the store whose lease decides who compiles, if the asker compiles; the asker is told to wait until that is known."""
         tier = self._chain.leasing(writes) if stake is not None else None
         if tier is None:
             return None
@@ -212,7 +212,7 @@ class Helper:
         return tier
 
     def _note_use(self, name: str) -> None:
-        """A function was given to a host: every store that has it is to keep it."""
+        """Note for every store that has the function that it was used."""
         for tier in self._chain.tiers:
             tier.uses.note(name)
 
@@ -220,33 +220,33 @@ class Helper:
         self, tier: Tier, name: str, platform: str, shelves: list[str], stake: float, tell: Callable[[float], None],
         gone: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """Have the asker compile a function, or wait for the host that does."""
+        """Let the asker compile a function, or wait for the host that compiles it."""
         seconds = 2 * stake + 1.0 if stake else LONGEST_WAIT
 
         async def look() -> bool:
             return bool(await tier.reads.cards(name, platform, shelves))
 
-        with suppress(Exception):  # a lease that cannot be had is none
+        with suppress(Exception):  # no lease could be had
             await tier.leases.settle(lease_of(card_key(platform, name)), seconds, look, gone, lambda: tell(seconds))
 
     async def _do_probe(self) -> bool:
-        """Whether a store answers again after all were left alone."""
+        """Probe the stores; return whether one answers again."""
         return await self._chain.probe()
 
     async def _do_distrust(self, token: bytes) -> None:
-        """The pack of this start-up holds modules that the process does not take."""
+        """Record that the pack of this start-up contains modules that the process does not accept."""
         self._packs.distrust(token)
 
     async def _do_pack(self, names: list[str], platform: str, shelves: list[str], writes: list[int]) -> None:
-        """These functions, which are being uploaded, are to be a pack."""
+        """Make a pack of these functions, which are being uploaded."""
         self._packs.announce(names, platform, shelves, writes)
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
-        """For each function whether there is a card on one of the shelves; None where the stores do not say."""
+        """Return for each function whether it has a card on one of the shelves; None if the stores did not answer."""
         return await asyncio.gather(*[self._chain.has(name, platform, shelves) for name in names])
 
     async def _do_status(self) -> list[dict[str, Any]]:
-        """What `compcache remote status` shows of each store."""
+        """Return what `compcache remote status` shows of each store."""
         return [self._status(tier) for tier in self._chain.tiers]
 
     def _status(self, tier: Tier) -> dict[str, Any]:
@@ -259,37 +259,37 @@ class Helper:
         }  # fmt: skip
 
     async def _do_states(self, key: str) -> list[str]:
-        """What each store says now; "" where it answers."""
+        """Ask each store for an object now; return the problem of each, "" if it answers."""
         return await self._chain.states(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload what waits, then the packs of all start-ups; return how many uploads to these stores are left."""
+        """Upload all that waits, then the packs of all start-ups; return how many uploads to these stores are left."""
         tiers = [self._chain.tiers[place] for place in writes]
         started = time.monotonic()
         await self._chain.settle()
         await asyncio.gather(*[tier.uploads.flush(seconds) for tier in self._chain.tiers])
-        with suppress(Exception):  # it was noted
+        with suppress(Exception):  # the error was noted
             async with asyncio.timeout(seconds - (time.monotonic() - started)):
                 await self._packs.store_packs(now=True)
                 await asyncio.gather(*[tier.uploads.deliveries.leave(now=True) for tier in self._chain.tiers])
         return sum([len(tier.outbox.names()) for tier in tiers])
 
     async def _do_news(self) -> None:
-        """The outboxes have something new."""
+        """React to new files in the outboxes."""
         for tier in self._chain.tiers:
             tier.uploads.news.set()
 
-    # What follows is asked of a helper that serves one store.
+    # These operations are for a helper that serves one store.
 
     async def _do_list(self, prefix: str) -> list[list[Any]] | str:
-        """The objects below a prefix as (key, size, modified); text where the store cannot list."""
+        """Return the objects below a prefix as (key, size, modified), or a message if the store cannot list."""
         try:
             return [list(item) async for item in self._chain.tiers[0].requests.list(prefix)]
         except Exception as error:  # noqa: BLE001 - whatever the client raises
             return words(error)
 
     async def _do_get(self, key: str) -> bytes | str | None:
-        """An object, empty where it is too large; None where there is none, text where the store does not answer."""
+        """Return an object (empty if it is too large), None if there is none, or a message if the store does not answer."""
         try:
             return await self._chain.tiers[0].requests.get(key, LARGEST_PACK)
         except TooLargeError:
@@ -298,7 +298,7 @@ class Helper:
             return words(error)
 
     async def _do_has_object(self, key: str) -> bool | str:
-        """Whether there is an object; text where the store does not answer."""
+        """Return whether an object exists, or a message if the store does not answer."""
         try:
             return await self._chain.tiers[0].requests.look(key) is not None
         except Exception as error:  # noqa: BLE001
@@ -307,7 +307,7 @@ class Helper:
     async def _do_collect(
         self, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None
     ) -> list[list[list[Any]]] | str:
-        """What a collection of garbage removed, and what it left for a later one; text where it ended before."""
+        """Collect garbage; return what was removed and what was left for a later collection, or a message if it failed."""
         try:
             collector = GarbageCollector(self._chain.tiers[0].requests)
             found = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
@@ -318,7 +318,7 @@ class Helper:
     # ------------------------------------------------------------------- packs
 
     async def _locate(self, name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> str:
-        """The shelf of the best card of a function; "" also where that could not be asked for."""
+        """Return the shelf of the best card of a function; "" if there is none, or the store did not answer."""
         try:
             return next(iter(await self._chain.cards(name, platform, shelves, writes, fresh=False)), "")
         except Exception:  # noqa: BLE001 - it was noted
@@ -338,7 +338,7 @@ class Helper:
 
 
 async def _answers(questions: list[Coroutine[Any, Any, Said]], seconds: float | None, stores: int) -> list[Said]:
-    """The answers of so many stores that come within so many seconds, and that the others did not."""
+    """Return the answers of the given number of stores that come within so many seconds; the rest are unavailable."""
     tasks = [asyncio.ensure_future(question) for question in questions]
     await asyncio.wait(tasks, timeout=seconds)
     late = [task for task in tasks if not task.done()]
@@ -349,14 +349,14 @@ async def _answers(questions: list[Coroutine[Any, Any, Said]], seconds: float | 
 
 
 def _remove(paths: list[str]) -> None:
-    """Files that the asker has opened by now, if it wanted them."""
+    """Remove files that the asker has opened by now, if it wanted them."""
     for path in paths:
         with suppress(OSError):
             os.unlink(path)
 
 
 def _code_on_disk() -> tuple[int, int]:
-    """What tells this version of the code from another one that is put in its place."""
+    """Return what distinguishes this version of the code from another that replaces it."""
     try:
         status = os.stat(__file__)
     except OSError:
@@ -365,17 +365,17 @@ def _code_on_disk() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve stores. The argument is the directory of the socket; by standard input come, for each, URL, mode, and its two directories."""
+    """Serve stores. The argument is the directory of the socket. Standard input has the URL, the mode and two directories of each store."""
     (directory,) = arguments
     with open(0, "rb", closefd=False) as told:
         stores = decode(told.read()[LENGTH.size :])
     os.umask(0o077)
-    os.chdir(directory)  # paths of sockets have 107 bytes at most
+    os.chdir(directory)  # the path of a socket has 107 bytes at most
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return 0  # another one serves
+        return 0  # another helper serves
     helper = Helper(directory)
     try:
         for url, mode, own, outbox in stores:
@@ -398,7 +398,7 @@ def main(arguments: list[str]) -> int:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(SOCKET)
-            os._exit(0)  # threads that wait for a file system which does not answer would keep this process
+            os._exit(0)  # a thread that waits for a silent file system would keep this process alive
 
     asyncio.run(run())
     return 0

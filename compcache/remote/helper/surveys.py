@@ -1,15 +1,15 @@
-"""What collections of garbage know of cards without reading each: what the last one has read, and what uploads have told since.
+"""What garbage collections know about cards without reading each one: surveys of the last collection, and deliveries of uploads since then.
 
-A survey: magic, a msgpack list of rows ``[key, size, time, [key of a module, ...]]`` compressed by zlib, and the check of all that. A row
-says which modules the cards at a key lead to, other than those that they hold; packs have rows without modules. Cards and packs whose own
-key begins with the same byte are in one survey: ``ccr3/i/<kk>``.
+A survey: magic, a msgpack list of rows ``[key, size, time, [key of a module, ...]]`` compressed by zlib, and a check over all that. A row
+lists the modules that the cards at a key lead to, other than those that they contain; rows of packs list none. A survey at ``ccr3/i/<kk>``
+has the cards and packs whose key begins with the same byte.
 
-A delivery has the same form: what one helper process has stored of cards and packs. Its rows have no time (0), because the store alone
-knows that. It is left when all that waited is uploaded, or a thousand rows are known, and removed by the collection that has read it:
-``ccr3/d/<random name>``. So the first collection reads cards no more than a later one.
+A delivery has the same layout, and lists the cards and packs that one helper process has stored. Its rows have no time (0), because only
+the store knows it. A delivery is stored when all uploads are done or it has a thousand rows, at ``ccr3/d/<random name>``. The collection
+that reads it removes it. So the first collection need not read more cards than a later one.
 
-A survey decides nothing, nor does a delivery: what looks useless by it is asked for by its key before it is removed (`garbage.py`). One
-that is lost, damaged or of another version costs the requests that it spares.
+Surveys and deliveries decide nothing: what looks useless by them is requested by its key before it is removed (`garbage.py`). One that is
+lost, damaged or of another version costs only the requests that it would have saved.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ __all__ = [
 ]  # fmt: skip
 
 DELIVERIES = f"{LAYOUT}/d/"
-#: The rows of a delivery, and how many wait at most for a store that takes none.
+#: How many rows a delivery has, and how many wait at most if the store accepts none.
 _ROWS, _MOST_ROWS = 1000, 100_000
 
 _MAGIC = b"CCSURVY1"
 _LARGEST = 64 << 20
 _AT_ONCE = 32
-#: For fewer cards than these reading them anew costs little.
+#: Fewer cards than this are simply read again.
 _FEWEST = 1000
 
 
 class Survey(NamedTuple):
-    """What was read of the cards at a key: their state then, and the keys of the modules that they lead to."""
+    """The cards at a key when they were read: their state, and the keys of the modules that they lead to."""
 
     state: tuple[int, int]
     modules: tuple[str, ...]
 
     def holds(self, state: tuple[int, int]) -> bool:
-        """Whether it says what an object in this state has. Of a delivery the size alone counts: it only proposes."""
+        """Return whether the survey describes an object in this state. Of a delivery only the size counts, because it only proposes."""
         return self.state == state or self.state == (state[0], 0)
 
 
 class Deliveries:
-    """What one helper process has stored, for collections of garbage."""
+    """Collects what one helper process has stored, for garbage collections."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._rows: dict[str, Survey] = {}
 
     def note(self, key: str, data: bytes, modules: Iterable[str] = ()) -> None:
-        """An object was stored: cards that lead to these modules, or a pack."""
+        """Record that an object was stored: cards that lead to these modules, or a pack."""
         if len(self._rows) < _MOST_ROWS:
             self._rows[key] = Survey((len(data), 0), tuple(modules))
 
     async def leave(self, *, now: bool) -> None:
-        """Store what was noted, if that is much, or `now`.
+        """Store the recorded rows if there are many, or with `now`.
 
         Raises:
-            Exception: what the client raises; it stays noted.
+            Exception: an error of the store's client; the rows are kept.
         """
         while self._rows and (now or len(self._rows) >= _ROWS):
             some = dict(list(self._rows.items())[:_ROWS])
@@ -81,32 +81,32 @@ class Deliveries:
 
 
 def encode_survey(rows: dict[str, Survey]) -> bytes:
-    """The bytes of a survey."""
+    """Encode the rows of a survey."""
     plain: bytes = msgpack.packb([[key, *row.state, row.modules] for key, row in sorted(rows.items())])
     data = _MAGIC + zlib.compress(plain, 1)
     return data + check(data)
 
 
 def decode_survey(data: bytes) -> dict[str, Survey]:
-    """The rows of a survey.
+    """Decode the rows of a survey.
 
     Raises:
-        FormatError: the bytes are not one, or damaged.
+        FormatError: the bytes are not a survey, or are damaged.
     """
     if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("it is not a survey of a known version, or damaged")
+        raise FormatError("these bytes are not a survey of a known version, or are damaged")
     try:
         plain = zlib.decompressobj().decompress(data[len(_MAGIC) : -CHECK_SIZE], _LARGEST)
         return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in msgpack.unpackb(plain)}
-    except Exception as error:  # of msgpack, zlib, or fields of other types
+    except Exception as error:  # from msgpack or zlib, or a field of the wrong type
         raise FormatError(f"the survey does not decode: {error}") from error
 
 
 async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
-    """What is known of these cards, by key; nothing where they are few.
+    """Return what surveys say about these cards, by key; nothing if there are few cards.
 
     Raises:
-        Exception: what the client raises.
+        Exception: an error of the store's client.
     """
     found: dict[str, Survey] = {}
 
@@ -123,10 +123,10 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
 
 
 async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
-    """What uploads have told, by key.
+    """Return what deliveries say, by key.
 
     Raises:
-        Exception: what the client raises.
+        Exception: an error of the store's client.
     """
     found: dict[str, Survey] = {}
 
@@ -142,10 +142,10 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
 
 
 async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[str, Survey]) -> None:
-    """Store what is known now where that differs from what was `known`.
+    """Store the surveys that differ from what was `known`.
 
     Raises:
-        Exception: what the client raises.
+        Exception: an error of the store's client.
     """
 
     async def write(place: str) -> None:
@@ -159,7 +159,7 @@ async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[s
 
 
 def _by_place(cards: Iterable[str]) -> dict[str, list[str]]:
-    """The keys of cards by the place of their survey; none where they are few."""
+    """Group the keys of cards by the place of their survey; return nothing if there are few."""
     keys = list(cards)
     places: dict[str, list[str]] = {}
     for key in keys if len(keys) >= _FEWEST else ():
@@ -168,7 +168,7 @@ def _by_place(cards: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]) -> None:
-    """Do something for each place, so many at a time."""
+    """Call `work` for each place, several at a time."""
     left = list(places)
     while left:
         some, left = left[:_AT_ONCE], left[_AT_ONCE:]

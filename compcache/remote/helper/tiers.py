@@ -1,11 +1,11 @@
-"""Several stores in order: the nearest is asked first, what a farther one gave goes into those before it.
+"""Several stores in order: the nearest is asked first, and what a farther one returned is copied into those before it.
 
-A `Tier` is one store with all that belongs to it: its requests, breaker, outbox, uploads, leases and notes. `Chain` is what asks them in
-turn, for one store as for several. A tier that lacks a function, fails, is left alone, or is silent for longer than it mostly is, passes
-the question on. What a farther one has is put into the outbox of the nearer ones that the asker may write to: from there it goes the
-way of all uploads, with its signatures.
+A `Tier` is one store with its requests, breaker, outbox, uploads, leases and notes of uses. A `Chain` asks the tiers in turn; one store is
+a chain of one. The next tier is asked if one lacks a function, fails, is not asked after failures, or is silent for longer than usual. What
+a farther tier returned goes into the outbox of each nearer tier that the asker may write to. From there it is uploaded like anything else,
+with its signatures.
 
-A function is missing where every store says so. It is unavailable where one of them does not answer.
+A function is missing if every store says so, and unavailable if one of them does not answer.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "Found", "Tier"]
 
 _PACK_SECONDS = 10.0
-#: The next store is asked when one has been silent for so long at least, and so many times as long as mostly; for so long as nothing is
-#: known of it.
+#: The next store is asked when one has been silent for at least this long, and for so many times its usual latency; the third value applies
+#: while the latency is unknown.
 _SHORTEST_SILENCE, _SILENCE, _UNKNOWN_SILENCE = 0.1, 3.0, 0.25
-#: What was put into a nearer store is not put there again for so many seconds; of how many cards this is remembered.
+#: A card that was put into a nearer store is not put there again for so many seconds; how many cards are remembered for that.
 _COPIED_SECONDS, _MOST_COPIED = 60.0, 1 << 12
 
 
@@ -51,13 +51,13 @@ class Tier:
     """One store that a helper process serves.
 
     Args:
-        backend: makes its requests.
-        breaker, outbox, directory: its own on this host, whoever else uses it; the directory is for the notes of uses.
+        backend: the client of the store.
+        breaker, outbox, directory: those of the store on this host; other helpers may share them. The directory is for notes of uses.
         packs: learn what is uploaded.
     """
 
     def __init__(self, backend: Backend, breaker: Breaker, outbox: Outbox, directory: str, packs: Packs) -> None:
-        self.requests = Requests(backend, CONCURRENT)  # of uploads and of what tools ask; look-ups do not wait for these
+        self.requests = Requests(backend, CONCURRENT)  # for uploads and operators' requests; look-ups do not queue behind these
         self.reads = Reads(backend, breaker)
         self.breaker = breaker
         self.outbox = outbox
@@ -66,19 +66,19 @@ class Tier:
         self.uses = Uses(self.requests, directory)
 
     def is_asked(self) -> bool:
-        """Whether look-ups go to it. One whose pause is over is probed, where nobody waits for it."""
+        """Return whether look-ups may ask the store. A store whose pause is over is probed in the background."""
         if self.breaker.is_half_open():
             self.reads.probe()
         return self.breaker.allows()
 
     def silence(self) -> float:
-        """After how many seconds the next store is asked as well."""
+        """Return after how many seconds of silence the next store is asked too."""
         latency = self.reads.requests.latency
         return max(_SHORTEST_SILENCE, _SILENCE * latency) if latency else _UNKNOWN_SILENCE
 
 
 class Found:
-    """What the stores say about one function: the answer for the asker, and the card and shelf of what was found."""
+    """What the stores say about one function: the answer for the asker, and the card and shelf of the module."""
 
     def __init__(self, said: Said, card: Card | None = None, shelf: str = "") -> None:
         self.said = said
@@ -91,12 +91,12 @@ class Chain:
 
     def __init__(self) -> None:
         self.tiers: list[Tier] = []
-        self.seconds: list[float] = []  # how long each has taken to answer look-ups, in all
+        self.seconds: list[float] = []  # how long each has taken to answer look-ups, in total
         self._copied: OrderedDict[tuple[int, str, str, bytes], float] = OrderedDict()
         self._copying: set[asyncio.Future[Any]] = set()
 
     def add(self, tier: Tier) -> None:
-        """One more, behind the others."""
+        """Add a store behind the others."""
         self.tiers.append(tier)
         self.seconds.append(0.0)
 
@@ -106,7 +106,7 @@ class Chain:
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True, first: int = 0, writes: Sequence[int] = (),
     ) -> Found:  # fmt: skip
-        """Ask for a function, as `Reads.find` does, each store but those before the `first`, whose answer was not taken."""
+        """Look up a function, as `Reads.find` does, in each store from the `first`; the answers of those before it were not accepted."""
         letters = ["-"] * len(self.tiers)
         problems: list[str] = []
         waiting = list(range(first, len(self.tiers)))
@@ -117,7 +117,7 @@ class Chain:
                     place = waiting.pop(0)
                     tier = self.tiers[place]
                     if not tier.is_asked():
-                        problems.append("it is left alone after failures")
+                        problems.append("it is not asked for a while, after failures")
                         letters[place] = SAID_NOTHING
                         continue
                     asked = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
@@ -155,7 +155,7 @@ class Chain:
         return Found(Said(FOUND, module, card.signatures, imports, place, by_store="".join(letters)), card, shelf)
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
-        """Whether a store has a card of a function on one of the shelves; None where none has, and one does not say."""
+        """Return whether a store has a card of a function on one of the shelves; None if none has, and one did not answer."""
         answers = []
         for tier in self.tiers:
             answers.append(await tier.reads.has(name, platform, shelves))
@@ -166,10 +166,10 @@ class Chain:
     async def cards(
         self, name: str, platform: str, shelves: list[str], writes: Sequence[int] = (), *, fresh: bool = True
     ) -> dict[str, Card]:
-        """The cards of a function on these shelves, of the nearest store that has one.
+        """Return the cards of a function on these shelves, from the nearest store that has one.
 
         Raises:
-            Exception: what the client raises: whether there are any is not known.
+            Exception: an error of a store's client; then it is not known whether there are cards.
         """
         error: Exception | None = None
         lacking: list[int] = []
@@ -192,12 +192,12 @@ class Chain:
         return {}
 
     async def pack(self, key: str, writes: Sequence[int]) -> tuple[bytes, int] | None:
-        """A pack of the nearest store that has it, and which that is; None also where it could not be asked for: cards are asked for."""
+        """Return a pack and its store, the nearest that has it; None if no store answers with one."""
         lacking: list[int] = []
         for place, tier in enumerate(self.tiers):
             if tier.reads.was_missed(key):
                 continue
-            with suppress(Exception):  # it was noted
+            with suppress(Exception):  # the error was noted
                 data = await tier.reads.get(key, LARGEST_PACK, _PACK_SECONDS)
                 if data is not None:
                     for nearer in lacking:
@@ -210,7 +210,7 @@ class Chain:
     # --------------------------------------------------------------- what is put into them
 
     def _copy(self, place: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
-        """Have a card that a farther store gave uploaded to this one, with its module."""
+        """Upload a card from a farther store to this one, with its module."""
         now, what = asyncio.get_running_loop().time(), (place, key, shelf, card.module_id)
         if now - self._copied.get(what, float("-inf")) < _COPIED_SECONDS:
             return
@@ -222,7 +222,7 @@ class Chain:
         try:
             held: memoryview | bytes = (
                 b"" if card.module else module if isinstance(module, bytes) else mapped(module)
-            )  # before it is removed
+            )  # before the file is removed
         except OSError:
             return
 
@@ -245,10 +245,10 @@ class Chain:
         tier.uploads.deliveries.note(key, data)
 
     def _go_on(self, work: Any) -> None:
-        """Do something in the background."""
+        """Run something in the background."""
 
         async def go_on() -> None:
-            with suppress(Exception):  # a store, or a disk, that takes nothing: the next answer is put there again
+            with suppress(Exception):  # the store or the disk is full or fails: the next answer is put there again
                 await work
 
         task = asyncio.ensure_future(go_on())
@@ -256,15 +256,15 @@ class Chain:
         task.add_done_callback(self._copying.discard)
 
     async def settle(self) -> None:
-        """Wait until what goes into nearer stores is in their outboxes."""
+        """Wait until all copies for nearer stores are in their outboxes."""
         if self._copying:
             await asyncio.wait(set(self._copying))
 
     async def each_written(self, writes: Sequence[int], store: Callable[[Tier], Any]) -> None:
-        """Store something in each of these stores that is not left alone.
+        """Store something in each of these stores that may be asked now.
 
         Raises:
-            Exception: of the first that refuses it, where none takes it.
+            Exception: the error of the first store that refuses it, if no store accepts it.
         """
         errors = []
         for place in writes:
@@ -282,12 +282,12 @@ class Chain:
     # ------------------------------------------------------------------- tools
 
     def leasing(self, writes: Sequence[int]) -> Tier | None:
-        """The store whose leases decide which host compiles: the farthest that may be written to, because most hosts share it."""
+        """Return the store whose leases decide which host compiles: the farthest writable one, because most hosts share it."""
         able = [self.tiers[place] for place in writes if self.tiers[place].requests.compares and self.tiers[place].breaker.allows()]
         return able[-1] if able else None
 
     async def states(self, key: str) -> list[str]:
-        """What each store says when it is asked for an object now: "" where it answers."""
+        """Ask each store for an object now; return the problem of each, "" if it answers."""
 
         async def ask(tier: Tier) -> str:
             try:
@@ -299,11 +299,11 @@ class Chain:
         return list(await asyncio.gather(*map(ask, self.tiers)))
 
     async def probe(self) -> bool:
-        """Whether a store answers again, after those that were left alone were asked."""
+        """Probe the stores that are not asked after failures; return whether one answers again."""
         probes = [tier.reads.probe() for tier in self.tiers if tier.breaker.is_half_open() or tier.breaker.is_doubtful()]
         await asyncio.gather(*map(asyncio.shield, probes))
         return self.is_in_service()
 
     def is_in_service(self) -> bool:
-        """Whether one of them at least is not left alone."""
+        """Return whether at least one of the stores may be asked."""
         return any(tier.breaker.allows() for tier in self.tiers)

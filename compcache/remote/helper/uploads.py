@@ -1,4 +1,4 @@
-"""Uploads in the background: what waits in the outbox, oldest first."""
+"""Uploads the content of the outbox in the background, oldest first."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 __all__ = ["CONCURRENT", "Uploads"]
 
 CONCURRENT = 32
-#: So often a module may be refused while others are taken.
+#: How often a module may be refused while others are accepted.
 _REFUSALS = 3
-#: After this many failures in a row all uploads wait.
+#: After so many consecutive failures all uploads pause.
 _IN_VAIN = 3
 _FIRST_REST, _LONGEST_REST = 30.0, 600.0
 _LOOK_AGAIN = 5.0
-#: So often cards are merged that others change at the same time.
+#: How many times cards are merged if other hosts change them at the same time.
 _MERGES = 8
 
 
 class Uploads:
-    """The uploads of one store. That they fail need not mean that look-ups do: readers of a store that takes nothing go on reading."""
+    """The uploads of one store. Their failures do not affect look-ups: readers of a store that accepts nothing go on reading."""
 
     def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs, leases: Leases) -> None:
         self._reads = reads
@@ -51,10 +51,10 @@ class Uploads:
         self._pause = 0.0
         self._until = 0.0
         self._refusals: dict[str, int] = {}  # by name in the outbox
-        self._stored: dict[str, float] = {}  # by name in the outbox: since when it is known to have been stored
+        self._stored: dict[str, float] = {}  # by name in the outbox: when it was first known to be stored
 
     async def go_on(self) -> None:
-        """Upload what comes, for ever."""
+        """Upload what comes, forever."""
         while True:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.news.wait(), _LOOK_AGAIN)
@@ -64,7 +64,7 @@ class Uploads:
             await self._upload_all()
 
     async def flush(self, seconds: float) -> None:
-        """Upload what waits without waiting for a pause to end; a store that is left alone is probed."""
+        """Upload what waits now, even during a pause; a store that is not asked after failures is probed."""
         self._until = 0.0
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._flush(), seconds)
@@ -79,21 +79,21 @@ class Uploads:
                 return
 
     def rest_seconds(self) -> float:
-        """For how long nothing is uploaded, after failures."""
+        """Return for how many seconds nothing is uploaded, after failures."""
         return max(0.0, self._until - _now())
 
     def are_wanted(self) -> bool:
-        """Whether something waits that could be uploaded now, or was and is to be looked at once more."""
+        """Return whether something can be uploaded now, or a finished upload has to be checked again."""
         return not self.rests() and bool(self._outbox.names() or self._outbox.stored())
 
     def rests(self) -> bool:
-        """Whether nothing is uploaded now, after failures."""
+        """Return whether uploads pause, after failures."""
         return not self._reads.breaker.allows() or self.rest_seconds() > 0
 
     async def _upload_all(self) -> None:
         async with self._turn:
             waiting = iter(self._outbox.names())
-            failed: list[str] = []  # since the last one that was taken
+            failed: list[str] = []  # since the last upload that was accepted
             await asyncio.gather(*[self._upload_some(waiting, failed) for _ in range(CONCURRENT)])
             if failed:
                 self._let_rest()
@@ -106,7 +106,7 @@ class Uploads:
                     self._reads.note_error(error)
 
     async def _upload_some(self, waiting: Iterator[str], failed: list[str]) -> None:
-        """Upload what waits, beside other tasks, until all is uploaded or too much fails."""
+        """Upload what waits, concurrently with other tasks, until all is uploaded or too many uploads fail."""
         for name in waiting:
             if self.rests() or len(failed) >= _IN_VAIN:
                 return
@@ -122,7 +122,7 @@ class Uploads:
         self._until = _now() + self._pause
 
     def _count_refusals(self, names: list[str]) -> None:
-        """These failed before another one was taken: it is they that the store does not take. They are dropped in the end."""
+        """Count a refusal for each of these, because the store has accepted another one since. They are dropped in the end."""
         for name in names:
             self._refusals[name] = self._refusals.get(name, 0) + 1
             if self._refusals[name] >= _REFUSALS:
@@ -131,7 +131,7 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload what waits under this name, if it is worth it; return whether it need not wait any longer."""
+        """Upload one entry of the outbox, if that is worth it; return whether the entry is done."""
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
@@ -149,10 +149,11 @@ class Uploads:
         return True
 
     async def _look_again(self) -> None:
-        """Whether what was stored a while ago is there. What a collection of garbage (`garbage.py`) has removed waits again.
+        """Check whether uploads are still in the store after a while. Those that a garbage collection (`garbage.py`) has removed are queued
+        again.
 
         Raises:
-            Exception: what the store raises.
+            Exception: an error of the store.
         """
         kept = self._outbox.stored()
         self._stored = {name: self._stored.get(name, _now()) for name in kept}
@@ -169,7 +170,7 @@ class Uploads:
             self._outbox.remove(name)
 
     async def _is_there(self, upload: Upload) -> bool:
-        """Whether the store has all of an upload: its module, and a card of each function on its shelf."""
+        """Return whether the store has the module of an upload, and a card of each function on its shelf."""
         if upload.module and await self._requests.look(upload.key) is None:
             return False
         for key, data in upload.cards:
@@ -179,7 +180,7 @@ class Uploads:
         return True
 
     async def _read_cards(self, key: str) -> tuple[bytes | None, dict[str, Card]]:
-        """The cards of a function that the store has, as bytes and by shelf; None where it has none."""
+        """Return the cards of a function in the store, as bytes and by shelf; no bytes if it has none."""
         data = await self._requests.get(key, LARGEST_PACK)
         try:
             return data, decode_cards(data or b"")
@@ -187,7 +188,7 @@ class Uploads:
             return data, {}
 
     def _remember(self, upload: Upload) -> None:
-        """Keep what is uploaded for packs, and what is not worth a request of its own."""
+        """Remember an upload for packs, also one that is not worth a request of its own."""
         for key, data in upload.cards:
             platform = key.split("/")[2]
             with suppress(FormatError):
@@ -196,7 +197,7 @@ class Uploads:
 
     def _is_worth_it(self, upload: Upload) -> bool:
         if any(self._leases.holds(lease_of(key)) for key, _ in upload.cards):
-            return True  # others wait for it
+            return True  # other hosts wait for it
         size = len(upload.module) + sum(len(card) for _, card in upload.cards[:1])
         requests = self._reads.requests
         return upload.always or upload.seconds > requests.latency + size * requests.rate
@@ -219,7 +220,7 @@ class Uploads:
         return True
 
     async def put_card(self, key: str, shelf: str, card: Card, *, replaces: bool = False) -> None:
-        """Add a card to those of its function; one of the same shelf is replaced where it leads nowhere, or with `replaces`."""
+        """Add a card to those of its function. A card of the same shelf is replaced if it leads nowhere, or with `replaces`."""
         self._reads.forget_miss(key)
         for _ in range(_MERGES):
             if await self._requests.create(key, data := encode_cards({shelf: card})):
@@ -227,7 +228,7 @@ class Uploads:
                 return
             before, known = await self._read_cards(key)
             if before is None:
-                continue  # it was removed since
+                continue  # it was removed meanwhile
             present = known.get(shelf)
             if present is not None and present.name == card.name and not replaces and await self._reads.held(present) is not None:
                 return
@@ -243,5 +244,5 @@ class Uploads:
 
 
 def _now() -> float:
-    """The time of the loop, which no clock changes."""
+    """Return the time of the event loop, which changes of the system clock do not affect."""
     return asyncio.get_running_loop().time()

@@ -1,10 +1,10 @@
-"""When functions of a store were last used, as far as readers tell: for `compcache remote gc --unused-for`.
+"""Notes of when functions of a store were last used, for `compcache remote gc --unused-for`.
 
-A note of uses: magic, the first 8 bytes of the key of each name that one host has been given, and the check of all that. Notes are at
-``ccr3/u/<random name>``; the store's clock tells when they were left. A host leaves one note a day at most: names wait in a file beside
-the helper's socket, ``used``, whose modification time says when the last note was stored.
+A note: magic, the first 8 bytes of the key of each function that one host has received, and a check over all that. Notes are at
+``ccr3/u/<random name>``; the store's clock gives their time. A host writes one note a day at most. Until then, names wait in a file
+``used`` beside the helper's socket; its modification time is that of the last note.
 
-Limitations: a reader whose credentials may not write leaves no notes. What came with a function that imports it does not count as used.
+Limitations: a reader that may not write leaves no notes. A function that came with an importing function does not count as used.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _DAY = 86400.0
 
 
 class Uses:
-    """What one host was given by one store.
+    """What one host has received from one store.
 
     Args:
-        requests: store the notes.
-        directory: that of the helper's socket.
+        requests: the requests of the store.
+        directory: the directory of the helper's socket.
     """
 
     def __init__(self, requests: Requests, directory: str) -> None:
@@ -43,16 +43,16 @@ class Uses:
         self._names: set[bytes] = set()
 
     def note(self, name: str) -> None:
-        """A function was used."""
+        """Record that a function was used."""
         if len(self._names) < _MOST:
             self._names.add(name_key(name)[:_SIZE])
 
     async def leave(self) -> None:
-        """Store a note, if the last one is a day old; what is noted later waits until then.
+        """Store a note if the last one is a day old; otherwise the names wait.
 
         Raises:
             OSError: the file cannot be written.
-            Exception: what the client raises.
+            Exception: an error of the store's client.
         """
         if not self._names:
             return
@@ -78,13 +78,13 @@ class Uses:
 
 
 def encode_uses(names: set[bytes]) -> bytes:
-    """The bytes of a note."""
+    """Encode a note."""
     data = _MAGIC + b"".join(sorted(names))
     return data + check(data)
 
 
 def decode_uses(data: bytes) -> set[bytes]:
-    """What a note names; nothing where it is damaged."""
+    """Decode the names in a note; none if it is damaged."""
     if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         return set()
     names = data[len(_MAGIC) : -CHECK_SIZE]
@@ -92,7 +92,7 @@ def decode_uses(data: bytes) -> set[bytes]:
 
 
 def use_of(key: str) -> bytes:
-    """How notes name the function of a card or a pack at a key."""
+    """Return the name that notes use for the function whose card or pack is at a key."""
     try:
         return bytes.fromhex(key.rpartition("/")[2])[:_SIZE]
     except ValueError:

@@ -9,6 +9,10 @@ from typing import ClassVar
 from compcache_conformance.adapter import Adapter
 from compcache_conformance.results import Cannot
 
+#: What the documents say of code that is mapped out of files.
+MAPPED = {
+    "files that shrink under a reader": "docs/security.md: a program with your rights that truncates a mapped file in place can crash it"
+}
 _BY_IDENTITY = """
 import conformance_front_end as front
 from compcache import Cache, Identity, ModuleSource
@@ -94,6 +98,7 @@ class _Facade(Adapter):
     knows_used_features: ClassVar[bool] = True  # docs/platforms.md
     patience: ClassVar[float] = 90.0
     limits: ClassVar[dict[str, str]] = {
+        **MAPPED,
         "other user's store": "docs/security.md: a directory of another user is refused with an error, unless the caller vouches for it"
     }
 

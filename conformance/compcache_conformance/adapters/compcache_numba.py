@@ -1,4 +1,4 @@
-"""compcache below Numba: the installed backend (COMPCACHE_NUMBA=1), and starts without Numba (`compcache.numba.njit`)."""
+"""compcache below Numba: the installed backend (COMPCACHE_NUMBA=1), and starts without Numba (`compcache.numba.njit`, and `run`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from compcache_conformance.adapter import Adapter
+from compcache_conformance.adapters.compcache_facade import MAPPED
 from compcache_conformance.adapters.numba_cache import DRIVER, as_array, decorator
 from compcache_conformance.language import Spelling
 from compcache_conformance.results import Cannot
@@ -43,6 +44,7 @@ class _WithNumba(Adapter):
         {"call", "files", "constant", "table", "environment", "data", "record", "closure", "fast", "default"}
     )
     patience: ClassVar[float] = 90.0
+    limits: ClassVar[dict[str, str]] = MAPPED
 
     def __init__(self, interpreter: Path | None = None) -> None:
         super().__init__(interpreter)
@@ -74,6 +76,10 @@ class Installed(_WithNumba):
     name: ClassVar[str] = "compcache-numba"
     spelling: ClassVar[Spelling] = Spelling("import numpy\nfrom numba import njit", decorator, value=as_array)
     driver: ClassVar[str] = DRIVER
+    limits: ClassVar[dict[str, str]] = {
+        **MAPPED,
+        "threads compile": "docs/numba.md: not what other threads compile while the first call of all is loading the backend",
+    }
 
 
 class WithoutNumba(_WithNumba):
@@ -82,3 +88,19 @@ class WithoutNumba(_WithNumba):
     name: ClassVar[str] = "compcache-lazy"
     spelling: ClassVar[Spelling] = Spelling("import numpy\nfrom compcache.numba import njit", decorator, value=as_array)
     driver: ClassVar[str] = _WITHOUT_NUMBA
+
+
+class Run(WithoutNumba):
+    """Numba's programs as they are, under ``python -m compcache.numba run``."""
+
+    name: ClassVar[str] = "compcache-run"
+    spelling: ClassVar[Spelling] = Installed.spelling
+
+    def command(self, folder: Path) -> list[str]:
+        """The program as an argument."""
+        interpreter, driver = super().command(folder)
+        return [interpreter, "-m", "compcache.numba", "run", driver]
+
+    def environment(self, store: Path, folder: Path) -> dict[str, str]:
+        """Without the switch of the other way."""
+        return {**super().environment(store, folder), "COMPCACHE_NUMBA": "0"}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from compcache_conformance.results import Result
 
-__all__ = ["WRITERS"]
+__all__ = ["WRITERS", "as_text"]
 
 #: The option of the command line, and what it writes.
 WRITERS: dict[str, Callable[[list[Result]], str]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from compcache_conformance.reports.table import Table
 from compcache_conformance.results import Outcome
@@ -35,7 +36,7 @@ def as_html(results: list[Result]) -> str:
         body.append(f'<tr><th colspan="{len(table.systems) + 1}">{escape(family)}: {escape(FAMILIES[family])}</th></tr>')
         for row in table.rows(family):
             body.append(_row(table, row))
-            logs += [_log(cell) for system in table.systems if (cell := table.cell(row.name, system)) and cell.log]
+            logs += [_log(cell) for system in table.systems if (cell := table.cell(row.name, system))]
     parts = [
         "<!doctype html>", '<html lang="en">', '<meta charset="utf-8">', "<title>Conformance of compiled-code caches</title>",
         f"<style>{_STYLE}</style>", "<h1>Conformance of compiled-code caches</h1>", f"<table><thead><tr><th></th>{head}</tr></thead>",
@@ -46,22 +47,23 @@ def as_html(results: list[Result]) -> str:
 
 def _row(table: Table, row: Scenario) -> str:
     link = f' <a href="{escape(row.link)}">{escape(row.origin)}</a>' if row.link else ""
-    cells = "".join(_cell(table.cell(row.name, system)) for system in table.systems)
+    cells = "".join(_cell(table, table.cell(row.name, system)) for system in table.systems)
     return f'<tr><td title="{escape(row.sentence)}">{escape(row.name)}{link}</td>{cells}</tr>'
 
 
-def _cell(result: Result | None) -> str:
+def _cell(table: Table, result: Result | None) -> str:
     if result is None:
         return "<td></td>"
     kind = result.result.split()[0] + (" documented" if result.note.startswith("documented") and Outcome(result.result).is_loss else "")
-    title = escape("; ".join(filter(None, (result.detail, result.note))))
+    title = escape("; ".join(filter(None, (result.detail, result.note, "one run" if table.is_one_run(result) else ""))))
     return f'<td class="{kind}" title="{title}"><a href="#{_anchor(result)}">{escape(result.result)}</a></td>'
 
 
 def _log(result: Result) -> str:
     head = f"{result.system}: {result.scenario}: {result.result} {result.detail}"
-    return f'<details id="{_anchor(result)}"><summary>{escape(head)}</summary><pre>{escape(result.log)}</pre></details>'
+    log = escape(result.log or "There is no log of it.")
+    return f'<details id="{_anchor(result)}"><summary>{escape(head)}</summary><pre>{log}</pre></details>'
 
 
 def _anchor(result: Result) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in f"{result.system}-{result.scenario}")
+    return f"{quote(result.system, safe='')}/{quote(result.scenario, safe='')}"

@@ -71,7 +71,9 @@ def _family(table: Table, family: str) -> str:
         f"| scenario | {' | '.join(systems)} |",
         "|---" * (len(systems) + 1) + "|",
     ]
-    lines += [f"| {_name(row)} | {' | '.join(_cell(table.cell(row.name, system)) for system in systems)} |" for row in table.rows(family)]
+    for row in table.rows(family):
+        cells = [_cell(table, table.cell(row.name, system)) for system in systems]
+        lines.append(f"| {_name(row)} | {' | '.join(cells)} |")
     notes = [_remark(table, row) for row in table.rows(family)]
     return "\n".join([*lines, "", *filter(None, notes), ""])
 
@@ -80,11 +82,12 @@ def _name(row: Scenario) -> str:
     return f"[{row.name}]({row.link})" if row.link else row.name
 
 
-def _cell(result: Result | None) -> str:
+def _cell(table: Table, result: Result | None) -> str:
     if result is None:
         return ""
     outcome = Outcome(result.result)
-    return _SHORT[outcome] + ("†" if outcome.is_loss and result.note.startswith("documented") else "")
+    documented = "†" if outcome.is_loss and result.note.startswith("documented") else ""
+    return _SHORT[outcome] + documented + ("¹" if table.is_one_run(result) else "")
 
 
 def _remark(table: Table, row: Scenario) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compcache_conformance.results import Outcome
+from compcache_conformance.runner import RACE_RUNS
 from compcache_conformance.scenarios import FAMILIES, SCENARIOS
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Table:
         rows = [s for s in SCENARIOS.values() if s.family == family and any((s.name, system) in self.cells for system in self.systems)]
         return sorted(rows, key=lambda row: not self._lost_by_us(row.name))
 
+    def is_one_run(self, result: Result) -> bool:
+        """Whether chance decides, and the cell says what came of one run (`--quick`)."""
+        return SCENARIOS[result.scenario].races and result.result != Outcome.CANNOT and result.runs < RACE_RUNS
+
     def families(self) -> list[str]:
         """The families that have rows."""
         return [family for family in FAMILIES if self.rows(family)]
@@ -63,8 +68,8 @@ class Table:
         return {outcome.value: found.count(outcome.value) for outcome in Outcome}
 
     def version(self, system: str) -> str:
-        """The version that was played."""
-        return next((result.version for (_, of), result in self.cells.items() if of == system and result.version), "")
+        """The version that was played; where cells are of several, all of them."""
+        return ", ".join(sorted({result.version for (_, of), result in self.cells.items() if of == system and result.version}))
 
     def why_not(self, system: str) -> str:
         """Why a system could not be played at all; empty where it was."""

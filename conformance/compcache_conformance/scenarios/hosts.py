@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from compcache_conformance.language import program
-from compcache_conformance.results import Cannot, Outcome, Violation
+from compcache_conformance.results import Lacking, Outcome, Violation
 from compcache_conformance.scenarios.registry import scenario
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _tool(name: str, *arguments: str) -> tuple[str, ...]:
     path = shutil.which(name)
     if path is None:
-        raise Cannot(f"needs `{name}`")
+        raise Lacking(f"needs `{name}`")
     return (path, *arguments)
 
 
@@ -48,7 +48,7 @@ def other_host_name(bench: Bench) -> None:
     bench.filled(program())
     wrap = (*_tool("unshare"), *own, "--uts", "sh", "-c", 'hostname another-host || exit 97; exec "$@"', "sh")
     if bench.start(wrap=(*wrap, "true")).wait().status == 97:
-        raise Cannot("the host name cannot be changed here")
+        raise Lacking("the host name cannot be changed here")
     bench.keeps(wrap=wrap)
 
 
@@ -61,7 +61,7 @@ def other_kernel(bench: Bench) -> None:
 @scenario("hosts", "fewer processors", "A process that may use one processor finds what one with more stored.", "")
 def fewer_processors(bench: Bench) -> None:
     if len(os.sched_getaffinity(0)) < 2:
-        raise Cannot("this machine has one processor")
+        raise Lacking("it has one processor")
     bench.filled(program())
     bench.keeps(wrap=_tool("taskset", "-c", str(min(os.sched_getaffinity(0)))))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from compcache_conformance.language import Function, Program, program
+from compcache_conformance.language import program
 from compcache_conformance.results import Outcome, Violation
 from compcache_conformance.scenarios.registry import scenario
+from compcache_conformance.scenarios.scale import many_entries
 
 if TYPE_CHECKING:
     from compcache_conformance.bench import Bench
@@ -69,12 +70,8 @@ def memory(bench: Bench) -> None:
 
 @scenario("living", "exit with many loaded", "A process that has loaded many functions ends with status 0.", "")
 def exit_with_many(bench: Bench) -> None:
-    count = min(100, bench.adapter.entries)
-    bench.write(Program(tuple(Function(f"f{number}", f"x * {float(number)}") for number in range(count))))
-    calls = [(f"f{number}", (3.0,)) for number in range(count)]
-    answers = [3.0 * number for number in range(count)]
-    bench.expect(bench.run(*calls), *answers)
-    bench.expect(bench.run(*calls), *answers)
+    many = bench.look_at(many_entries)
+    many.find(*range(min(100, len(many.calls))))
 
 
 @scenario(

@@ -8,7 +8,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from compcache_conformance.language import program
-from compcache_conformance.results import Cannot, Outcome, Violation
+from compcache_conformance.results import Cannot, Lacking, Outcome, Violation
 from compcache_conformance.scenarios.registry import scenario
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _first_pickle(old: bytes) -> bytes:
 @scenario("trust", "another user's store", "A store that another user owns and can write is not believed.", "")
 def another_users_store(bench: Bench) -> None:
     if os.geteuid() != 0:
-        raise Cannot("this needs a second user: run the suite as root")
+        raise Lacking("this needs a second user: run the suite as root")
     bench.filled(program())
     for path in [bench.store, *bench.store.rglob("*")]:
         path.chmod(0o777 if path.is_dir() else 0o666)
@@ -86,7 +86,7 @@ def another_users_store(bench: Bench) -> None:
 @scenario("trust", "files of another user", "A file that another user put into a shared folder is not believed.", "")
 def files_of_another_user(bench: Bench) -> None:
     if os.geteuid() != 0:
-        raise Cannot("this needs a second user: run the suite as root")
+        raise Lacking("this needs a second user: run the suite as root")
     bench.filled(program())
     for path in bench.store.rglob("*"):
         if path.is_dir():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from compcache_conformance.language import Constant, Function, Program, program
 from compcache_conformance.results import Outcome, Violation
 from compcache_conformance.scenarios.registry import scenario
+from compcache_conformance.scenarios.scale import many_entries
 
 if TYPE_CHECKING:
     from compcache_conformance.bench import Bench
@@ -45,14 +46,9 @@ def forks_under_one_path(bench: Bench) -> None:
 
 @scenario("wrong entry", "many alike", "Functions that differ in one digit each get their own code.", "NVIDIA/warp#1696")
 def many_alike(bench: Bench) -> None:
-    count = min(200, bench.adapter.entries)
-    functions = tuple(Function(f"f{number}", f"x * {float(number)}") for number in range(count))
-    bench.write(Program(functions))
-    calls = [(f"f{number}", (3.0,)) for number in range(count)]
-    answers = [3.0 * number for number in range(count)]
-    bench.expect(bench.run(*calls), *answers)
-    bench.expect(bench.run(*calls), *answers, found=True)
-    bench.note(f"{count} functions")
+    many = bench.look_at(many_entries)
+    many.find(*range(len(many.calls)))
+    bench.note(f"{len(many.calls)} functions")
 
 
 @scenario(

@@ -88,6 +88,10 @@ def _directory(cache: Cache, session: Session) -> Iterator[_Finding]:
     where = f"{cache.path} (chosen by: {session.chosen_by})"
     place = cache.path
     while not os.path.isdir(place):
+        if os.path.lexists(place):
+            problem = f"{where} cannot be used, because {place} is not a directory: what is compiled here is not stored"
+            yield _Finding(PROBLEM, "directory", problem)
+            return
         place = os.path.dirname(place)
     if not os.access(place, os.W_OK):
         yield _Finding(NOTE, "directory", f"{where} cannot be written by this user: what is compiled here is not stored")

@@ -1,0 +1,47 @@
+"""Files that assemblers read for code: their content is part of it, and no digest of the code covers them."""
+
+from __future__ import annotations
+
+import os
+
+from compcache.digest import digest
+from compcache.files import reraise_interrupt
+
+__all__ = ["assembled_files", "reads_files"]
+
+_DIRECTIVES = ".incbin", ".include"
+#: A directive in a line of LLVM assembly, and the file behind it, where that is a plain text (GNU as, "Incbin").
+_READ = r"\.inc(?:bin|lude)\b(?:[ \t]*\\22(.*?)\\22)?"
+
+
+def reads_files(text: str) -> bool:
+    """Whether inline assembly of LLVM code reads files when it is assembled."""
+    return bool(assembled_files(text))
+
+
+def assembled_files(text: str) -> list[bytes]:
+    """The files that inline assembly reads, named and digested one after another, in the order of LLVM assembly `text`.
+
+    A file whose name cannot be told has the digest of nothing that was there before: it may have any content.
+    """
+    if not any(directive in text for directive in _DIRECTIVES):
+        return []
+    import re
+
+    lines = [line for line in text.splitlines() if line.lstrip().startswith("module asm") or " asm " in line]
+    names = [match[1] for line in lines for match in re.finditer(_READ, line)]
+    return [part for name in names for part in _named(name)]
+
+
+def _named(name: str | None) -> tuple[bytes, bytes]:
+    if name is None:
+        return b"", os.urandom(16)
+    import re
+
+    path = re.sub(rb"\\([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]), name.encode("utf-8", "surrogatepass"))
+    try:
+        with open(path, "rb") as file:
+            return path, digest([file.read()])
+    except (OSError, ValueError) as error:
+        reraise_interrupt(error)
+        return path, b""

@@ -1,0 +1,32 @@
+"""The module that stands for Numba until it is imported, and what is done then."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["run_callbacks", "stand_in_of", "when_imported"]
+
+
+def stand_in_of() -> Any:
+    """Return the stand-in for the module `numba` (`import_hook`), or None."""
+    module = sys.modules.get("numba")
+    return module if module is not None and "_compcache_when_real" in vars(module) else None
+
+
+_callbacks: list[Callable[[], None]] = []
+
+
+def when_imported(callback: Callable[[], None]) -> None:
+    """Call this function when the stand-in has imported Numba, in the order of registration."""
+    _callbacks.append(callback)
+
+
+def run_callbacks() -> None:
+    """Call them: Numba has been imported."""
+    while _callbacks:
+        _callbacks.pop(0)()

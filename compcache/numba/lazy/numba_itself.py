@@ -1,0 +1,53 @@
+"""Imports Numba in the place of what stands for it, when this module is imported.
+
+It is a module because Python's locks of imports are what is needed: one thread does it, the others that need Numba wait until all of
+it is done, the thread that does it goes on where it needs Numba meanwhile, and threads that would wait for each other do not.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from compcache.numba.lazy.awaited import run_callbacks, stand_in_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__: list[str] = []
+
+
+def _import_numba() -> None:
+    stand_in = stand_in_of()
+    if stand_in is None and "numba" in sys.modules:
+        import numba  # noqa: F401 - another thread may be at it
+
+        return
+    from compcache.numba.lazy.garbage import few_collections
+
+    with few_collections(lasting=True):
+        _import_in_place_of(stand_in)
+
+
+def _import_in_place_of(stand_in: Any) -> None:
+    from compcache.numba.lazy.imports import note_import, why_imported
+
+    why = why_imported()
+    if stand_in is not None:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("numba.") and hasattr(type(module), "_compcache_original"):
+                del sys.modules[name]
+        del sys.modules["numba"]
+    try:
+        import numba  # noqa: F401 - everything else imports it from there
+    except BaseException:
+        if stand_in is not None:
+            sys.modules["numba"] = stand_in
+        raise
+    if stand_in is not None:
+        vars(stand_in)["_compcache_when_real"]()
+    run_callbacks()
+    note_import(why)
+
+
+_import_numba()
