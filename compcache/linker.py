@@ -1,8 +1,8 @@
 """The miss path: from a module's source to the sections of a module file.
 
-`compcache.translation` makes an object of the source, in LLVM's thread; here it becomes a shared object
-(`compcache.images.making`), and what the file says of it is put together. The linker knows no directory: it asks
-`is_cached` whether the cache holds a function, and hands back a `BuiltModule`.
+`compcache.translation` compiles the source to an object, in LLVM's thread. Here it becomes a shared object (`compcache.images.making`), and
+the sections of the file are assembled. The linker knows no directory: it calls `is_cached` to find out whether the cache has a function,
+and returns a `BuiltModule`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
 
 
 class Translation(NamedTuple):
-    """A module that was compiled and not linked yet: the requests, one for each target, and what LLVM made of each."""
+    """A module that was compiled and not linked yet: the requests, one for each target, and what LLVM made from each."""
 
     machine: Host
     parts: tuple[tuple[Request, Translated], ...]
@@ -78,7 +78,7 @@ class Translation(NamedTuple):
 
     @property
     def weak(self) -> frozenset[str]:
-        """Those of them that give way to definitions of other sources which are linked with this one."""
+        """Those exports that give way to definitions of other sources that are linked with this one."""
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
 
 
@@ -95,9 +95,9 @@ def build_module(
     Args:
         source: the code and what it exports, imports and uses.
         machine: this host.
-        is_cached: whether the cache holds a function of this name.
-        provided: gives, by name, the bodies that the cache offers of functions with these names, for inlining.
-        maker: a digest of the program that gave the source, to be kept beside that of the source.
+        is_cached: returns whether the cache has a function of this name.
+        provided: returns, by name, the bodies that the cache offers for inlining.
+        maker: a digest of the program that provided the source; it is stored beside the digest of the source.
 
     Raises:
         CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: what is wrong with
@@ -117,11 +117,11 @@ def translate_module(
     overridden: Collection[str] = (),
     is_beside: Callable[[str], bool] = frozenset().__contains__,
 ) -> Translation:
-    """The part of `build_module` that LLVM does.
+    """Do the part of `build_module` that needs LLVM.
 
-    `assumed`, if given, gets the symbols that nothing provides, and whether each is a function: they become imports.
-    Weak functions of a source that says nothing of exports are imported where `overridden` has their names. `is_beside` says what
-    other sources define that are added together with this one.
+    `assumed`, if given, receives the symbols that nothing provides, and whether each is a function: they become imports. Weak functions of
+    a source without exports are imported if `overridden` has their names. `is_beside` returns whether another source that is added together
+    with this one defines a name.
     """
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code")
@@ -133,12 +133,12 @@ def translate_module(
 
 
 def translate_requests(machine: Host, requests: Iterable[Request]) -> Translation:
-    """The same of requests, one for each target."""
+    """Translate requests, one for each target."""
     return Translation(machine, tuple([(request, _translate_for(request, request.is_cached)) for request in requests]))
 
 
 def optimize_member(request: Request, label: str) -> Member:
-    """Compile the source of a member of a group for one target; `label` is a digest of it.
+    """Compile the source of a group member for one target. `label` is a digest of the source.
 
     Raises:
         CompileError, LinkError, ...: what is wrong with it.
@@ -149,7 +149,7 @@ def optimize_member(request: Request, label: str) -> Member:
 
 
 def link_module(translation: Translation) -> BuiltModule:
-    """The rest of `build_module`, for any thread: LLVM is needed only where there is no shared object."""
+    """Do the rest of `build_module`, in any thread: LLVM is needed only if there is no shared object."""
     machine, parts = translation
     built = [_link_for(request, translated) for request, translated in parts]
     if len(built) == 1:
@@ -169,10 +169,10 @@ def rebuild_module(
     inlined: Inlined = NOTHING_INLINED,
     bodies: Iterable[Body] = (),
 ) -> BuiltModule:
-    """Make the image of a stored module again, for this host.
+    """Rebuild the image of a stored module for this host.
 
     Args:
-        recipe: what it is made of.
+        recipe: the code and options of the module.
         notes: those of the stored module, whose identity, digests of the source and place among additions are those of this one as well.
         entries: those of the stored module, by kind and name.
         machine: this host.
@@ -237,7 +237,7 @@ def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str
 
 @contextmanager
 def _naming_target(request: Request) -> Iterator[None]:
-    """Let errors say for which of several targets they are."""
+    """Make errors name the target that they are for, if there are several."""
     try:
         yield
     except CompileError as error:

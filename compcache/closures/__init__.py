@@ -1,1 +1,1 @@
-"""Links what is cached apart: code of several modules becomes one image, as one more realization of the functions that it is for."""
+"""Links modules that are cached separately: their code becomes one image, which is a further realization of the functions asked for."""

@@ -1,7 +1,8 @@
-"""What a process leaves to another one, of low priority: code for exactly this host, and linked closures of what is loaded again and again.
+"""Background work after a load, in a process of low priority: code for exactly this host, and linked closures of frequently loaded
+functions.
 
-One such process works at a time on a host. It makes code for the host where a more generic realization was loaded
-(`compcache.miss.retarget`). It links functions that reach several modules, if they were loaded before: what is loaded once is not worth it.
+One such process runs at a time on a host. It compiles for this host if a more generic realization was loaded (`compcache.miss.retarget`).
+It links functions that reach several modules, if they were loaded before: linking does not pay for a single load.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ with Cache(path, trust=trust == "1") as cache:
     if links == "1":
         link_used(cache._session(), func_name)
 """
-#: The key of the process that links, in a dictionary of names of functions.
+#: The key of the linking process in a dictionary of function names.
 _LINKS = "\0links"
 _KEY_SIZE = len(name_key(""))
 
 
 def work_later(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tunes: bool) -> None:
-    """After a load: start a process that makes what is better, where there can be something better.
+    """Start a background process after a load, if there may be something to improve.
 
-    `processes` maps names of functions to the ids of the processes that the cache has started; 0 if none runs.
+    `processes` maps function names to the ids of the processes that the cache has started; 0 if none runs.
     """
     reap(processes)
     name = target.func_name
@@ -68,7 +69,7 @@ def reap(processes: dict[str, int]) -> None:
 
 
 def _is_loaded_again(session: Session, target: TypedCallTarget) -> bool:
-    """Whether a function reaches several modules, and a process has loaded it before."""
+    """Return whether a function reaches several modules, and a process has loaded it before."""
     store, linked, context = session.store, session.loader.linked, target._context
     if context is None or len(modules_behind(context.module)) < 2 or not store.has_closures():  # noqa: PLR2004
         return False
@@ -82,7 +83,7 @@ def _start(session: Session, func_name: str, *, tunes: bool, links: bool) -> int
     """Start the process; return its id."""
     store = session.store
     environment = dict(os.environ)
-    environment["COMPCACHE_SIGNING_KEY"] = ""  # said, so that no configuration file is asked
+    environment["COMPCACHE_SIGNING_KEY"] = ""  # set explicitly, so that no configuration file is read
     environment["COMPCACHE_LAYERS"] = os.pathsep.join([layer.source for layer in store.layers])
     environment["COMPCACHE_TRUSTED_KEYS"] = " ".join(map(str, store.trusted_keys))
     environment["COMPCACHE_PUBLISH_KEY"] = str(store.publish_key or "")
@@ -92,12 +93,12 @@ def _start(session: Session, func_name: str, *, tunes: bool, links: bool) -> int
 
 
 def tried_file(store: Store) -> str:
-    """The file that says what could not be linked, beside the planned closures."""
+    """Return the file that lists what could not be linked, beside the planned closures."""
     return CLOSURES.file_name(digest([b"tried"]).hex() + key_suffix(store.stamp_key))
 
 
 def tried_in_vain(store: Store) -> set[bytes]:
-    """The keys of names that could not be linked in this state of the index."""
+    """Return the keys of the names that could not be linked in this state of the index."""
     name = tried_file(store)
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE

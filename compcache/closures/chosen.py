@@ -1,4 +1,4 @@
-"""What a closure consists of: the realizations that an ordinary load of its functions binds, in modules that are not linked closures."""
+"""Determines what a closure consists of: the realizations that an ordinary load binds, in modules that are not linked closures."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Bound", "Chosen", "Planner", "choose"]
 
-#: How many bytes of what records have of a link type are its digest.
+#: The length of the digest of a link type in records, in bytes.
 _DIGEST = 8
-#: What the signature of a constant begins with.
+#: The beginning of a constant's signature.
 _CONSTANT = f"{LINK_ONLY}constant "
 
 
 class Bound(NamedTuple):
     """A function or a variable that was chosen: its module and its symbol there.
 
-    `is_one` says that all that use the name got this realization, whatever types they expect; `is_alike` that they also expect exactly
-    its link type, so that it is a function of which nobody takes the address.
+    `is_one`: everything that uses the name got this realization, whatever type it expects. `is_alike`: it also expects exactly this link
+    type, so that it is a function whose address is not taken.
     """
 
     module_id: bytes
@@ -38,14 +38,14 @@ class Bound(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The closure of several functions: what each name in it is bound to, and why functions that were asked for are not among them."""
+    """The closure of several functions: what each name in it is bound to, and why some requested functions are not in it."""
 
     bound: dict[str, Bound]
     failures: dict[str, CompcacheError]
 
 
 class Planner(Loader):
-    """Plans loads of a process that has loaded nothing, of what was added alone; it loads nothing."""
+    """Plans loads of a process that has loaded nothing, using only modules that were added individually. It loads nothing."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class Planner(Loader):
 
 
 def choose(store: Store, names: Iterable[str]) -> Chosen:
-    """What the closures of these functions consist of; each name is bound once, as the first closure that has it binds it."""
+    """Return the closure of these functions. Each name is bound once, in the way of the first closure that contains it."""
     planner = Planner(store)
     bound: dict[str, Bound] = {}
     failures: dict[str, CompcacheError] = {}
@@ -102,7 +102,9 @@ def _plan(planner: Loader, root: str) -> dict[str, Bound]:
 
 
 def _by_name(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
-    """By the names in the records: what is used for several types has several nodes in a plan. Stubs have no record."""
+    """Index the choices by the names in the records. A name that is used with several types has several nodes in a plan. Stubs have no
+    record.
+    """
     found: dict[str, Bound] = {}
     for node, choice in chosen.items():
         name = choice.record.name

@@ -1,9 +1,9 @@
-"""Links the kept code of several modules as LLVM code: copies become one module, optimized as one program.
+"""Links the kept code of several modules as LLVM code: copies become one module, which is optimized as one program.
 
-Each module is read by itself. What it imports, and what it has at home, becomes a declaration under one symbol for each name, or the copy
-itself where another module has it; copies get symbols of their own, so that no two modules mean the same by one. A module that something
-reached cannot be copied from moves as a whole, if it can, and all its exports are exports of the image. Whatever is not reached
-from the functions that were asked for, and from these, is internal, and LLVM drops it.
+Each module is read separately. Its imports, and definitions that stay at home, become declarations with one symbol per name, or the copy
+itself if another module has it. Copies get symbols of their own, so that no symbol means different things in two modules. If something
+reached cannot be copied, its module moves as a whole if it can, and all its exports become exports of the image. Everything not reached
+from the requested functions and these exports is internal, and LLVM drops it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Closure", "Linked", "Part", "homes_of", "link_code", "read_part"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
-#: Symbols of definitions that stay at home, until LLVM drops them.
+#: The suffix of definitions that stay at home, until LLVM drops them.
 _HOME = ".home"
 _COMDAT = re.compile(r',? comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?')
 _TOKEN = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)')
@@ -48,9 +48,9 @@ _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*?(global|constant|alias) ")
 class Part(NamedTuple):
     """A module whose code may be copied.
 
-    `found` says of each name that it exports whether a look-up finds it here, or another one of the same content; it is None where one
-    finds something else, so that the module cannot move. `text` is its code as LLVM prints it (`read_part`), `copies` what of it can be
-    copied.
+    `found` says for each exported name whether a look-up finds it in this module, or finds another one with the same content. It is None if
+    a look-up finds something else, so that the module cannot move. `text` is its code as LLVM prints it (`read_part`), and `copies` is what
+    can be copied from it.
     """
 
     module_id: bytes
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 
 class Closure(NamedTuple):
-    """What is to be linked: the modules, what names are bound to, and the functions that the image is for."""
+    """What to link: the modules, what names are bound to, and the functions that the image is for."""
 
     parts: Sequence[Part]
     bound: Mapping[str, Bound]
@@ -69,9 +69,9 @@ class Closure(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """A linked closure as an object, the functions in it that were asked for, and the parts whose code is in it.
+    """A linked closure as an object, the requested functions in it, and the parts whose code is in it.
 
-    `bound` are the names that were resolved, each with the module that has it, `homes` the parts that have moved into it.
+    `bound` has the names that were resolved, each with its module. `homes` are the parts that have moved into it.
     """
 
     translated: Translated
@@ -82,7 +82,7 @@ class Linked(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """By the numbers of parts: the definitions to copy; parts that move. By names: the module that each is bound to."""
+    """By the numbers of parts: the definitions to copy, and the parts that move. By names: the module that each is bound to."""
 
     copies: dict[int, dict[str, None]]
     bound: dict[str, bytes]
@@ -90,7 +90,7 @@ class _Reached(NamedTuple):
 
 
 def link_code(context: Any, closure: Closure, request: Request) -> Linked | None:
-    """Link a closure; return None where it has the code of one module and one function alone.
+    """Link a closure. Return None if it would have the code of just one module and one function.
 
     Raises:
         CompileError, LinkError: the code contradicts itself.
@@ -118,19 +118,19 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
 
 
 def read_part(context: Any, module_id: bytes, recipe: Recipe, found: Mapping[str, bool] | None) -> Part:
-    """A part, of the code that is kept of a module; of code that LLVM cannot read nothing can be copied."""
+    """Return a part with the code that is kept of a module. If LLVM cannot read the code, nothing can be copied from it."""
     try:
         module = codegen.read_back(recipe.code, context)
     except RuntimeError as error:
         reraise_interrupt(error)
-        return Part(module_id, recipe, found, "", copies_of("!", recipe))  # written by a newer LLVM: no definition can be read of it
+        return Part(module_id, recipe, found, "", copies_of("!", recipe))  # written by a newer LLVM: none of its definitions can be read
     text = without_static_runtime(str(module))
     context.modules.pop().close()
     return Part(module_id, recipe, found, text, copies_of(text, recipe))
 
 
 def homes_of(closure: Closure) -> frozenset[bytes]:
-    """The modules that would move into the image of a closure."""
+    """Return the modules that would move into the image of a closure."""
     reached, _ = _Linker(closure).reach()
     return frozenset([closure.parts[number].module_id for number in reached.homes])
 
@@ -141,7 +141,7 @@ class _Linker:
         self._copies = [part.copies for part in closure.parts]
         self._numbers = {part.module_id: number for number, part in enumerate(closure.parts)}
         self._exports = [{e.name: e for e in part.recipe.exports if e.symbol not in part.recipe.slots} for part in closure.parts]
-        self._symbols: dict[str, str] = {}  # of what is imported, by name
+        self._symbols: dict[str, str] = {}  # symbols of imports, by name
         self._homes: dict[int, None] = {}  # the parts that move
         self._moved: dict[int, dict[str, Export]] = {}  # what parts export if they move
         self._found: dict[int, dict[str, None]] = {}
@@ -157,23 +157,23 @@ class _Linker:
                 self._movable |= {name: (number, export.symbol) for name, export in self._moved[number].items()}
 
     def _is_its_own(self, name: str, module_id: bytes) -> bool:
-        """Whether all that use the name of an export of a part mean that one."""
+        """Return whether every user of a part's exported name means the definition in that part."""
         bound = self._closure.bound.get(name)
         return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
 
     # ---------------------------------------------------------------- what is reached
 
     def reach(self) -> tuple[_Reached, dict[str, tuple[int, str]]]:
-        """All that is linked for the functions that were asked for, the names that this depends on, and what is exported.
+        """Return what is linked for the requested functions, the names that this depends on, and the exports.
 
-        The exports are by name the numbers of their parts, and their symbols.
+        The exports are the numbers of their parts and their symbols, by name.
         """
         for name in self._closure.roots:
             place = self._place_of(name)
             if place is not None and (self._copy(*place) or self._move(place[0])):
                 self._roots[name] = place
                 self._bound[name] = self._closure.bound[name].module_id
-        for number, key in self._waiting:  # grows while it is walked
+        for number, key in self._waiting:  # grows during the loop
             part = self._closure.parts[number]
             self._found.setdefault(number, {})[key] = None
             for other in part.copies.whole[key] if number in self._homes else part.copies.mentions[key]:
@@ -184,7 +184,7 @@ class _Linker:
         return _Reached(self._found, self._bound, self._homes), self._roots
 
     def _follow(self, name: str) -> None:
-        """Copy or move the definition that an import names, if it can be used directly."""
+        """Copy or move the definition of an import, if it can be used directly."""
         known, place = self._closure.bound.get(name), self._place_of(name)
         if known is None or place is None or not known.is_one:
             return
@@ -192,11 +192,11 @@ class _Linker:
             self._bound[name] = known.module_id
 
     def _copy(self, number: int, symbol: str) -> bool:
-        """Take a definition in, if it can be copied; return whether it is there."""
+        """Include a definition if it can be copied; return whether it is included."""
         return self._is_there(number, symbol) and self._take([(number, symbol)])
 
     def _move(self, number: int) -> bool:
-        """Take a whole module in, if it can move; return whether it is there."""
+        """Include a whole module if it can move; return whether it is included."""
         copies = self._copies[number]
         if number not in self._homes:
             if number not in self._moved:
@@ -214,18 +214,18 @@ class _Linker:
         return True
 
     def _place_of(self, name: str) -> tuple[int, str] | None:
-        """Where that is defined which a name is bound to; None where it is in no part."""
+        """Return where the definition is that a name is bound to; None if it is in no part."""
         bound = self._closure.bound.get(name)
         number = self._numbers.get(bound.module_id) if bound is not None else None
         return (number, bound.symbol) if bound is not None and number is not None else None
 
     def _is_there(self, number: int, symbol: str) -> bool:
-        """Whether a definition can be used directly, as it is copied or its module has moved."""
+        """Return whether a definition can be used directly, because it was copied or its module has moved."""
         copies = self._copies[number]
         return symbol in copies.whole if number in self._homes else symbol in copies.mentions
 
     def _direct(self, name: str) -> tuple[int, str] | None:
-        """What is meant by the name of an import, by the end of `reach`, where that is in the image."""
+        """Return the definition that an import means at the end of `reach`, if it is in the image."""
         place = self._movable.get(name)
         if place is not None and place[0] in self._homes:
             return place
@@ -235,7 +235,7 @@ class _Linker:
     # ---------------------------------------------------------------- LLVM
 
     def add(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
-        """The module with the copies of one part in it; the first part's is where all others go."""
+        """Add the copies from one part to the linked module; return it. The first part's module receives all others."""
         part, names = self._closure.parts[number], set(copied)
         moves = number in self._homes
         used = set() if moves else {symbol for key in names for symbol in part.copies.mentions[key]}
@@ -260,11 +260,11 @@ class _Linker:
         except RuntimeError as error:
             reraise_interrupt(error)
             raise LinkError(f"module {part.module_id.hex()} cannot be linked with others: {error}") from error
-        context.modules.pop()  # it has become a part of the other
+        context.modules.pop()  # it has become part of the other module
         return module
 
     def _rename_declared(self, value: Any, number: int, homes: set[str]) -> None:
-        """Give a declaration the symbol of what it stands for in the linked module."""
+        """Give a declaration the symbol of its definition in the linked module."""
         part, name = self._closure.parts[number], value.name
         if name in part.recipe.slots:
             place = self._direct(part.recipe.slots[name])
@@ -276,12 +276,12 @@ class _Linker:
         return self._symbols.setdefault(name, f"compcache.import.{len(self._symbols)}")
 
     def imported(self, module: Any) -> dict[str, str]:
-        """The names of what the optimized module imports, by symbol."""
+        """Return the names of the optimized module's imports, by symbol."""
         names = {symbol: name for name, symbol in self._symbols.items()}
         return {value.name: names[value.name] for value, _ in _values(module) if value.is_declaration and value.name in names}
 
     def finish(self, module: Any, roots: Mapping[str, tuple[int, str]]) -> tuple[Export, ...]:
-        """Make all internal but the functions that were asked for, which are exported."""
+        """Make everything internal except the requested functions, which are exported."""
         wanted = {_symbol(*place) for place in roots.values()}
         for value, _ in _values(module):
             if not value.is_declaration and value.linkage.name == _EXTERNAL:
@@ -293,15 +293,15 @@ class _Linker:
 
 
 def _add_static_runtime(module: Any, context: Any, recipes: Iterable[Recipe]) -> None:
-    """Give an image what static libraries may use (`compcache.images.static_runtime`)."""
+    """Add to an image what static libraries may use (`compcache.images.static_runtime`)."""
     if any(is_archive(name) for recipe in recipes for name in recipe.libraries):
         head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
         module.link_in(codegen.parse(head + static_runtime_text(sorted(STATIC_RUNTIME)), context))
-        context.modules.pop()  # it has become a part of the other
+        context.modules.pop()  # it has become part of the other module
 
 
 def _sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], reached: _Reached) -> Inlined:
-    """Which functions of other modules may have code in each of those that were asked for: all that were linked."""
+    """Return which functions of other modules may have code in each of the requested ones: all that were linked."""
     modules = {closure.parts[number].module_id for number in parts}
     sources = {name: (name, module_id.hex()) for name, module_id in reached.bound.items() if module_id in modules}
     asked = [export.symbol for export in exports if export.name in closure.roots]
@@ -309,7 +309,7 @@ def _sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], 
 
 
 def _symbol(number: int, name: str) -> str:
-    """The symbol of a copy: debuggers and profilers show it as a part of the function."""
+    """Return the symbol of a copy. Debuggers and profilers show it as a part of the function."""
     return f"{name}.part.{number}"
 
 
@@ -320,7 +320,7 @@ def _rename(value: Any, name: str) -> None:
 
 
 def _values(module: Any) -> Iterator[tuple[Any, bool]]:
-    """The functions and variables of a module, and whether each is a function, but for those that are LLVM's own."""
+    """Yield the functions and variables of a module, except LLVM's own, and whether each is a function."""
     for values, is_function in ((module.functions, True), (module.global_variables, False)):
         yield from [(value, is_function) for value in values if not value.name.startswith("llvm.")]
 
@@ -329,7 +329,7 @@ def _values(module: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def _without_homes(text: str, homes: set[str]) -> str:
-    """A printed module with declarations in place of these definitions, and of all aliases, and without COMDATs."""
+    """Return a printed module with declarations in place of these definitions and of all aliases, without COMDATs."""
     has_aliases = "= " in text and " alias " in text
     if not homes and not has_aliases and " comdat" not in text:
         return text
@@ -357,7 +357,7 @@ def _without_homes(text: str, homes: set[str]) -> str:
 
 
 def _declaration(line: str) -> str:
-    """The declaration of a function that is defined in this line."""
+    """Return the declaration of the function that this line defines."""
     head = parse_head(line[len("define ") :])
     match = _TOKEN.search(line)
     assert match is not None
@@ -366,7 +366,7 @@ def _declaration(line: str) -> str:
 
 
 def _external(token: str, rest: str, match: re.Match[str]) -> str:
-    """The declaration of a variable or an alias."""
+    """Return the declaration of a variable or an alias."""
     kind = leading_type(rest[match.end() :])
     if match[1] == "alias":
         whole = rest[match.end() :].rpartition(", ptr ")[0]

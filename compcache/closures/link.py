@@ -1,7 +1,8 @@
 """Links closures: chooses their modules, reads the code that is kept of them, and publishes images of several modules as one.
 
-What is published is a module like others, with an entry that names its parts (`compcache.formats.linked`). It is derived: whoever asks what
-is stored, and whatever is added, never takes it for an addition, and loads use it for as long as it holds
+A linked closure is published as a module, with an entry that names its parts (`compcache.formats.linked`). It is derived data: listings of
+stored modules leave it out, later additions do not compete with it, and loads use it as long as it is valid
+(`compcache.hit.closures.linked`).
 (`compcache.hit.closures.linked`).
 """
 
@@ -61,14 +62,14 @@ if TYPE_CHECKING:
 __all__ = ["link"]
 
 _LEVEL = 2
-#: Kinds of entries in the files of modules that are not a front end's.
+#: Kinds of entries in module files that do not come from a front end.
 _OWN_KINDS = frozenset((PART_OF, STUB, GROUP, MEMBER))
-#: Which part of the size limit linked closures may take.
+#: The fraction of the size limit that linked closures may take.
 _MOST_OF_LIMIT = 0.25
 
 
 def link(session: Session, names: Iterable[str] | None, into: str | None) -> LinkReport:
-    """See `Cache.link`."""
+    """Implement `Cache.link`."""
     session.store.require_writable()
     if into is not None:
         check_name(into, "name of a set")
@@ -94,7 +95,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
 
 
 def _all_functions(store: Store) -> list[str]:
-    """All functions that can be called; modules that are linked closures themselves add none."""
+    """Return all functions that can be called. Linked closures add none."""
     rows = load_rows(store, list_modules(store))
     return sorted({
         name
@@ -105,7 +106,9 @@ def _all_functions(store: Store) -> list[str]:
 
 
 class _Planned(NamedTuple):
-    """A closure to link, and the modules that would move into it. `is_asked` says that it is not only there because of these."""
+    """A closure to link, and the modules that would move into it. `is_asked`: it was requested, and is not only needed because of these
+    modules.
+    """
 
     names: Sequence[str]
     chosen: Chosen
@@ -115,7 +118,7 @@ class _Planned(NamedTuple):
 
 
 class _Linking:
-    """Links closures, of which no two have the same module in them."""
+    """Links closures so that no two contain the same module."""
 
     def __init__(self, session: Session, into: str | None) -> None:
         self._session = session
@@ -123,11 +126,13 @@ class _Linking:
         self._into = into
         self._machine: Machine = machine_for(None, None, session.store.host(), host.platform_name())
         self._makers: dict[bytes, tuple[Maker, ...]] = {}
-        self._unsigned: set[bytes] = set()  # parts that are not this user's to sign
+        self._unsigned: set[bytes] = set()  # parts that must not be signed with this user's key
         self._parts: dict[bytes, Part | None] = {}
 
     def together(self, sets: Iterable[Sequence[str]]) -> list[_Planned]:
-        """The closures of these functions; two that a module would move into are one, and so are those that it has moved into before."""
+        """Return the closures of these functions. Two closures are joined if the same module would move into both, or has moved into both
+        before.
+        """
         planned = [self._plan(names) for names in sets]
         homes = frozenset().union(*[found.homes for found in planned])
         for entry in linked_closures(self._store).values() if homes else ():
@@ -154,7 +159,7 @@ class _Linking:
         return _Planned(names, chosen, Closure(parts, chosen.bound, wanted), homes_of(Closure(parts, chosen.bound, wanted)), is_asked=True)
 
     def link(self, planned: _Planned) -> tuple[LinkedClosure | None, tuple[bytes, ...], dict[str, str]]:
-        """Link a closure; it, the modules that have moved into it, and why functions are not in it."""
+        """Link a closure. Return it, the modules that have moved into it, and why functions are not in it."""
         left = {name: str(error) for name, error in planned.chosen.failures.items()}
         wanted = planned.closure.roots
         found = None
@@ -182,7 +187,7 @@ class _Linking:
         return self._parts[module_id]
 
     def _read(self, module_id: bytes) -> Part | None:
-        """The code that is kept of a module; None where there is none that can be linked here."""
+        """Return the code that is kept of a module; None if it has none that can be linked here."""
         store = self._store
         try:
             with store.open_module(module_id) as module:
@@ -207,7 +212,7 @@ class _Linking:
             return None
 
     def _found(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
-        """See `Part`."""
+        """Compute `Part.found`."""
         found: dict[str, bool] = {}
         for name in [export.name for export in recipe.exports]:
             found[name] = self._is_found(name, module_id)
@@ -219,7 +224,7 @@ class _Linking:
         return found
 
     def _suits(self, cpu: str, features: str) -> bool:
-        """Whether code was compiled for the machine that closures are linked for."""
+        """Return whether code was compiled for the machine for which closures are linked."""
         return cpu == self._machine.cpu and features == self._machine.features
 
     def _link_code(self, closure: Closure) -> Linked | None:
@@ -230,11 +235,11 @@ class _Linking:
         return codegen.run(lambda context: link_code(context, closure, request))
 
     def _is_as_bound(self, found: Linked) -> bool:
-        """Whether plain names that parts use of themselves, and that stay at home, mean these parts for others, too."""
+        """Return whether plain names that parts use themselves, and that stay at home, mean these parts for others, too."""
         return all(self._is_found(name, module_id) for name, module_id in found.bound.items())
 
     def _is_found(self, name: str, module_id: bytes) -> bool:
-        """Whether a look-up of a plain name gives this module."""
+        """Return whether a look-up of a plain name finds this module."""
         return not is_ordered(name) or next(iter(self._store.find(name)), (b"", 0))[0] == module_id
 
     def _build(self, found: Linked) -> BuiltModule:
@@ -255,19 +260,19 @@ class _Linking:
         return built._replace(sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :]))
 
     def _content(self, name: str, module_id: bytes) -> bytes:
-        """The digest that the index has of what a function is: the linked one is the same."""
+        """Return the digest in the index of what a function is. It is the same for the linked function."""
         rows = self._store.index.find_numbered(name_key(name))
         return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
 
 
 def _has_data(records: bytes) -> bool:
-    """Whether a front end has stored data with a module, which it reads of that file before anything is loaded."""
+    """Return whether a front end has stored data with a module, which it reads from that file before it loads anything."""
     kinds = [decode_entry(payload).kind for _, payload in iterate_frames(records) if payload[:1] == ENTRY]
     return not _OWN_KINDS.issuperset(kinds)
 
 
 def _overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
-    """The closures in groups: those that a module would move into are in one."""
+    """Group the closures: those into which the same module would move are in one group."""
     groups: dict[int, list[_Planned]] = {}
     owners: dict[bytes, int] = {}
     for number, found in enumerate(planned):
@@ -280,8 +285,8 @@ def _overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
 
 
 def _keep_up(session: Session, linked: Sequence[LinkedClosure], into: str | None, homes: Mapping[bytes, None]) -> None:
-    """Remove the linked closures that these take the place of, of the same set or function or with the same `homes` in them, and those
-    beyond their part of the limit.
+    """Remove the linked closures that these replace (for the same set or function, or with the same `homes` in them), and those beyond
+    their share of the limit.
     """
     store = session.store
     new = {bytes.fromhex(closure.module_id) for closure in linked}

@@ -1,13 +1,12 @@
-"""What of a module can be copied into a linked closure, what has to stay at home, and whether the home can be the closure.
+"""Determines which definitions of a module can be copied into a linked closure, which must stay at home, and whether the module can move.
 
-Copies are made of what is the same wherever it is: functions that reach nothing which can change, is one for each thread, or has an address
-that may be compared, and constants of which nobody may compare the address. All else stays in its module, which is loaded before, and is
-imported as other modules import it, by its name: so it has to be exported there. What reaches something that stays at home and is not
-exported stays at home itself. Whatever is not known here stays at home with its whole module: constructors, top-level assembly, sections,
-ifuncs.
+A definition is copied if a copy is as good as the original: functions that reach nothing that can change, is thread-local, or has an
+address that may be compared, and constants whose address is never compared. Everything else stays in its module, which is loaded first, and
+is imported by name, as other modules import it. So it must be exported there. What reaches an unexported definition that stays at home
+stays at home too. A module with anything unknown here stays at home as a whole: constructors, top-level assembly, sections, ifuncs.
 
-A module can also move into a closure as a whole, with all that has an identity: a process loads the module or the closure, never both
-(`compcache.hit.closures.linked`). So nothing of it needs a name, and nothing is there twice.
+A module can also move into a closure as a whole, with everything that has an identity. A process then loads the module or the closure,
+never both (`compcache.hit.closures.linked`). So nothing in it needs a name, and nothing exists twice.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Copies", "copies_of", "without_static_runtime"]
 
-#: Assembly that does nothing but keep the compiler from reordering; other assembly may define what must not be there twice.
+#: Assembly that only keeps the compiler from reordering. Other assembly may define something that must not exist twice.
 _ASSEMBLY = re.compile(r'\basm (?:sideeffect |alignstack |inteldialect |unwind )*"([^"]*)"')
 _ALIAS = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+) = (?:[a-z_]+(?:\([^)]*\))? )*alias ')
-#: What a module has of its own under names that LLVM or the dynamic linker give a meaning.
+#: Definitions of a module whose names have a meaning for LLVM or the dynamic linker.
 _RESERVED = ("llvm.", "compcache.", "__dso_handle")
 
 
-#: What each image has of the static runtime, beside it.
+#: The parts of the static runtime that each image has.
 _RUNTIME = frozenset((*STATIC_RUNTIME, FINALIZE, INITIALIZE, TERMINATE, "compcache.initialized", "compcache.fini_array.0", "llvm.used"))
 
 
 class Copies(NamedTuple):
-    """Of a module: the definitions that can be copied, by symbol or key, each with what it mentions.
+    """The definitions of a module that can be copied, by symbol or key, each with the definitions that it mentions.
 
-    `homes` are symbols that the module defines and exports, and which these use, each with the name; `merged` those that it defines and
-    imports, as another module may provide them. `whole` has all definitions where
-    the module can move, like `mentions`; nothing where it cannot.
+    `homes` maps symbols that the module defines and exports, and which copies use, to their names. `merged` has symbols that it both
+    defines and imports, because another module may provide them. `whole` has all definitions with what they mention if the module can move,
+    and is empty otherwise.
     """
 
     mentions: dict[str, tuple[str, ...]]
@@ -61,11 +60,11 @@ _NOTHING = Copies({}, {})
 
 
 def copies_of(text: str, recipe: Recipe) -> Copies:
-    """What can be copied of the module that LLVM prints as `text`."""
+    """Return what can be copied from the module that LLVM prints as `text`."""
     imports = recipe.slots
     names = list(imports.values())
     if len(set(names)) != len(names) or any(symbol.startswith(SLOT_PREFIX) for symbol in imports):
-        return _NOTHING  # places in images are those of names, one symbol each
+        return _NOTHING  # images have one place per name, for one symbol
     if recipe.data:
         return _NOTHING
     try:
@@ -79,7 +78,7 @@ def copies_of(text: str, recipe: Recipe) -> Copies:
 
 
 class _Sorter:
-    """Finds the greatest set of definitions of a module that can be copied."""
+    """Finds the largest set of a module's definitions that can be copied."""
 
     def __init__(
         self, text: str, definitions: Mapping[str, Definition], imports: Mapping[str, str], exported: Mapping[str, str], storage: set[str]
@@ -99,14 +98,14 @@ class _Sorter:
         self._foreign = {v.name for v in both if v.is_declaration and (v.is_hidden or " thread_local" in v.text)}
 
     def sort(self) -> Copies:
-        """The copies."""
+        """Return the copies."""
         kept = {key for key, definition in self._definitions.items() if self._is_copyable(key, definition)}
         users: dict[str, list[str]] = {}
         for key in kept:
             for other in self._definitions[key].mentions:
                 users.setdefault(other, []).append(key)
         waiting = [other for other in users if not self._is_there(other, kept)]
-        for other in waiting:  # grows while it is walked
+        for other in waiting:  # grows during the loop
             for user in users.get(other, ()):
                 if user in kept:
                     kept.discard(user)
@@ -118,20 +117,20 @@ class _Sorter:
         return Copies(mentions, homes, frozenset(self._imports.keys() & self._definitions.keys() - self._elsewhere))
 
     def whole(self) -> dict[str, tuple[str, ...]]:
-        """All definitions, each with what it mentions; nothing where there is something that has to stay in the module."""
+        """Return all definitions, each with what it mentions; nothing if something must stay in the module."""
         found = {key: definition.mentions for key, definition in self._definitions.items() if key not in self._elsewhere}
         if self._foreign or any(_is_reserved(key) or key in self._imports for key in found):
             return {}
         return {} if any(line[:1] == "@" and _ALIAS.match(line) for line in self._text.split("\n")) else found
 
     def _is_copyable(self, key: str, definition: Definition) -> bool:
-        """Whether two of a definition are as good as one, as far as it alone can tell."""
+        """Return whether a copy of a definition is as good as the original, considering only the definition itself."""
         if definition.is_declared or definition.is_own or key in self._imports or key in self._odd or key in self._assembly:
             return False
         return not _is_reserved(key)
 
     def _is_there(self, key: str, kept: set[str]) -> bool:
-        """Whether copies can use this: another copy, what the module imports or exports, or what the process has."""
+        """Return whether copies can use this: another copy, an import or export of the module, or a symbol of the process."""
         if key in kept or key in self._imports:
             return True
         if key in self._odd:
@@ -147,7 +146,7 @@ def _is_reserved(key: str) -> bool:
 
 
 def _with_assembly(text: str) -> set[str]:
-    """The functions with assembly that is more than a barrier."""
+    """Return the functions with assembly other than barriers."""
     if " asm " not in text:
         return set()
     found, name = set(), ""
@@ -163,14 +162,14 @@ def _with_assembly(text: str) -> set[str]:
 
 
 def without_static_runtime(text: str) -> str:
-    """A printed module without the static runtime that static libraries may use, and which the image of the closure has as well.
+    """Return a printed module without the static runtime for static libraries, which the image of the closure has anyway.
 
-    It stays where code of the module itself uses it, or where constructors run with it.
+    The runtime stays if code of the module uses it, or if constructors run with it.
     """
     if f"@{FINALIZE}()" not in text:
         return text
     kept: list[str] = []
-    function = ""  # of the runtime, whose lines are left out
+    function = ""  # the function of the runtime whose lines are being left out
     for line in text.split("\n"):
         if function:
             if " call " in line and function in (INITIALIZE, TERMINATE) and references(line) != (FINALIZE,):
@@ -183,6 +182,6 @@ def without_static_runtime(text: str) -> str:
         elif line[0] != "@":
             function = names[0]
         elif not _RUNTIME.issuperset(names):
-            return text  # something else has to be kept, or runs
+            return text  # something else must be kept, or runs
     found = "\n".join(kept)
     return text if any(f"@{name}" in found for name in _RUNTIME) else found

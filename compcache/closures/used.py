@@ -1,4 +1,4 @@
-"""Links what a cache's processes load again and again, in a process of low priority (`compcache.closures.background`)."""
+"""Links the functions that a cache's processes load most often, in a process of low priority (`compcache.closures.background`)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = ["link_used"]
 
 #: How many functions one process links.
 _MOST_LINKED = 64
-#: How often a function was loaded that is linked.
+#: How often a function must have been loaded to be linked.
 _OFTEN = 2
 #: How many of these files a directory keeps.
 _MOST_KEPT = 512
 
 
 def link_used(session: Session, func_name: str) -> tuple[str, ...]:
-    """Link this function and others that were loaded several times, if they reach several modules; those that were linked.
+    """Link this function and others that were loaded several times, if they reach several modules; return those that were linked.
 
-    What was tried and cannot be linked is tried again when the index has changed.
+    A function that could not be linked is tried again when the index has changed.
     """
     store = session.store
     with wait_lock(store, "link", timeout=0) as owned:
@@ -54,7 +54,9 @@ def link_used(session: Session, func_name: str) -> tuple[str, ...]:
 
 
 def _used(store: Store, func_name: str) -> list[str]:
-    """The functions that were loaded several times and import something, the most used first; before them the one that is asked for."""
+    """Return the functions that were loaded several times and import something, the most used first; the requested one
+    comes before them.
+    """
     counts: dict[bytes, int] = {}
     for (key, _), (count, _) in read_ledger(store).uses.items():
         counts[key] = counts.get(key, 0) + count
@@ -64,7 +66,7 @@ def _used(store: Store, func_name: str) -> list[str]:
 
 
 def _is_linked(store: Store, func_name: str) -> bool:
-    """Whether there is a linked closure of a function that holds."""
+    """Return whether a function has a valid linked closure."""
     marked = [module_id for module_id, offset in store.find(func_name, linked=True) if offset >= LINKED]
     return any(is_valid(Planner(store), module_id, store.index.state()) is not None for module_id in marked)
 

@@ -1,3 +1,1 @@
-"""From "not found" to "callable", in the order in which it happens: ask the remote store, claim, build, publish, load; many sources at
-once.
-"""
+"""The path of a miss, in order: ask the remote store, claim, build, publish, load. Also adds many sources at once."""

@@ -1,4 +1,4 @@
-"""Compiles and links one source, with what the cache holds."""
+"""Compiles and links one source with what the cache contains."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["add", "build_source"]
 
 
 def build_source(session: Session, source: ModuleSource, maker: str = "", *, alone: bool = False, seconds: float = 0.0) -> BuiltModule:
-    """Compile and link a module, once for each of its targets; nothing is stored of it.
+    """Compile and link a module, once for each of its targets. Nothing is stored.
 
     Args:
-        session: what it may import, and where compilations are counted.
+        session: the cache, which provides imports and counts compilations.
         source: the code.
-        maker: a digest of the program that gave it.
-        alone: nothing is imported that the source does not name.
-        seconds: what making the source took.
+        maker: a digest of the program that provided the source.
+        alone: import nothing that the source does not name.
+        seconds: the time that creating the source took.
 
     Raises:
         CompileError, LinkError, ...: what `Cache.add_module` raises.
@@ -56,7 +56,7 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
 def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
     """Compile a module and publish it; return the module_ids of all its targets, that of the one for this host first.
 
-    One that is there `for_others` needs nothing that can be called.
+    A module that is there `for_others` need not export functions that can be called.
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
     if not alone:

@@ -1,4 +1,4 @@
-"""One builder of a function at a time, among threads and processes; every wait is bounded."""
+"""Lets one thread of one process build a function at a time. Every wait is bounded."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["is_building", "note_use", "single_flight", "uses_of_builds"]
 
 _DEFAULT_TIMEOUT = 60.0
-#: Nested builds wait only this long: two threads or processes that build A-needs-B and B-needs-A at once would
-#: otherwise wait for each other.
+#: Nested builds wait only this long. Otherwise two threads or processes that build A-needs-B and B-needs-A would wait for each other.
 _NESTED_TIMEOUT = 0.5
 
 
 class _Frame(NamedTuple):
-    """A function that is being built, the stack frame that builds it, and the functions that it has asked for."""
+    """A function that is being built, the stack frame that builds it, and the functions that it has requested."""
 
     directory: str
     func_name: str
@@ -52,7 +51,7 @@ _building = _Stack()
 def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator[bool]:
     """Wait, for a bounded time, while another thread or process builds the function, then become its builder.
 
-    A thread of this process that does nothing, since it waits perhaps for this one, is not waited for (`compcache.miss.builders`).
+    An idle thread of this process is not waited for, because it may be waiting for this one (`compcache.miss.builders`).
 
     `absent`: a look-up has just found no realization at all.
 
@@ -86,7 +85,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
             builder.loader = session.loader
             begin_build(session.loader, builder)
             _building.frames.append(frame)
-            # A builder that got the lock at once may come after another one that has published and released it.
+            # A builder that got the lock at once may come after another that has published and released it.
             yield waited or owned is False or session.store.index.refresh()
         finally:
             _building.frames = [other for other in _building.frames if other is not frame]
@@ -95,12 +94,12 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
 
 
 def is_building(directory: str) -> bool:
-    """Whether this thread builds a function of a cache directory."""
+    """Return whether this thread builds a function of a cache directory."""
     return any(frame.directory == directory for frame in _building.frames)
 
 
 def note_use(directory: str, target: TypedCallTarget) -> None:
-    """Note that what this thread builds has got a function: it stays in memory for as long."""
+    """Record that a build of this thread has received a function, which stays in memory as long as the build."""
     for frame in _building.frames[::-1]:
         if frame.directory == directory:
             frame.uses[target._name] = target
@@ -108,12 +107,12 @@ def note_use(directory: str, target: TypedCallTarget) -> None:
 
 
 def uses_of_builds(directory: str) -> dict[str, TypedCallTarget]:
-    """What the builds of this thread have got from a cache directory, by name."""
+    """Return what the builds of this thread have received from a cache directory, by name."""
     return {name: target for frame in _building.frames if frame.directory == directory for name, target in frame.uses.items()}
 
 
 def _stored(session: Session, func_name: str) -> set[tuple[bytes, int]]:
-    """The realizations whose files exist; an empty set if the directory cannot be read."""
+    """Return the realizations whose files exist; an empty set if the directory cannot be read."""
     store = session.store
     try:
         return {candidate for candidate in store.find_all(func_name) if store.exists(candidate[0])}
@@ -135,7 +134,7 @@ def _refuse_reentry(frame: _Frame) -> None:
 
 
 def _forget_interrupted() -> None:
-    """Drop builds that no longer run: an interrupt may come between the end of a build and its removal here."""
+    """Remove builds that no longer run: an interrupt may come between the end of a build and its removal here."""
     running = set()
     caller: FrameType | None = sys._getframe()
     while caller is not None:

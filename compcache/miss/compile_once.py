@@ -1,4 +1,4 @@
-"""The miss side of `get_or_compile`: one builder at a time, bounded waits, storage failures do not fail the call."""
+"""The miss side of `get_or_compile`: one builder at a time, bounded waits, and no failure because of storage errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_soon", "find_fetched", "find_stored"]
 
-#: How long a miss waits for the remote store before it begins to compile, where it is not known how long that takes.
+#: How long a miss waits for the remote store before it compiles, if it is not known how long compiling takes.
 HEDGE_SECONDS = 0.15
 
 
@@ -68,7 +68,7 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
 
 @contextmanager
 def _asked(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]:
-    """A question to the remote store for what is compiled otherwise; meanwhile other hosts wait for that."""
+    """Ask the remote store for functions that will otherwise be compiled; meanwhile other hosts wait for them."""
     inquiry = session.inquire(names, compiles=True)
     try:
         yield inquiry
@@ -78,7 +78,7 @@ def _asked(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]
 
 
 class _Builder:
-    """A caller's `build`, its result converted to a `ModuleSource` of the requested function."""
+    """A caller's `build`; converts its result to a `ModuleSource` of the requested function."""
 
     def __init__(self, build: Callable[[], Any], func_name: str, identity: Identity | None) -> None:
         self._build = build
@@ -93,12 +93,13 @@ class _Builder:
 def compile_missing(
     session: Session, find_missing: Callable[[], tuple[str, ...]], build: Callable[[tuple[str, ...]], ModuleSource]
 ) -> bool:
-    """Have functions of one source in the session, or at least in memory; loads nothing. Whether any were compiled here.
+    """Make the functions of one source available in the session, or at least in memory, without loading them. Return whether any were
+    compiled.
 
     Args:
-        session: where they are looked for and stored.
-        find_missing: tells those that are not there; asked again when the remote store has answered.
-        build: gives a source that exports these.
+        session: where they are looked up and stored.
+        find_missing: returns those that are missing; called again when the remote store has answered.
+        build: returns a source that exports these.
     """
     functions = find_missing()
     if not functions:
@@ -116,10 +117,10 @@ def compile_missing(
 
 
 class Addition(NamedTuple):
-    """The result of `compcache.frontend.add_missing` or `compcache.frontend.find_stored`: the functions, their modules, and the size of
-    these in bytes.
+    """The result of `compcache.frontend.add_missing` or `compcache.frontend.find_stored`: the functions, their modules, and the size of the
+    modules in bytes.
 
-    `was_cached`: all of them were in the session, nothing was built.
+    `was_cached`: all of them were in the session, and nothing was built.
     """
 
     functions: tuple[str, ...]
@@ -131,7 +132,7 @@ class Addition(NamedTuple):
 def add_missing(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
 ) -> Addition:
-    """See `compcache.frontend.add_missing`."""
+    """Implement `compcache.frontend.add_missing`."""
     if not functions:
         raise ValueError("add_missing needs the name of at least one function")
     found = find_stored(session, functions, source)
@@ -149,16 +150,16 @@ def add_missing(
                 found = find_stored(session, functions)
                 if found is not None:
                     return found
-                built = _build_exporting(session, functions, build)  # and it was pruned since
+                built = _build_exporting(session, functions, build)  # and it was pruned meanwhile
             module_id = publish_built(session, [built])[0][0]
         names = tuple([name for name, *_ in built.functions])
         return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
 
 
 def find_fetched(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
-    """Load a function after asking the remote store for it, as long as a compile waits; return None where it does not come.
+    """Load a function after asking the remote store for it, waiting as long as a compilation would. Return None if it does not come.
 
-    `error` is how the look-up in the cache failed; `accept` is that of `Loader.load`.
+    `error` is the error of the look-up in the cache; `accept` is that of `Loader.load`.
     """
     if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
         return None
@@ -171,7 +172,7 @@ def find_fetched(session: Session, func_name: str, error: CompcacheError, accept
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Ask the remote store for something, and wait as long as a compile waits; return whether it is there now."""
+    """Ask the remote store for something, and wait as long as a compilation would; return whether it is there now."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
@@ -183,7 +184,7 @@ def fetch_soon(session: Session, name: str) -> bool:
 
 
 def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
-    """See `compcache.frontend.find_stored`."""
+    """Implement `compcache.frontend.find_stored`."""
     if not all(map(session.has, functions)) or (source is not None and other_sources(session.store, functions, source)):
         return None
     modules = dict([_first_module(session, func_name) for func_name in functions])
@@ -191,7 +192,7 @@ def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSour
 
 
 def _first_module(session: Session, func_name: str) -> tuple[str, int]:
-    """The id and the size of a module that holds the function; "" and 0 if it was pruned meanwhile."""
+    """Return the id and the size of a module that contains the function; "" and 0 if it was pruned meanwhile."""
     for module_id, _ in session.store.find(func_name):
         size = _size_of(session, module_id)
         if size:
@@ -208,7 +209,7 @@ def _size_of(session: Session, module_id: bytes) -> int:
 
 
 def _load_fetched(session: Session, func_name: str, miss: Exception) -> TypedCallTarget:
-    """Load a function that was just downloaded from the remote store; it counts as a miss of this cache."""
+    """Load a function that was just fetched from the remote store. It counts as a miss of this cache."""
     target: TypedCallTarget = session.loader.load(func_name)
     session.store.stats.missed(miss)
     return target
@@ -225,7 +226,7 @@ def _build_exporting(
 ) -> BuiltModule | None:
     """Compile a source that must export these functions; return None if they came from the remote store.
 
-    The store's answer does not interrupt `build`: it is looked at again before code is generated.
+    The store's answer does not interrupt `build`; it is checked again before code is generated.
 
     Raises:
         UndefinedSymbolError: it does not export one.
@@ -236,7 +237,7 @@ def _build_exporting(
         if inquiry.arrived() and all(map(session.has, functions)):
             return None
         inquiry.give_up()
-    from compcache.miss.build import build_source  # LLVM: what the remote store has is loaded without
+    from compcache.miss.build import build_source  # LLVM: what the remote store has is loaded without it
 
     try:
         built = build_source(session, source, getattr(build, "digest", ""))

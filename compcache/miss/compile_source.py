@@ -1,4 +1,4 @@
-"""The miss side of `Cache.compile`: a source that is new is parsed and finds the functions in it that are stored, others are compiled."""
+"""The miss side of `Cache.compile`: parses a new source, finds those of its functions that are stored, and compiles the others."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["compile_source"]
 
 
 def compile_source(session: Session, sealed: SealedSource, names: dict[str, str] | None) -> dict[str, str]:
-    """Store the functions of a source that are not stored yet, or keep them in memory; return the names of all by their plain names.
+    """Store the missing functions of a source, or keep them in memory; return the names of all functions by their plain names.
 
     Args:
-        session: where they are looked for and stored.
+        session: where they are looked up and stored.
         sealed: the source.
-        names: those that an entry says, where there is one.
+        names: the names from an entry, if there is one.
 
     Raises:
         CompileError, LinkError, ...: what `Cache.add_module` raises about the source.
@@ -40,7 +40,7 @@ def compile_source(session: Session, sealed: SealedSource, names: dict[str, str]
             names = read_names(session.store, sealed.name)
         is_new = names is None
         if names is None:
-            from compcache.miss.name_source import name_source  # LLVM: what others have named is loaded without
+            from compcache.miss.name_source import name_source  # LLVM: a source that others have named is loaded without it
 
             names, units = name_source(sealed)
         else:
@@ -52,13 +52,13 @@ def compile_source(session: Session, sealed: SealedSource, names: dict[str, str]
 
 
 def _missing(session: Session, units: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """All functions of the units of which one is not stored."""
+    """Return all functions of those units in which one is not stored."""
     holds = partial(session.loader.holds, to_import=True)
     return tuple([name for unit in units if not all(map(holds, unit)) for name in unit])
 
 
 def _store_names(session: Session, entry: str, names: dict[str, str]) -> None:
-    """Keep the names of a source all of whose functions are in other files."""
+    """Store the names of a source whose functions are all in other files."""
     store = session.store
     found = [next(store.find(name), None) for name in names.values()]
     modules = dict.fromkeys([candidate[0] for candidate in found if candidate is not None])

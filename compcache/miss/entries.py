@@ -1,8 +1,8 @@
-"""Entries of data on their way into the directory: kept together until there are many, or the transaction that they belong to ends.
+"""Collects entries of data until there are many, or until their transaction ends, and then stores them.
 
-A pack is a file, an inode and a line of the index, so one is written for as many entries as there are: with the next modules that are
-added, when the cache is closed, when the process exits, after a thousand entries, or with the first entry that comes a second after
-the oldest that waits. A process that is killed meanwhile loses what waits; it is a miss then, and made again.
+A pack is a file, an inode and a line of the index, so many entries share one. It is written with the next modules that are added, when the
+cache is closed, when the process exits, after a thousand entries, or with the first entry that comes a second after the oldest one. A
+process that is killed loses its unwritten entries; later look-ups miss, and create them again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST = 1.0  # seconds
 
 
 class PendingEntries:
-    """The entries that one cache object was given and has not written yet: they stay here until they are written."""
+    """The entries that one cache object has received and not written yet."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -46,10 +46,10 @@ class PendingEntries:
         _all.add(self)
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
-        """Take an entry, in place of the one of this kind and name; return its id, a digest of what it says.
+        """Accept an entry, replacing the one of this kind and name; return its id, a digest of its content.
 
         Raises:
-            StorageError: those that wait had to be written before, and could not be; this one was not taken.
+            StorageError: earlier entries had to be written first, and could not be; this one was not accepted.
         """
         store = self._session.store
         requires = tuple(requires)
@@ -74,15 +74,15 @@ class PendingEntries:
         _register()
 
     def find(self, kind: str, name: str) -> EntryRecord | None:
-        """An entry that waits to be written, unless a module that it requires is gone."""
+        """Return an entry that waits to be written, unless a module that it requires is gone."""
         record = self._waiting.get((kind, name))
         return record if record is not None and all(map(self._session.store.exists, record.requires)) else None
 
     def flush(self) -> None:
-        """Write what waits.
+        """Write the waiting entries.
 
         Raises:
-            StorageError: it could not be stored, and waits still.
+            StorageError: they could not be stored, and still wait.
         """
         with self._lock:
             leaving = dict(self._waiting)
@@ -91,12 +91,12 @@ class PendingEntries:
             self._drop(leaving)
 
     def forget(self) -> None:
-        """Write nothing of what waits."""
+        """Drop the waiting entries."""
         with self._lock:
             self._drop(dict(self._waiting))
 
     def begin_anew(self) -> None:
-        """In a forked child: forget what waits, and that another thread may have been at it."""
+        """Reset in a forked child: drop the waiting entries, and a lock that another thread may have held."""
         self._lock = threading.RLock()
         self._waiting.clear()
         self._size = 0
@@ -111,13 +111,13 @@ class PendingEntries:
 
 
 _all: WeakSet[PendingEntries] = WeakSet()
-#: What this process has not written yet; the objects of its parent are not its own.
+#: The unwritten entries of this process; objects of its parent are not included.
 _unwritten: dict[int, PendingEntries] = {}
 _registered: list[int] = []
 
 
 def _register() -> None:
-    """Write what waits when the process exits; workers of `multiprocessing` end without `atexit`."""
+    """Write waiting entries when the process exits; workers of `multiprocessing` end without `atexit`."""
     if os.getpid() in _registered:
         return
     _registered[:] = [os.getpid()]
@@ -136,7 +136,7 @@ def _flush_all() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: its parent writes what waits, and another thread may have had a lock."""
+    """Reset in a forked child: its parent writes the entries, and another thread may have held a lock."""
     for pending in list(_all):
         pending.begin_anew()
     _unwritten.clear()

@@ -1,6 +1,6 @@
 """Groups: sources that are the files of one shared object, stored as one module (decision 49).
 
-Members are optimized one by one, each once: their code is kept in the group's file, under a digest of what it was made of and for.
+Members are optimized one by one, each once. Their code is kept in the group's file, under a digest of its inputs and target.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 __all__ = ["add_group", "modules_of_group"]
 
-#: Of what members are and how they are made: another number makes all of them again.
+#: The version of members and of how they are made: another number recompiles all of them.
 _VERSION = "2"
 _PERSON = b"compcache-member"
 
 
 class _Source(NamedTuple):
-    """A source, its place in the caller's list, a digest of all that it is, and what is asked of the compiler for each target.
+    """A source, its position in the caller's list, a digest of it, and the requests to the compiler for each target.
 
-    `copies` are functions that it has for the optimizer alone and that nothing provides.
+    `copies` are functions that it has only for the optimizer, and that nothing provides.
     """
 
     number: int
@@ -67,13 +67,13 @@ class _Compiled(NamedTuple):
 
 
 def add_group(session: Session, sources: Iterable[ModuleSource], name: str, *, replace: bool = False) -> tuple[str, ...]:
-    """See `Cache.add_modules` and `Cache.replace`."""
+    """Implement `Cache.add_modules` and `Cache.replace` for a group."""
     session.store.require_writable()
     return _Group(session, check_name(name, "name of a group"), list(sources)).add(replace=replace)
 
 
 def modules_of_group(session: Session, name: str) -> list[bytes]:
-    """The modules that are groups of this name: those for all targets, and of all additions."""
+    """Return the modules that are groups of this name, for all targets and of all additions."""
     return list(dict.fromkeys([module_id for module_id, _ in session.store.find_all(index_name(GROUP, name))]))
 
 
@@ -90,17 +90,17 @@ class _Group:
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:
-        """The module_id of the group, for each source.
+        """Add the group; return its module_id, for each source.
 
         Raises:
             ModulesNotAddedError: some of them could not be added.
-            CompileError, LinkError: they contradict one another; nothing is stored.
+            CompileError, LinkError: the sources contradict one another; nothing is stored.
         """
         sources = [source for number, given in enumerate(self._given) if (source := self._read(number, given)) is not None]
         module_ids = self._unchanged(sources) if not self._failures else ()
         if not module_ids:
             sources, built = self._build(sources)
-            if self._failures and replace:  # a part of a group does not take the place of all of it
+            if self._failures and replace:  # a part of a group must not replace all of it
                 sources, built = [], None
             if built is not None:
                 warn_of_shadowed(self._store, built, besides=self._own)
@@ -114,7 +114,7 @@ class _Group:
         return tuple([module_id for module_id in found if module_id is not None])
 
     def _read(self, number: int, source: ModuleSource) -> _Source | None:
-        """What a source asks for; None where it is not right."""
+        """Return what a source requests; None if it is not valid."""
         try:
             if not isinstance(source, ModuleSource):
                 raise CompileError(
@@ -133,9 +133,9 @@ class _Group:
             return None
 
     def _unchanged(self, sources: Sequence[_Source]) -> tuple[str, ...]:
-        """The modules of the group, that for this host first, if they are of these sources, and nothing else is there under their names.
+        """Return the modules of the group, that for this host first, if they are from these sources and nothing else has their names.
 
-        Else they are published once more, so that they answer.
+        Otherwise they are published again, so that they answer.
         """
         wanted, found = _digest_of(sources), []
         names: dict[str, None] = {}
@@ -150,7 +150,7 @@ class _Group:
         return tuple([module_id for _, module_id in sorted(found, reverse=True)])
 
     def _entries(self, kind: str, name: str) -> Iterator[tuple[bytes, str, EntryRecord]]:
-        """The entries of this kind and name in files of groups, with what their code requires of a processor."""
+        """Yield the entries of this kind and name in files of groups, with what their code requires of a processor."""
         for module_id, offset in self._store.find(index_name(kind, name)):
             try:
                 with self._store.open_module(module_id) as module:
@@ -164,9 +164,9 @@ class _Group:
     # ------------------------------------------------------------------ members
 
     def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
-        """The module of all sources that can be members, and these.
+        """Build the module of all sources that can be members; return these and the module.
 
-        Where a symbol is missing, those that use it are none; what else is wrong is wrong with the group.
+        Sources that use a missing symbol are left out. Any other error concerns the whole group.
         """
         while True:
             sources = [source for source in sources if self._compile(source)]
@@ -179,7 +179,7 @@ class _Group:
                 sources = self._without_users(sources, error)
 
     def _compile(self, source: _Source) -> bool:
-        """Have the optimized code of a source for each target; return whether it is right."""
+        """Compile a source for each target, unless its code is kept; return whether it is valid."""
         try:
             for request in source.requests:
                 self._member(source, request)
@@ -200,10 +200,10 @@ class _Group:
         return _Compiled(label, self._compiled[label])
 
     def _without_users(self, sources: list[_Source], error: UndefinedSymbolError) -> list[_Source]:
-        """What is left to try where symbols are missing.
+        """Return the sources to try without those that use missing symbols.
 
         Raises:
-            UndefinedSymbolError: the error, where no source uses them by name.
+            UndefinedSymbolError: the given error, if no source uses the symbols by name.
         """
         left, missing = [], {symbol.removeprefix(ADDRESS_OF) for symbol in error.symbols}
         for source in sources:
@@ -219,7 +219,7 @@ class _Group:
         return left
 
     def _lacks(self, used: dict[str, bool]) -> UndefinedSymbolError:
-        """Why a source that uses these symbols cannot be a member, some of them being functions."""
+        """Return the error for a source that uses these symbols. They are mapped to whether each is a function."""
         if not self._failures:
             return undefined_symbols(sorted(used), [name for name, is_function in used.items() if is_function])
         shown = ", ".join(map(repr, sorted(used)))
@@ -247,13 +247,13 @@ class _Group:
         return built
 
     def _is_cached(self, name: str) -> bool:
-        """Whether the cache has a symbol, elsewhere than in groups of this name. Run times with a state the group has itself."""
+        """Return whether the cache has a symbol outside groups of this name. A group has its own copy of run times with state."""
         if name.startswith(HAS_STATE) or not self._session.can_import(name):
             return False
         return not self._own or any(module_id not in self._own for module_id, _ in self._store.find_all(name))
 
     def _entries_of(self, members: Sequence[_Compiled], exports: Iterable[Export], request: Request) -> dict[tuple[str, str], bytes]:
-        """The entries of the group's module."""
+        """Return the entries of the group's module."""
         names = {export.symbol: export.name for export in exports}
         rows = [
             GroupMember(member.label, label, tuple([names[symbol] for symbol in member.defined if symbol in names]))
@@ -265,7 +265,7 @@ class _Group:
 
 
 def _digest_of(sources: Sequence[_Source]) -> str:
-    """A digest of all that decides what a group of these sources is."""
+    """Return a digest of everything that decides what a group of these sources is."""
     machines = [repr((request.machine[:2], request.target)) for source in sources for request in source.requests]
     parts = [_VERSION, codegen.llvm_version(), *machines]
     return digest([repr(parts).encode(), *[source.content for source in sources]], person=_PERSON).hex()
@@ -278,7 +278,7 @@ def _member_digest(source: _Source, request: Request) -> str:
 
 
 def _require_alike(sources: Sequence[_Source]) -> None:
-    """Refuse sources that are not for the same processors."""
+    """Refuse sources that are for different processors."""
     for source in sources[1:]:
         first = sources[0]
         if [request.machine[:2] for request in source.requests] != [request.machine[:2] for request in first.requests]:
@@ -296,7 +296,7 @@ def _machines(source: _Source) -> str:
 
 
 def _merged(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:
-    """What the sources of a group ask for together, for one target."""
+    """Return what the sources of a group request together, for one target."""
     first = requests[0]
     named: dict[str, Export] = {}
     for export in [export for request in requests for export in request.exports or ()]:
@@ -322,10 +322,10 @@ def _merged(requests: Sequence[Request], members: Sequence[Member], content: str
 
 
 def _merged_requests(several: Sequence[Requests]) -> Requests:
-    """The imports, globals and libraries of all sources.
+    """Return the imports, globals and libraries of all sources.
 
     Raises:
-        CompileError: two of them give something else for one symbol.
+        CompileError: two sources define one symbol differently.
     """
     imports: dict[str, str] = {}
     globals_: dict[str, Any] = {}

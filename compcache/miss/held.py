@@ -1,4 +1,4 @@
-"""What a build finds in memory: it is worth as much as the directory says, since what is built upon it is published."""
+"""Functions that a build finds in memory. They count only if the directory has them too, because what is built from them is published."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["keep_stored", "load_while_building", "modules_in_use"]
 def load_while_building(
     session: Session, load: Callable[[str, object, Accept | None], TypedCallTarget], func_name: str, owner: object, accept: Accept | None
 ) -> TypedCallTarget:
-    """A call target from memory, or of a load; a thread that builds gets only what the directory has.
+    """Return a call target from memory or from a load. A thread that builds gets only what the directory has.
 
-    What is gone there is stored again from what is loaded, unless it has other code by now. What a build has asked for lives until it
-    has ended.
+    A function that is gone from the directory is stored again from memory, unless it has other code by now. Whatever a build has requested
+    lives until the build ends.
     """
     target = session.loader.held(func_name) if accept is None else None
     builds = is_building(session.store.root)
@@ -35,7 +35,7 @@ def load_while_building(
 
 
 def keep_stored(session: Session, names: Iterable[str]) -> None:
-    """Ensure that the directory has these functions, which something imports that was just published, as far as they are in memory."""
+    """Store these functions again if the directory lacks them and they are in memory: something that was just published imports them."""
     used = uses_of_builds(session.store.root)
     for name in names:
         target = used.get(name) or session.loader.held(name)
@@ -44,5 +44,5 @@ def keep_stored(session: Session, names: Iterable[str]) -> None:
 
 
 def modules_in_use(session: Session) -> set[bytes]:
-    """The modules of what the builds of this thread have asked for: no sweep of its own may remove them."""
+    """Return the modules that the builds of this thread have requested; its own sweeps must not remove them."""
     return {target._context.module.module_id for target in uses_of_builds(session.store.root).values() if target._context is not None}

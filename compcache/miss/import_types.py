@@ -1,4 +1,4 @@
-"""Compares what a new module expects of its imports with what there is of them, before it is stored (`docs/linking.md`, "Types")."""
+"""Compares the types that a new module expects of its imports with the available ones, before it is stored (`docs/linking.md`, "Types")."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Provider", "require_types"]
 
 
 class Provider(NamedTuple):
-    """A realization of an import: where it is, in words, and its link type, empty where that is not known."""
+    """A realization of an import: a description of where it is, and its link type (empty if it is not known)."""
 
     where: str
     module_id: str
@@ -28,12 +28,12 @@ class Provider(NamedTuple):
 
 
 def require_types(session: Session, built: BuiltModule, added: Mapping[str, Provider]) -> None:
-    """Check that each import of a module has a realization of a type that its code expects, unless there is none at all.
+    """Check that each import of a module has a realization with a type that its code expects, unless it has none at all.
 
     Args:
         session: the cache.
         built: the module.
-        added: what is added together with it, which comes before what the cache holds.
+        added: what is added together with it, which takes precedence over what the cache contains.
 
     Raises:
         SignatureMismatchError: all realizations of an import contradict the code.
@@ -71,7 +71,7 @@ def _described(name: str, types: Mapping[str, str], provider: Provider, why: str
 
 
 def _stored(session: Session, name: str, expected: bytes) -> Iterator[Provider]:
-    """The realizations that the cache holds and this host can use; one that is just as `expected` without its type."""
+    """Yield the realizations that the cache has and this host can use; those with exactly the `expected` type without its text."""
     store, loader = session.store, session.loader
     for module_id, offset in store.find(name):
         try:

@@ -1,4 +1,4 @@
-"""Loads a function that was missed before: another process has stored it meanwhile, or it is compiled again for this host."""
+"""Loads a function after a miss: another process has stored it meanwhile, or it is compiled for this host from stored bitcode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["load"]
 
 
 def load(session: Session, func_name: str) -> TypedCallTarget:
-    """The call target of a function that is stored, which counts as a hit.
+    """Load a stored function. Counts as a hit.
 
     Raises:
         NotCachedError, UndefinedSymbolError, ...: what `Cache.get_target` raises.

@@ -1,4 +1,4 @@
-"""Adding many modules at once: linkers run while LLVM compiles what comes next, and files are published by the group."""
+"""Adds many modules at once: linkers run while LLVM compiles the next source, and files are published in groups."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ModulesNotAddedError", "add_modules", "not_added"]
 
-#: How many modules are published together: as many files are open meanwhile.
+#: How many modules are published together; as many files are open meanwhile.
 _GROUP = 64
-#: How many linkers run at a time; each of them waits for the disk and the kernel more than it computes.
+#: How many linkers run at a time; each spends more time waiting for the disk and the kernel than computing.
 _LINKERS = 4
 _SHOWN = 10
 
 
 class ModulesNotAddedError(CompcacheError):
-    """Raised by `Cache.add_modules` when some of the sources could not be added; the others are stored.
+    """Raised by `Cache.add_modules` if some of the sources could not be added; the others are stored.
 
-    `failures` are the errors by position in the list of sources. `module_ids` are those of the stored modules in the order of
-    the sources, None where one failed.
+    `failures` are the errors by position in the list of sources. `module_ids` are those of the stored modules in the order of the sources,
+    None for each one that failed.
     """
 
     failures: dict[int, Exception]
@@ -56,8 +56,8 @@ class ModulesNotAddedError(CompcacheError):
 class _Linking(NamedTuple):
     """A source whose module is being linked.
 
-    `assumed` are the symbols that sources behind it must define, and whether each is a function; `weak` are its functions that give
-    way to those of sources behind it.
+    `assumed` are the symbols that later sources must define, and whether each is a function. `weak` are its functions that give way to
+    those of later sources.
     """
 
     number: int
@@ -69,7 +69,7 @@ class _Linking(NamedTuple):
 
 
 def add_modules(session: Session, sources: Iterable[ModuleSource], *, replace: bool = False) -> tuple[str, ...]:
-    """See `Cache.add_modules`, and `Cache.replace`, which needs no word on what is removed then."""
+    """Implement `Cache.add_modules`, and `Cache.replace`, which does not report what is removed."""
     session.store.require_writable()
     with ThreadPoolExecutor(min(_LINKERS, 1 + (os.cpu_count() or 1)), "compcache-link") as linkers:
         addition = _Addition(session, linkers, replace=replace)
@@ -84,20 +84,20 @@ def add_modules(session: Session, sources: Iterable[ModuleSource], *, replace: b
 
 
 class _Addition:
-    """What has become of the sources so far."""
+    """The state of an addition of many sources."""
 
     def __init__(self, session: Session, linkers: ThreadPoolExecutor, *, replace: bool) -> None:
         self._session = session
         self._replace = replace
         self._executor = linkers
         self._waiting: list[_Linking] = []
-        self._defined: set[str] = set()  # by all that was compiled
-        self._strong: set[str] = set()  # the same without those that are weak
+        self._defined: set[str] = set()  # by all sources compiled so far
+        self._strong: set[str] = set()  # the same without weak functions
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
-        self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they got from elsewhere, a source behind them may define
+        self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they import, a later source may define
         self._types: dict[str, Provider] = {}  # of the functions that the sources define
-        self._count = 0  # of the sources
-        self._published: dict[int, tuple[str, ...]] = {}  # by the position of the source all its realizations, that for this host first
+        self._count = 0  # how many sources there were
+        self._published: dict[int, tuple[str, ...]] = {}  # by position of the source: all its realizations, that for this host first
         self._failures: dict[int, Exception] = {}
         self._failed: dict[int, object] = {}  # sources
 
@@ -111,8 +111,8 @@ class _Addition:
             self._publish_complete()
 
     def complete(self) -> None:
-        """Publish the rest. Before, those are compiled again that took from elsewhere what a source behind them turned out to define,
-        or have weak functions that one overrides; what was published of them already is removed.
+        """Publish the rest. First, sources are compiled again that imported something which a later source turned out to define, or whose
+        weak functions a later source overrides; what was published of them is removed.
         """
         again = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
         again |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
@@ -128,7 +128,7 @@ class _Addition:
         self._publish_complete(last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
-            with suppress(StorageError):  # what is newer is found first
+            with suppress(StorageError):  # the newer one is found first
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
@@ -158,11 +158,11 @@ class _Addition:
         return frozenset(unknown.difference(assumed))
 
     def _open(self, item: _Linking) -> list[str]:
-        """The symbols that no source has defined yet."""
+        """Return the symbols that no source has defined yet."""
         return [name for name in item.assumed if name not in self._defined]
 
     def _publish_complete(self, *, last: bool = False) -> None:
-        """Publish what has been compiled; unless they are the last, those wait that depend on something that no source has defined yet."""
+        """Publish what has been linked. Unless these are the last, those that depend on a yet undefined symbol wait."""
         linked = [(item, built) for item in self._waiting if (built := self._finish(item)) is not None]
         for item, built in linked:
             self._types |= {name: Provider(f"source {item.number}", "", text) for name, text in built.defined.items()}
@@ -174,7 +174,9 @@ class _Addition:
             self._publish_group(ready[start : start + _GROUP])
 
     def _held(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
-        """The numbers of those that lack something, or that a source to come may override, and of those that import from one of them."""
+        """Return the positions of sources that lack something or that a later source may override, and of those that import from one of
+        them.
+        """
         held = {item.number: item.exported for item, _ in linked if item.weak or self._open(item)}
         while True:
             exported = frozenset[str]().union(*held.values())
@@ -203,7 +205,7 @@ class _Addition:
                     self._fail(item.number, item.source, error)
 
     def _finish(self, item: _Linking) -> BuiltModule | None:
-        """The linked module; None where it cannot be linked, or lacks something."""
+        """Return the linked module; None if it cannot be linked, or lacks something."""
         if item.number in self._failures:
             return None
         try:
@@ -216,7 +218,7 @@ class _Addition:
         return built
 
     def _without_lost_imports(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
-        """Those that import nothing of a module that could not be added, which may be another one of them."""
+        """Return those that import nothing from a module that could not be added, which may be another one of them."""
         kept = []
         for item, built in linked:
             try:
@@ -229,7 +231,7 @@ class _Addition:
         return kept if len(kept) == len(linked) else self._without_lost_imports(kept)
 
     def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
-        """Refuse a module for the imports that it was compiled with and that have been lost since."""
+        """Refuse a module whose imports have been lost since it was compiled."""
         if self._lost.isdisjoint(built.imports):
             return
         may_come_later = read_requests(item.source).imports.values()
@@ -253,7 +255,7 @@ class _Addition:
         self._failed[number] = source
 
     def result(self) -> tuple[str, ...]:
-        """The module_ids of all sources.
+        """Return the module_ids of all sources.
 
         Raises:
             ModulesNotAddedError: some failed.
@@ -267,7 +269,7 @@ class _Addition:
 def not_added(
     failures: Mapping[int, Exception], module_ids: tuple[str | None, ...], sources: Sequence[object] | Mapping[int, object]
 ) -> ModulesNotAddedError:
-    """The error of sources that could not be added. What is wrong with one stands before what others lack for that, and is the cause."""
+    """Return the error for sources that could not be added. An original error comes before those that it has caused, and is the cause."""
     ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
     messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]
     more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []

@@ -1,4 +1,4 @@
-"""Names for the functions of a source that is new: LLVM reads it, and each gets a digest of what it reaches."""
+"""Names the functions of a new source: LLVM reads it, and each function gets a digest of what it reaches."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["name_source"]
 
 _SUFFIXES = ("ll", "bc", "o", "a")
-#: Longer code, or code with more characters of long constants, is not printed to be named.
+#: Longer code, or code with longer constants, is not printed to name its functions.
 _MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
 
 
 def name_source(sealed: SealedSource) -> Naming:
-    """Name the functions of a source; LLVM reads its code.
+    """Name the functions of a source. LLVM reads its code.
 
-    Untrusted code, and code whose length is in its data, is not printed: one digest stands for all of its functions.
+    Untrusted code, and code that consists mostly of data, is not printed: one digest stands for all of its functions.
 
     Raises:
         CompileError: LLVM does not accept the code, or no function of it can be seen from outside.

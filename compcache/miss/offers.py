@@ -1,4 +1,4 @@
-"""What stored modules offer of functions that a new module imports: the bodies that it may inline (`compcache.build.inlining`)."""
+"""What stored modules offer to a new module that imports their functions: the bodies that it may inline (`compcache.build.inlining`)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["offers_of"]
 
 
 def offers_of(session: Session, names: tuple[str, ...]) -> dict[str, Provided]:
-    """What the modules of a cache offer of functions with these names of content, by name."""
+    """Return what the modules of a cache offer of functions with these names of content, by name."""
     found = ((name, _offer(session, name)) for name in names)
     return {name: offer for name, offer in found if offer is not None}
 
 
 def _offer(session: Session, name: str) -> Provided | None:
-    """The body that the first realization offers which this cache would use; whatever is wrong with one, it offers nothing."""
+    """Return the body that the first usable realization offers. An invalid realization offers nothing."""
     store = session.store
     for module_id, _ in store.find(name):
         try:
@@ -48,11 +48,11 @@ def _read(session: Session, module: ModuleFile, name: str) -> Provided | None:
     start = footer.image + footer.records + footer.graph
     body = read_bodies(lambda at, size: module.read(start + at, size), footer.bitcode).get(name)
     if body is None or version_numbers(decode_module(module.read_record(0)).llvm_version) > version_numbers(llvm_version()):
-        return None  # or written by an LLVM whose words may mean something else to this one
+        return None  # or it was written by an LLVM whose text may mean something else to this one
     if not all(session.loader.holds(other, to_import=True) for other in body.imports):
-        return None  # its module may have code of these in it, and not need them
+        return None  # its module may contain code of these without needing them
     if session.store.publish_key is not None and not is_vouched_for(session.store, module):
-        return None  # what is made of it would be signed
+        return None  # what is built from it would be signed
     made = [maker for maker in read_makers(module.read_record, module.records) if maker.name not in LINKERS]
     makers = [maker for maker in made if maker.name != LLVM and maker != Maker(PACKAGE, "")]
     return Provided(body, module.module_id.hex(), tuple(makers))

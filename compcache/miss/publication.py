@@ -1,4 +1,4 @@
-"""Publishes built modules, and does the accounts."""
+"""Publishes built modules, and updates statistics and warnings."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _MOST_NAMED = 3
 def publish_built(
     session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False
 ) -> list[tuple[str, ...]]:
-    """Publish modules for all their targets; for each its module_ids, that of the one for this host first.
+    """Publish modules for all their targets; return for each its module_ids, that of the one for this host first.
 
-    They are queued for the remote store as well, if the cache has one to write to and they are not derived. `signs` is that of
+    They are also queued for the remote store, if the cache has a writable one and they are not derived. `signs` is that of
     `publish_modules`.
 
     Raises:
@@ -53,12 +53,12 @@ def publish_built(
     if remote is not None and remote.writes:
         for module_id, _ in published:
             remote.offer(module_id)
-    merge(session.store, is_listed=True)  # packs among them are one with others then
+    merge(session.store, is_listed=True)  # packs among them are then merged with others
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 
 def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
-    """Have plain names of newer modules looked up again; targets of older ones stay valid."""
+    """Look plain names of newer modules up again from now on; targets of older ones stay valid."""
     for before, (module_id, after) in zip(given, published, strict=True):
         if after is not before:  # it has got a number
             for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):
@@ -66,7 +66,7 @@ def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: It
 
 
 def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
-    """Warn of weak references that stay null whatever is added later, but for names that belong to compilers."""
+    """Warn of weak references that stay null whatever is added later, except for names that belong to compilers."""
     names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
     if names:
         shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")

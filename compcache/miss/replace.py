@@ -1,4 +1,4 @@
-"""Additions that take the place of what was there: what they have put something newer in place of is removed."""
+"""Additions that replace earlier ones: modules whose names all have newer realizations are removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["replace"]
 
 
 def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], group: str | None) -> tuple[str, ...]:
-    """See `Cache.replace`."""
+    """Implement `Cache.replace`."""
     sources = given if hasattr(given, "__iter__") else [given]
     if group is not None:
         return add_group(session, sources, group, replace=True)
@@ -35,7 +35,7 @@ def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], grou
 def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
     """Remove older modules that share names with these ones and whose names all have newer realizations; return their ids.
 
-    Modules of names of content stay: they were asked for as they are.
+    Modules with names of content stay: a name of content means exactly that code.
 
     Raises:
         StorageError: one could not be removed; those before it were.
@@ -54,7 +54,7 @@ def _names(store: Store, module_id: bytes) -> tuple[str, ...]:
 
 
 def _numbers(store: Store, name: str) -> dict[bytes, int]:
-    """The modules of this directory that realize a plain name, with the numbers of their additions."""
+    """Return the modules of this directory that realize a plain name, with the numbers of their additions."""
     if not is_ordered(name):
         return {}
     rows = store.index.find_numbered(name_key(name))

@@ -1,7 +1,7 @@
-"""Compiles realizations for this host from the stored bitcode of others: with LLVM, without a front end.
+"""Compiles realizations for this host from stored bitcode: with LLVM, without a front end.
 
-`load_retargeted` is called if all realizations of a function are for other CPUs. `tune` makes code for exactly this host
-where a more generic realization was loaded; it runs in a process of its own (`compcache.closures.background`).
+`load_retargeted` is called if all realizations of a function are for other CPUs. `tune` compiles for exactly this host after a more generic
+realization was loaded; it runs in a process of its own (`compcache.closures.background`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["load_retargeted", "loads_native_code", "tune"]
 
 
 def load_retargeted(session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
-    """Compile realizations for this host, of the function and its imports, and load it.
+    """Compile realizations of a function and its imports for this host, and load it.
 
     Args:
         session: the cache that holds it.
@@ -57,11 +57,11 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
             except (NotCachedError, UndefinedSymbolError) as next_error:
                 error = next_error
     finally:
-        del error  # its traceback has this frame
+        del error  # its traceback contains this frame
 
 
 def _lacking(error: CompcacheError, func_name: str) -> str | None:
-    """The function whose realizations are all for other CPUs; None if the error has another cause."""
+    """Return the function whose realizations are all for other CPUs; None if the error has another cause."""
     if not isinstance(error.__cause__, IncompatibleTargetError):
         return None
     if isinstance(error, UndefinedSymbolError):
@@ -77,7 +77,7 @@ def _retarget(session: Session, func_name: str) -> bool:
             built, is_trusted = _rebuilt(session, module_id)
         except (CompcacheError, OSError) as failure:
             reraise_interrupt(failure)
-            continue  # the error that led here already reports why
+            continue  # the error that led here already tells why
         if built is None or func_name not in [name for name, *_ in built.functions]:
             continue
         store.stats.compiled(built.seconds)
@@ -92,9 +92,9 @@ def _retarget(session: Session, func_name: str) -> bool:
 
 
 def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
-    """The module compiled for this host, and whether a trusted key had signed its code, so that this may be signed, too.
+    """Compile the module for this host. Also return whether a trusted key had signed its code, so that the result may be signed too.
 
-    None if it is for another platform, of a kind that is not known here, of a maker that is known to be wrong, or has no stored bitcode;
+    The module is None if it is for another platform, of an unknown kind, by a maker that is known to be wrong, or without stored bitcode;
     or if it is in a layer, without a trusted signature, and has pickled globals.
     """
     from compcache.build.inlining.edges import inlined_of
@@ -120,7 +120,7 @@ def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
             return None, False  # written by another version
         makers = read_makers(module.read_record, module.records)
         if module.elsewhere and recipe.is_pickled():
-            return None, False  # what is published here is unpickled, what nobody who is trusted has signed is not
+            return None, False  # what is published here is unpickled; an unsigned pickle must not be
         is_trusted = store.publish_key is not None and is_vouched_for(store, module)
         inlined, bodies = inlined_of(read_graph(module)), read_bodies(lambda at, size: section[at : at + size], len(section)).values()
     return rebuild_module(recipe, notes, entries, store.host(), makers=makers, inlined=inlined, bodies=bodies), is_trusted
@@ -135,7 +135,7 @@ def _is_of_this_platform(header: ModuleRecord) -> bool:
 
 
 def loads_native_code(session: Session, func_name: str) -> bool:
-    """Whether the realization of the function that would be loaded was compiled for exactly this host."""
+    """Return whether the realization that would be loaded was compiled for exactly this host."""
     store = session.store
     for module_id, offset in store.find(func_name):
         try:
@@ -150,6 +150,6 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 
 
 def tune(session: Session, func_name: str) -> bool:
-    """Make and store a realization for exactly this host, unless there is one or another process is tuning."""
+    """Compile and store a realization for exactly this host, unless there is one or another process is doing so."""
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

@@ -1,8 +1,8 @@
-"""One run time for all modules of a cache, where it has a state that programs see: files that Fortran has opened.
+"""Shares one run time among all modules of a cache if it has state that programs see: files that Fortran has opened.
 
-What a module uses of a static library becomes a part of it, variables included. For most functions of a run time that makes no difference;
-units of Fortran's input and output are such variables, and one that is opened in one file of a program may be written in another.
-So functions with such a state are a module of their own, made of the whole library, from which all modules import that name it.
+What a module uses from a static library becomes part of it, including variables. For most functions of a run time that makes no difference.
+But units of Fortran's input and output are such variables, and a unit that is opened in one file of a program may be written in another. So
+functions with such state are a separate module with the whole library, and all modules that use them import it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ _lock = threading.Lock()
 
 
 def share_run_times(session: Session, source: ModuleSource, add: Callable[..., object]) -> None:
-    """Add (by `add`) the modules of the run times that the code uses, unless the cache has them. Where one cannot be made, a warning says
-    so.
-    """
+    """Add (with `add`) the modules of the run times that the code uses, unless the cache has them. Warn if one cannot be made."""
     if not isinstance(source, ModuleSource) or not source.archives or not _mentions(source.ir) or find_linker() is None:
         return
     for archive in [library for library in open_libraries(read_requests(source).libraries) if isinstance(library, Archive)]:
@@ -55,7 +53,7 @@ def _add(session: Session, functions: list[str], archive: Archive, add: Callable
 
 
 def _mentions(ir: Any) -> bool:
-    """Whether code may use one of the functions: in bitcode, names are written as they are."""
+    """Return whether code may use one of the functions: bitcode contains names as plain bytes."""
     if isinstance(ir, (bytes, bytearray, memoryview)):
         return any(mark.encode() in bytes(ir) for mark in HAS_STATE)
     text = str(ir)
@@ -63,7 +61,7 @@ def _mentions(ir: Any) -> bool:
 
 
 def _source(functions: list[str], archive: Archive) -> ModuleSource:
-    """A module of jumps to the functions, with whatever arguments these are called; it runs on every host."""
+    """Return a module of jumps to the functions, which pass any arguments on; it runs on every host."""
     lines = [f'declare void @"{name}"(...)' for name in functions]
     for name in functions:
         lines.append(f'define hidden void @"{shared_function(name, archive)}"(...) "thunk" {{')

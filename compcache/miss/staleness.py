@@ -1,7 +1,7 @@
 """Detects stale names: compares the source of a cached function with what the program builds now.
 
-Each module keeps digests of its source, and one of the function (`build`) that returned it. Nothing here decides what is
-loaded: the user decides what a name stands for. A difference causes one warning.
+Each module stores digests of its source, and of the function (`build`) that returned it. Nothing here decides what is loaded, because the
+user decides what a name stands for. A difference causes one warning.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _ADVICE = (
 def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
     """Warn if a function was compiled from a source other than `build` returns now.
 
-    With $COMPCACHE_CHECK `build` is called; in Python's development mode its code is compared with that of the compile.
+    With $COMPCACHE_CHECK `build` is called. In Python's development mode its code is compared with that of the compilation.
     """
     wanted = is_checking()
     if isinstance(build, NamedSource) or not (wanted or sys.flags.dev_mode):
-        return  # such a name stands for the code, of whichever source it was compiled
+        return  # such a name stands for the code, whatever source it was compiled from
     notes = _notes_of(session.store, bytes.fromhex(target.module_id))
     func_name = target.func_name
     if wanted:
@@ -72,12 +72,12 @@ def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, b
 
 
 def is_checking() -> bool:
-    """Whether $COMPCACHE_CHECK asks to compare what is cached with what programs have now."""
+    """Return whether $COMPCACHE_CHECK requests a comparison of cached code with what programs build now."""
     return is_on("COMPCACHE_CHECK")
 
 
 def other_sources(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:
-    """Those of the plain names whose newest realization was compiled of another source, as far as that is known. No LLVM is needed."""
+    """Return those of the plain names whose newest realization is known to have another source. LLVM is not needed."""
     now = content_digest(frozen(source)).hex()
     known: dict[bytes, str] = {}
     found = []
@@ -91,7 +91,7 @@ def other_sources(store: Store, names: Iterable[str], source: ModuleSource) -> l
 
 
 def _newest(store: Store, name: str) -> bytes | None:
-    """The module with the realization that is used; index entries of files that are gone are none."""
+    """Return the module with the realization that is used. Index entries whose files are gone do not count."""
     return next((module_id for module_id, _ in store.find(name) if store.exists(module_id)), None)
 
 
@@ -102,7 +102,7 @@ def warn_of_stale(store: Store, names: Iterable[str], source: ModuleSource, cons
 
 
 def _comparable(first: str, second: str) -> bool:
-    """Whether two digests of code come from the same version of Python."""
+    """Return whether two digests of code come from the same version of Python."""
     return bool(first and second) and first.partition(" ")[0] == second.partition(" ")[0]
 
 
@@ -122,8 +122,8 @@ def _notes_of(store: Store, module_id: bytes) -> dict[str, Any]:
 
 
 def maker_digest(build: Callable[[], Any]) -> str:
-    """The version of Python and a digest of a function's code, its constants, and the constants and functions of its module
-    that it uses; empty if it has no code.
+    """Return the version of Python and a digest of a function's code, its constants, and the constants and functions of its module that it
+    uses; empty if it has no code.
     """
     parts = list(_parts_of(build, set()))
     if not parts:

@@ -1,4 +1,4 @@
-"""Whole additions: modules are published, then segments and packs that have become many are merged (miss path)."""
+"""Additions as a whole: publishes modules, then merges segments and packs if they have become many (miss path)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["add_module", "compact", "merge", "merge_large"]
 
-#: The number of large segments of the lowest level that are merged.
+#: How many large segments of the lowest level are merged.
 _MANY = 4
 _CHILD = "import sys\nfrom compcache.publish.additions import merge_large\nmerge_large(sys.argv[1], trust=sys.argv[2] == '1')\n"
-#: The processes that merge, by directory; a child that ends is waited for before the next one is started.
+#: The merging processes, by directory. A child that has ended is waited for before the next one starts.
 _merging: dict[str, int] = {}
 
 
 def merge(store: Store, *, is_listed: bool = False) -> None:
-    """Merge the index, and the packs that it names, if many additions have come together; a failure is a warning.
+    """Merge the index, and the packs that it names, if many additions have accumulated. A failure is a warning.
 
-    What takes long a process of its own does, where it needs no keys for that, so that no addition waits for it. `is_listed` says that
-    the index was listed right before the addition.
+    Long merges run in a process of their own, if they need no keys, so that no addition waits for them. `is_listed`: the index was listed
+    just before the addition.
     """
     if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
         return
@@ -48,12 +48,12 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 
 
 def _merges_later(store: Store) -> bool:
-    """Whether another process can merge the index as this one would: what writes in another way, or signs, does it itself."""
+    """Return whether another process can merge the index as this one would. A store that writes in another way, or signs, merges itself."""
     return type(store.files.system) is Files and hasattr(os, "posix_spawn") and not (store.stamp_key or store.publish_key or store.exposed)
 
 
 def _start_merging(store: Store) -> None:
-    """Start a process that merges large segments, unless one that was started here for this directory goes on."""
+    """Start a process that merges large segments, unless one that this process started for the directory still runs."""
     process = _merging.pop(store.root, 0)
     if process and not has_ended(process):
         _merging[store.root] = process
@@ -62,7 +62,9 @@ def _start_merging(store: Store) -> None:
 
 
 def merge_large(root: str, *, trust: bool) -> None:
-    """Merge the large segments of the index of a directory, with their lists, unless another process does: for a process of its own."""
+    """Merge the large segments of a directory's index, with their lists, unless another process is doing so. Runs in a
+    process of its own.
+    """
     os.nice(5)
     store = Store(root, files=LateFiles(), trust=trust)
     with try_lock(store, "index-merge-large") as owned:
@@ -77,9 +79,9 @@ def merge_large(root: str, *, trust: bool) -> None:
 def add_module(
     store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
 ) -> bytes:
-    """Publish a module given by its sections (image, records, graph, bitcode, notes) and its index entries; return its module_id.
+    """Publish a module with these sections (image, records, graph, bitcode, notes) and index entries; return its module_id.
 
-    The rest is as of `publish_modules`.
+    The other parameters are those of `publish_modules`.
     """
     (module_id,) = publish_modules(store, [Publication(sections, tuple(indexed), target, flags, key)], signs=signs)
     merge(store)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "unique_name"]
 
 _CHUNK = 1 << 20
-#: How many files are synchronized at a time: with eight, a hundred take a tenth of what they take one after another.
+#: How many files are synchronized at a time: with eight, a hundred take a tenth of the time that they take one after another.
 _SYNCS = 8
 _counter = 0
 
 
 def unique_name() -> str:
-    """A file name that no other process, thread or machine chooses at the same time."""
+    """Return a file name that no other process, thread or machine chooses at the same time."""
     global _counter  # noqa: PLW0603 - a counter per process; duplicates are harmless, O_EXCL decides
     _counter += 1
     return f"{os.getpid():x}-{_counter:x}-{os.urandom(6).hex()}"
@@ -129,9 +129,10 @@ class _Draft:
         return self._files.fstat(self.descriptor)
 
     def _is_there(self) -> bool:
-        """Whether the file was renamed all the same: a client of NFS whose answer is lost asks again, and hears that there is no such file.
+        """Return whether the file was renamed although an error was reported: an NFS client whose answer is lost asks again, and then finds
+        no such file.
 
-        It is told by its time, which no other file has.
+        The file is recognized by its time, which no other file has.
         """
         try:
             return self._files.lstat(self._path).st_mtime_ns == self._time
@@ -159,7 +160,7 @@ def _sync(files: Files, descriptors: list[int]) -> None:
         with ThreadPoolExecutor(_SYNCS) as pool:
             for _ in pool.map(files.fsync, descriptors):
                 pass
-    except RuntimeError as error:  # Python starts no more threads: what waits is written when the process exits
+    except RuntimeError as error:  # Python starts no more threads; what is not synchronized is written when the process exits
         reraise_interrupt(error)
         for descriptor in descriptors:
             files.fsync(descriptor)
@@ -227,12 +228,12 @@ def is_settled(status: os.stat_result) -> bool:
 
 
 def has_settled(newest: int) -> bool:
-    """See `is_settled`; `newest` is the later one of the times of a file, in nanoseconds."""
+    """Return whether a file has settled, given the later of its times in nanoseconds. See `is_settled`."""
     return abs(time.time_ns() - newest) > _TICK
 
 
 def keep_file(store: Store, place: Place, name: str, data: bytes, most: int) -> None:
-    """Write a derived file of a kind; the directory keeps the newest few of that kind. A failure of the system is harmless."""
+    """Write a derived file of a kind. The directory keeps the newest few of each kind. A failure of the system is harmless."""
     try:
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
         names = store.names(place)

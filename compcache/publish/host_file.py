@@ -1,4 +1,4 @@
-"""What is kept of this host in the cache directory until its next boot: LLVM's name for it."""
+"""What the cache directory keeps about this host until its next boot: LLVM's name for it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["describe_host"]
 
 @cache
 def _probe_once(identity: str, processor: Processor) -> Host:  # noqa: ARG001 - what the answer depends on
-    """This host, for all cache directories of the process."""
+    """Return this host, for all cache directories of the process."""
     return probe_host(processor)
 
 
 def describe_host(store: Store, *, keep: bool = True) -> Host:
-    """This host, as LLVM describes it. With `keep` its name is kept, unless a newer LLVM has named it.
+    """Return LLVM's description of this host. With `keep` its name is stored, unless a newer LLVM has stored one.
 
     Raises:
-        MissingPackageError: there is no LLVM.
+        MissingPackageError: LLVM is not installed.
     """
     processor = store.processor()
     found = _probe_once(processor.identity, processor)
@@ -45,10 +45,10 @@ def describe_host(store: Store, *, keep: bool = True) -> Host:
 
 
 def _write(store: Store, host: HostFile) -> None:
-    """Replace the file; a failure is ignored."""
+    """Replace the file. A failure is ignored."""
     name, _ = store.host_file()
     if name and not store.readonly:
         try:
             publish_file(store, HOSTS, name, encode_host(host, name, store.signing_key), sync=False)
         except StorageError:
-            return  # the next process asks again
+            return  # the next process tries again

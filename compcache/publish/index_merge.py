@@ -71,25 +71,25 @@ __all__ = [
 
 FANOUT = 8
 ALL_LEVELS = range(100)
-#: Segments of some hundreds of modules: merging them takes some milliseconds. Those of the others takes longer than an addition should.
+#: Segments with some hundreds of modules merge in some milliseconds. Merging larger ones takes longer than an addition should.
 SMALL_LEVELS, LARGE_LEVELS = range(3), range(3, 100)
-#: How many entries are sorted at a time: merging holds these in memory, besides the bytes of the result.
+#: How many entries are sorted at a time. A merge holds these in memory, in addition to the bytes of the result.
 _RANGE = 1 << 13
-#: How much of a function entry says what it is of.
+#: The leading bytes of a function entry, which say what it is of.
 _SAME = KEY_SIZE + DIGEST_SIZE + 4
 NO_CONTENT = bytes(CONTENT_SIZE)
 
 
 def encode_function_entry(name: str, module_id: bytes, offset: int, requirement: str, order: int = 0, content: bytes = NO_CONTENT) -> bytes:
-    """A function entry: this module realizes `name` in the record at `offset`, for hosts that meet the requirement.
+    """Encode a function entry: this module realizes `name` in the record at `offset`, for hosts that meet the requirement.
 
-    `order` is the number of the addition, and `content` digests what the function is.
+    `order` is the number of the addition, and `content` a digest of what the function is.
     """
     return FUNCTION.pack(name_key(name), module_id, offset, requirement_number(requirement), order, content)
 
 
 def function_entries(segment: Segment) -> list[bytes]:
-    """The function entries of a segment, those of a former version as this one has them. Raises what reading the segment raises."""
+    """Return the function entries of a segment, converted from former versions. Raises the errors of reading the segment."""
     return _widened(all_entries(segment.functions))
 
 
@@ -98,13 +98,13 @@ def _widened(entries: Iterable[bytes]) -> list[bytes]:
 
 
 def with_order(entry: bytes, change: Callable[[int], int]) -> bytes:
-    """A function entry with another number of the addition."""
+    """Return a function entry with another number of the addition."""
     *fields, order, content = FUNCTION.unpack(entry)
     return FUNCTION.pack(*fields, change(order), content)
 
 
 def unrepeated(entries: Iterable[bytes]) -> list[bytes]:
-    """Sorted function entries without those of additions that were made again: these have the greater number."""
+    """Return sorted function entries without those that a repeated addition, which has a greater number, replaces."""
     found: dict[bytes, bytes] = {}
     for entry in entries:
         known = found.setdefault(entry[:_SAME], entry)
@@ -119,7 +119,7 @@ def _order_of(entry: bytes) -> int:
 
 
 def greatest_number(index: Index) -> int:
-    """The greatest number of an addition that the index knows; what cannot be read of it does not count."""
+    """Return the greatest number of an addition that the index contains. Unreadable segments do not count."""
     greatest = 0
     for segment in index.segments:
         if not segment.greatest:  # not open yet
@@ -129,16 +129,16 @@ def greatest_number(index: Index) -> int:
 
 
 def encode_requirements(texts: Iterable[str]) -> bytes:
-    """The requirements of a segment: a checksum, then each text preceded by its number and its length."""
+    """Encode the requirements of a segment: a checksum, then each text preceded by its number and its length."""
     encoded = sorted([(requirement_number(text), text.encode("utf-8", "surrogatepass")) for text in set(texts)])
     rows = b"".join([part for number, data in encoded for part in (ROW.pack(number, len(data)), data)])
     return check(rows) + rows
 
 
 def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], greatest: int = 0) -> bytes:
-    """The bytes of a segment of encoded entries, which must be sorted; one item may hold several entries in a row.
+    """Encode a segment of encoded entries, which must be sorted. One item may contain several consecutive entries.
 
-    `greatest` is the greatest number of an addition, of these and of others that are to be remembered.
+    `greatest` is the greatest number of an addition among these and any others that must be remembered.
     """
     return b"".join(_segment_parts(Scratch(functions), Scratch(modules), requirements, greatest))
 
@@ -152,7 +152,7 @@ def _segment_parts(functions: Scratch, modules: Scratch, requirements: Iterable[
 
 
 def segment_level(modules: int) -> int:
-    """The level of a merged segment with this many modules."""
+    """Return the level of a merged segment with this many modules."""
     level, capacity = 1, FANOUT * FANOUT
     while modules > capacity:
         level, capacity = level + 1, capacity * FANOUT
@@ -169,7 +169,7 @@ def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleE
 
 
 def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry, Order]]) -> None:
-    """`add` for several modules, in one segment: selecting the best of them opens no other.
+    """Publish several modules in one segment; see `add`. Selecting the best of them opens no other segment.
 
     Raises:
         OSError: the segment could not be written.
@@ -187,7 +187,7 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
 
 
 def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
-    """The function entries of a module, of which this is the (name, offset of its record, requirement)."""
+    """Return the function entries of a module, given as (name, offset of its record, requirement)."""
     return [
         encode_function_entry(name, module_id, at, needs, order.number, order.content(position))
         for position, (name, at, needs) in enumerate(indexed)
@@ -203,9 +203,9 @@ def publish_segment(
     greatest: int = 0,
     prepare: Callable[[str], object] | None = None,
 ) -> str:
-    """Publish a segment of entries as `encode_segment` takes them; return its name, which `prepare` is called with before.
+    """Publish a segment of entries as `encode_segment` takes them; return its name. `prepare` is called with the name first.
 
-    Without a level it has that of its number of modules. Modules are read before functions.
+    If no level is given, the number of modules determines it. Modules are read before functions.
 
     Raises:
         OSError: the segment could not be written.
@@ -224,7 +224,7 @@ def publish_segment(
 
 
 def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
-    """The entries of a module, one for each stamp that is believed."""
+    """Return the entries of a module, one for each accepted stamp."""
     return [
         ModuleEntry.decode(module_id + value)
         for segment in index.segments
@@ -234,9 +234,9 @@ def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
 
 
 def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
-    """The module entries of a segment, for a segment that this user writes: stamps that are not believed of who wrote them are left out.
+    """Yield the module entries of a segment, for a segment that this user writes. Stamps by writers that are not believed are left out.
 
-    Raises what reading the segment raises.
+    Raises the errors of reading the segment.
     """
     for entry in all_entries(segment.modules):
         yield entry if _is_believed(index, segment) else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
@@ -247,21 +247,21 @@ def _is_believed(index: Index, segment: Segment) -> bool:
 
 
 def needs_merge(index: Index, most: int = FANOUT) -> bool:
-    """Whether there are more additions than this number, by default than look-ups should have to read."""
+    """Return whether there are more additions than this number, by default more than look-ups should have to read."""
     index.refresh()
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
 
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS) -> list[Segment]:
-    """The segments of these levels that `merge` would merge now."""
+    """Return the segments of these levels that `merge` would merge now."""
     index.refresh()
     return _choose(index.segments, levels)[0]
 
 
 def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None, levels: range = ALL_LEVELS) -> None:
-    """Merge the additions, and as many levels as these fill, without the modules that are `gone`; of the index of a store the lists, too.
+    """Merge the additions, and as many levels as these fill, without the modules that are `gone`. With a store, its lists are merged too.
 
-    Segments of other `levels` stay. What is merged of small ones has no list yet: making it takes longer than merging.
+    Segments of other `levels` stay. A segment merged from small ones has no list yet, because making it takes longer than the merge.
 
     Raises:
         OSError: the merged segment could not be written; nothing is lost.
@@ -286,7 +286,7 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
 
 
 def merge_all(store: Store, gone: set[bytes], present: Container[bytes]) -> None:
-    """Make one segment of all that can be read, without modules that are gone or not present, which is asked in the order of module_ids.
+    """Make one segment of everything readable, without modules that are gone or not present. `present` is asked in the order of module_ids.
 
     Raises:
         OSError: it could not be written; nothing is lost.
@@ -314,7 +314,7 @@ def _keep_nothing(_: str) -> None:
 
 
 class _UnreadableError(Exception):
-    """Raised when a segment to be merged is damaged, missing or unreadable."""
+    """Raised if a segment to be merged is damaged, missing or unreadable."""
 
     def __init__(self, segment: Segment, error: Exception) -> None:
         super().__init__(segment, error)
@@ -323,7 +323,7 @@ class _UnreadableError(Exception):
 
 
 def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], int]:
-    """The segments of the first of these levels and of those that they fill, and the level of the merged segment."""
+    """Return the segments of the first of these levels and of those that they fill, and the level of the merged segment."""
     chosen: list[Segment] = []
     level = levels[0]
     modules = 0
@@ -340,7 +340,7 @@ def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], 
 
 
 def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[bytes]) -> Iterator[bytes]:
-    """The module entries of all segments but of modules that are gone, sorted, the newest of each."""
+    """Yield the module entries of all segments, sorted, the newest of each, without modules that are gone."""
     read = [_reading(segment, partial(entries_of_modules, index, segment)) for segment in segments]
     for module_id, several in groupby(heapq.merge(*read), key=_id_of):
         if module_id not in gone:
@@ -352,7 +352,7 @@ def _id_of(entry: bytes) -> bytes:
 
 
 def _reading(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-    """What is read of a segment. Raises `_UnreadableError` where it cannot be."""
+    """Yield what is read of a segment. Raises `_UnreadableError` if it cannot be read."""
     try:
         yield from read()
     except (FormatError, OSError) as error:
@@ -361,9 +361,10 @@ def _reading(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[
 
 
 def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
-    """The entries of all segments but of modules that are gone, sorted and without duplicates, in pieces of some thousands.
+    """Yield the function entries of all segments, sorted, without duplicates and without modules that are gone, in pieces of some
+    thousands.
 
-    Keys are uniformly distributed, so that a piece holds the keys with the same first bits.
+    Keys are uniformly distributed, so each piece has the keys with the same first bits.
     """
     bits = (sum(map(_count, segments)) // _RANGE).bit_length()
     for number in range(1 << bits):
@@ -398,7 +399,7 @@ def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
-    """Keep that one of two entries of a module whose file changed later; of equal ones that with a MAC: who needs none does not look."""
+    """Keep the entry of a module whose file changed later; of equal ones, the one with a MAC, because caches without a key ignore it."""
     key = data[:DIGEST_SIZE]
     other = modules.get(key)
     modules[key] = data if other is None else max(other, data, key=_currency)
@@ -424,7 +425,8 @@ def replace_segments(
 ) -> None:
     """Publish a segment of entries (the arguments of `encode_segment`), and remove the segments that it replaces.
 
-    In the index of a `store` their lists become one as well, without modules that are `gone`; else the name is given to `prepare` first.
+    In the index of a `store` their lists are merged too, without modules that are `gone`. Otherwise `prepare` is first called with the
+    name.
 
     Raises:
         OSError: a segment could not be written or removed; no entry is lost.
@@ -475,7 +477,7 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
 
 
 def readable(index: Index) -> tuple[Segment, ...]:
-    """Refresh the index, open all its segments and return those that are readable, for a caller that replaces them."""
+    """Refresh the index, open all its segments, and return the readable ones, for a caller that replaces them."""
     index.refresh()
     for segment in index.segments:
         index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
@@ -483,7 +485,7 @@ def readable(index: Index) -> tuple[Segment, ...]:
 
 
 def remove_damaged(index: Index) -> None:
-    """Remove the segments that were found damaged; the caller rebuilds their entries."""
+    """Remove the segments that were found damaged. The caller rebuilds their entries."""
     for name in list(index.damaged):
         try:
             _remove(index, name)
@@ -504,10 +506,10 @@ def _remove(index: Index, name: str) -> None:
 def merge_additions(
     store: Store, index: Index | None = None, *, most: int = FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
 ) -> None:
-    """Merge the newest segments of an index if there are more than `most`, unless another process is merging them; of these `levels` alone.
+    """Merge the newest segments of an index, of these `levels` only, if there are more than `most` and no other process is merging them.
 
-    `index` is the one of the store, or another one in its directory; `merge_packs` puts together the packs of these segments first, and
-    gives those that are gone then.
+    `index` is the store's, or another one in its directory. `merge_packs` merges the packs of these segments first, and returns those that
+    are then gone.
 
     Raises:
         OSError: the merged segment could not be written; nothing is lost.

@@ -39,7 +39,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
-    """The (name, record offset, requirement) of every function that a module realizes.
+    """Return the (name, record offset, requirement) of every function that a module realizes.
 
     Raises:
         FormatError: a record is damaged.
@@ -48,7 +48,7 @@ def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def module_index(module: ModuleFile) -> list[tuple[str, int, str]]:
-    """The same of everything that the index has of a module: functions and entries of data.
+    """Return the same for everything that the index contains of a module: functions and entries of data.
 
     Raises:
         FormatError: a record is damaged.
@@ -57,7 +57,7 @@ def module_index(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def module_order(module: ModuleFile) -> Order:
-    """The order of a module among additions, as its notes have it."""
+    """Return the place of a module among additions, from its notes."""
     footer = module.footer()
     try:
         return order_of(decode_notes(module.read(footer.content, footer.notes)))
@@ -66,7 +66,7 @@ def module_order(module: ModuleFile) -> Order:
 
 
 def describe(module: ModuleFile) -> str:
-    """Set what the module's own records say of it; what it requires of a host.
+    """Set the fields that the module's own records give; return what it requires of a host.
 
     Raises:
         FormatError: they do not decode.
@@ -81,7 +81,7 @@ def describe(module: ModuleFile) -> str:
 
 
 def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
-    """An open module with the content that was published, usable here or not; `elsewhere` says that it is not for this cache to run."""
+    """Return an open module with the published content, whether usable here or not. `elsewhere` tells that this cache must not run it."""
     module = ModuleFile(store.files, store.module_path(module_id), module_id)
     try:
         status = module.open(store)
@@ -102,8 +102,8 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
 def rebuild_index(store: Store) -> int:
     """Replace the index with one built from the module files; return the number of usable modules.
 
-    Damaged modules go to quarantine. Additions that other processes publish meanwhile are kept. The modules are read in parts, which no
-    look-up sees: the index of a part might name an older realization than another part has. A rebuild that was killed goes on.
+    Damaged modules go to quarantine. Additions that other processes publish meanwhile are kept. The modules are read in parts that no
+    look-up sees, because a part's index might name an older realization than another part's. A rebuild that was killed is continued.
 
     Raises:
         OSError: the new index could not be written; the old one is unchanged.
@@ -148,11 +148,11 @@ def rebuild_index(store: Store) -> int:
     return count
 
 
-#: What says that a rebuild has begun and has not ended.
+#: Marks a rebuild that has begun and not ended.
 _MARK = PARTS.file_name("begun")
-#: For how many modules or more a part is made: as many as are read within a second.
+#: The least number of modules in a part: as many as are read within a second.
 _PART = 4096
-#: The clock of files may be behind.
+#: The clock of files may be slow.
 _TICK = 20_000_000
 
 
@@ -161,7 +161,7 @@ def _part_name(first: str, last: str, started: int) -> str:
 
 
 def _known_parts(store: Store) -> list[str]:
-    """The parts that a rebuild has left, the latest first."""
+    """Return the parts that a rebuild has left, the latest first."""
     found = [name for name in store.names(PARTS) if _PART_NAME.fullmatch(name)]
     return sorted(found, key=lambda name: name[6:], reverse=True)
 
@@ -174,9 +174,9 @@ def _fans_of(part: str) -> list[str]:
 
 
 def _is_current(store: Store, part: str) -> bool:
-    """Whether a part is this user's alone, can be read, and nothing was added to its directories since it was begun.
+    """Return whether a part is private to this user, can be read, and nothing was added to its directories since it was begun.
 
-    What others can write, or what has no MAC where there is a key, is read again instead: a part says which directories need not be.
+    A part that others can write to, or without a MAC if there is a key, is read again, because it decides which directories are skipped.
     """
     if store.stamp_key or store.exposed:
         return False
@@ -197,7 +197,7 @@ def _is_current(store: Store, part: str) -> bool:
 
 
 class IndexedModules:
-    """What an index has of modules that are read one by one: their entries are `modules`, their greatest number is `greatest`."""
+    """What an index contains of modules that are read one by one: their entries in `modules`, their greatest number in `greatest`."""
 
     def __init__(self) -> None:
         self._functions: set[bytes] = set()
@@ -207,9 +207,9 @@ class IndexedModules:
         self.greatest = 0
 
     def add(self, store: Store, module_id: bytes) -> None:
-        """Read a module; an unusable one gives nothing.
+        """Read a module. An unusable one adds nothing.
 
-        A module that does not carry the signature of this cache's key is there for others.
+        A module without the signature of this cache's key may be for other caches.
 
         Raises:
             StorageError: nothing can be read now, for lack of descriptors or memory.
@@ -225,14 +225,14 @@ class IndexedModules:
         self.greatest = max(self.greatest, order.number)
 
     def publish(self, store: Store, name: str) -> str:
-        """Keep them as a part of an index, under this name."""
+        """Store them as a part of an index, under this name."""
         write_list(store, name, self.rows)
         data = index_merge.encode_segment(*self.entries(), self.greatest)
         publish(store.files, store.temporary, store.path(PARTS, name), [data], sync=False)
         return name
 
     def entries(self) -> tuple[list[bytes], list[bytes], set[str]]:
-        """The entries of functions and of modules, sorted, and the requirements."""
+        """Return the sorted entries of functions and of modules, and the requirements."""
         return sorted(self._functions), [self.modules[key] for key in sorted(self.modules)], self._requirements
 
 

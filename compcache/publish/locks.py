@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 __all__ = ["claim", "locks_enabled", "try_lock", "wait_lock"]
 
-#: The pause between two attempts grows to this: short compared with a compilation, no load with many waiters.
+#: The pause between two attempts grows to this: short compared with a compilation, and no load even with many waiters.
 _LONGEST_PAUSE = 0.03
-#: How often in one attempt a holder may remove the lock file between this process's opening and locking it.
+#: How often in one attempt a holder may remove the lock file after this process has opened it and before it has locked it.
 _ATTEMPTS = 8
 _WORTH_LOGGING = 0.001  # seconds
-#: What file systems answer that have no `flock` that works.
+#: The errors of file systems without a working `flock`.
 _NO_FLOCK = frozenset((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY))
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
 
@@ -60,34 +60,34 @@ class _HeldLocks(threading.local):
 
 
 _held = _HeldLocks()
-#: The open lock files of the process, to disown in a child: `flock` belongs to the open file, which a child shares.
+#: The open lock files of the process, to be disowned in a child: `flock` belongs to the open file, which a child shares.
 _open: dict[int, _FlockLock] = {}
 
 
 def _disown() -> None:
-    """In a forked child: give up the locks, which belong to its parent and must not outlive it."""
+    """Give up the locks in a forked child: they belong to its parent, and must not outlive it."""
     for lock in list(_open.values()):
         lock.disown()
     _held.locks.clear()
 
 
 def locks_enabled() -> bool:
-    """Whether the environment allows lock files."""
+    """Return whether the environment allows lock files."""
     return is_on("COMPCACHE_LOCKS", default=True)
 
 
 @contextmanager
 def try_lock(store: Store, name: str) -> Iterator[bool]:
-    """Take a lock of what additions do beside (merges, the estimate of the size) unless it is held elsewhere.
+    """Take a lock for the side work of additions (merges, the estimate of the size) unless it is held elsewhere.
 
-    Yields whether this caller has it, or locks do not work.
+    Yields True if this caller has it, or if locks do not work.
     """
     with _locked(store, name, 0, None, _CLAIM) as owned:
         yield owned is not False
 
 
 def wait_lock(store: Store, name: str, *, timeout: float) -> AbstractContextManager[bool | None]:
-    """Wait for a lock that is held long, for at most `timeout` seconds; what it yields is that of `claim`."""
+    """Wait for a lock that may be held long, for at most `timeout` seconds. Yields what `claim` does."""
     return _locked(store, name, timeout, None, _FileLock)
 
 
@@ -109,7 +109,7 @@ def _locked(
         return
     path = _path_of(store, name)
     lock = kind(store, path)
-    # A thread never asks for a lock that it holds. If it seems to, an interrupt came between acquiring and releasing.
+    # A thread never requests a lock that it holds. If it seems to, an interrupt came between acquiring and releasing.
     lost = _held.locks.pop(path, None)
     if lost is not None:
         lost.release()
@@ -126,7 +126,7 @@ def _locked(
                 if error.errno not in _NO_FLOCK:
                     raise
                 lock.release()
-                # Of another name: that the file of a soft lock is there means that it is held.
+                # It needs another name, because a soft lock is held as long as its file exists.
                 lock = _held.locks[path] = _FileLock(store, _path_of(store, f"soft {name}"), soft=True)
                 owned = _wait(lock, timeout, until)
             waited = time.monotonic() - started
@@ -158,9 +158,9 @@ def _wait(lock: _FlockLock | _FileLock, timeout: float, until: Callable[[], bool
 
 
 class _FlockLock:
-    """A lock file held with `flock` and removed by its holder: with a lock per function they would pile up.
+    """A lock file held with `flock` and removed by its holder, because one lock per function would accumulate.
 
-    A waiter that gets the lock of a file that was removed meanwhile notices that by its link count, and retries.
+    A waiter that gets the lock of a file that was removed meanwhile notices that by its link count, and tries again.
     """
 
     def __init__(self, store: Store, path: str) -> None:
@@ -201,7 +201,7 @@ class _FlockLock:
 
     def release(self) -> None:
         """Release the lock if it is held."""
-        if os.getpid() != self._owner:  # forked without the hook of Python
+        if os.getpid() != self._owner:  # forked without Python's hook
             self.disown()
             return
         try:
@@ -238,7 +238,7 @@ class _FlockLock:
 class _FileLock:
     """A lock of filelock's: by the system's own means, or a soft one.
 
-    Its directory is reached by a descriptor, so that no link on the way leads it elsewhere.
+    Its directory is reached by a descriptor, so that no link in the path leads elsewhere.
     """
 
     def __init__(self, store: Store, path: str, *, soft: bool = False) -> None:
@@ -269,7 +269,7 @@ class _FileLock:
         return f"/proc/self/fd/{self._directory.number}/{name}"
 
     def release(self) -> None:
-        """Release the lock if it is held. Where the system does not give it back, filelock tries again as the object ends."""
+        """Release the lock if it is held. If the system fails to, filelock tries again when the object is freed."""
         try:
             if self._lock is not None:
                 self._lock.release(force=True)
@@ -278,7 +278,7 @@ class _FileLock:
         self._lock = self._directory = None
 
     def disown(self) -> None:
-        """Nothing: a forked child has not what filelock holds."""
+        """Do nothing: a forked child does not have filelock's lock."""
 
 
 #: The kind of lock that additions take.

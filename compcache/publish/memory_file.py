@@ -1,4 +1,4 @@
-"""Modules whose files are in memory: what could not be published, and what was read at once."""
+"""Module files in memory: those that could not be published, and those that were read whole."""
 
 from __future__ import annotations
 

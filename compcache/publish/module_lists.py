@@ -1,8 +1,8 @@
-"""The lists of modules: what tools ask by name, one file beside each segment of the index that holds more than a few additions.
+"""Lists of modules, which tools query by name: one file beside each segment of the index that has more than a few additions.
 
-A list has the keys below, sorted (`compcache.formats.sorted_keys`), so that a question reads the blocks with its answer. Merges of
-segments merge their lists. A list is derived: one that is missing or damaged is made again of the modules that its segment names, and
-a small segment has none. Its name is that of its segment, so that none is out of date. Whether a module exists the file system says.
+A list has the keys below, sorted (`compcache.formats.sorted_keys`), so that a query reads only the blocks with its answer. Merges of
+segments merge their lists. A list is derived: if it is missing or damaged, it is made again from the modules that its segment names. A
+small segment has none. A list has the name of its segment, so none is out of date. The file system tells whether a module exists.
 
 Keys are a letter and names in UTF-8, then what varies, mostly a module_id; `base` of a name is its label, or the name where it has none:
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from compcache.formats.sorted_keys import Item
     from compcache.publish.module_rows import Platform, RowEntry
 
-    #: Called with (modules read, modules to read) now and then.
+    #: Called from time to time with (modules read, modules to read).
     Progress = Callable[[int, int], object]
 
 __all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "sorted_items", "write_list"]
@@ -66,22 +66,22 @@ __all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "
 _COUNTS = Struct("<5Q")
 _SIZE = Struct("<Q")
 _OFFSET_SIZE = 4
-#: Behind all keys.
+#: Sorts after all keys.
 _END = b"\xff"
-#: Behind all that a key ends with.
+#: Sorts after everything that a key ends with.
 _BEHIND_ALL = _END * (DIGEST_SIZE + _OFFSET_SIZE + 1)
-#: A segment with no more modules has no list: reading their files takes some milliseconds.
+#: A segment with no more modules than this has no list: reading their files takes some milliseconds.
 _FEW = 512
-#: Of so many names all keys are read: finding one takes as long as reading some dozens.
+#: For this many names all keys are read: finding one takes as long as reading some dozens.
 _MANY_NAMES = 1 << 10
 #: How many rows are decoded at a time.
 _AT_ONCE = 1 << 10
-#: How many keys are sorted at a time: the others wait in a file.
+#: How many keys are sorted at a time; the others wait in a file.
 _RUN = 1 << 17
 
 
 class ListCounts(NamedTuple):
-    """How many modules, packs, realizations and distinct names there are in a list, and the size of the files."""
+    """The number of modules, packs, realizations and distinct names in a list, and the size of the files."""
 
     modules: int = 0
     packs: int = 0
@@ -91,7 +91,7 @@ class ListCounts(NamedTuple):
 
 
 def base_of(name: str) -> str:
-    """What the names of all variants of a function have in common: the label of a name of content, else the name."""
+    """Return what the names of all variants of a function have in common: the label of a name of content, or a plain name itself."""
     return (label_of(name) if "-" in name else None) or name
 
 
@@ -100,7 +100,7 @@ def _text(name: str) -> bytes:
 
 
 def _items_of(row: Row, size: int) -> Iterator[Item]:
-    """The keys of a module."""
+    """Yield the keys of a module."""
     key, platform = row.module_id, encode_platform(row.platform)
     digest = check(platform)
     yield b"a" + digest, platform
@@ -127,7 +127,7 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
 
 
 def sorted_items(items: Iterable[Item]) -> Iterator[Item]:
-    """The items in order, each key once; many are sorted in parts, which wait in files."""
+    """Yield the items in order, each key once. Many items are sorted in parts, which wait in files."""
     runs: list[Iterator[Item]] = []
     run: list[Item] = []
     for item in items:
@@ -148,7 +148,7 @@ def _set_down(run: list[Item]) -> Iterator[Item]:
 
 
 class _Counter:
-    """Counts what passes on its way to a file."""
+    """Counts items on their way to a file."""
 
     def __init__(self, items: Iterable[Item], gone: Container[bytes]) -> None:
         self._items = items
@@ -177,12 +177,12 @@ class _Counter:
 
 
 def _holder(key: bytes) -> bytes:
-    """The module that a key was made for."""
+    """Return the module that a key belongs to."""
     return key[-DIGEST_SIZE:] if key[:1] not in b"er" else key[-DIGEST_SIZE - _OFFSET_SIZE : -_OFFSET_SIZE]
 
 
 class _InMemory:
-    """Items as `SortedKeys` has them."""
+    """Items in memory, with the interface of `SortedKeys`."""
 
     def __init__(self, items: Iterable[Item]) -> None:
         counter = _Counter(sorted_items(items), ())
@@ -201,7 +201,7 @@ class _InMemory:
 
 
 class _List:
-    """The list of one segment: its file, or what is read of its modules."""
+    """The list of one segment: its file, or what its modules contain."""
 
     def __init__(self, store: Store, segment: Segment, progress: Progress | None) -> None:
         self._store = store
@@ -236,7 +236,7 @@ class _List:
         return self._keys
 
     def _make(self) -> SortedKeys | _InMemory:
-        """Make the list of the modules; where it cannot be kept it stays in memory."""
+        """Make the list from the modules. If it cannot be stored it stays in memory."""
         store, segment = self._store, self._segment
         if self._count() > _FEW and not store.readonly and not store.exposed:
             with suppress(OSError):
@@ -254,7 +254,7 @@ class _List:
             return 0
 
     def _read(self) -> Iterator[Item]:
-        """What the list has, off the modules. Raises `StorageError` where nothing can be read now, for lack of descriptors or memory."""
+        """Yield the content of the list, read from the modules. Raises `StorageError` if descriptors or memory are short."""
         store = self._store
         try:
             total = self._segment.modules.count
@@ -276,7 +276,7 @@ def _list_name(segment: str) -> str:
 
 
 def _open(store: Store, segment: str) -> SortedKeys | None:
-    """The list of a segment, if there is one that can be believed."""
+    """Return the list of a segment, if there is one that can be trusted."""
     if store.exposed:
         return None
     try:
@@ -297,7 +297,7 @@ def _publish(store: Store, segment: str, items: Iterable[Item], gone: Container[
 
 
 def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = ()) -> None:
-    """Make the list of a segment that is about to be published, of those of the segments that it replaces. A failure is harmless."""
+    """Make the list of a segment that will be published, from those of the segments that it replaces. A failure is harmless."""
     lists = [_List(store, each, None) for each in merged]
     if store.readonly or store.exposed or sum(each._count() for each in lists) <= _FEW:
         return
@@ -306,7 +306,7 @@ def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Conta
 
 
 def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
-    """Make the list of a segment that is about to be published, of these rows and the sizes of their files. A failure is harmless."""
+    """Make the list of a segment that will be published, from these rows and the sizes of their files. A failure is harmless."""
     known = list(rows)
     if len(known) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
@@ -314,21 +314,21 @@ def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> N
 
 
 def forget_list(store: Store, segment: str) -> None:
-    """Remove the list of a segment that is gone, or does not decode."""
+    """Remove the list of a segment that is gone, or of one that does not decode."""
     with suppress(OSError):
         store.files.unlink(store.path(MODULE_LISTS, _list_name(segment)))
 
 
 class ModuleLists:
-    """The lists of all segments of a directory, as one.
+    """The lists of all segments of a directory, queried as one.
 
     Args:
-        store: the directory, whose index is looked at again.
-        progress: called with (modules read, modules to read) now and then while a list is made.
-        recover: make an index that is missing or damaged again, as a look-up does.
+        store: the directory, whose index is refreshed.
+        progress: called from time to time with (modules read, modules to read) while a list is made.
+        recover: rebuild an index that is missing or damaged, as a look-up does.
 
     Raises:
-        StorageError: the index cannot be read, so that it is not known what there is.
+        StorageError: the index cannot be read, so its content is not known.
     """
 
     def __init__(self, store: Store, progress: Progress | None = None, *, recover: bool = True) -> None:
@@ -336,57 +336,57 @@ class ModuleLists:
             Store.renew_index(store)  # and of none of its layers
         else:
             store.index.refresh()
-        if store.index.problem:  # what it says ends with the reason
+        if store.index.problem:  # the problem's text ends with the reason
             store.tell_unreadable(store.directory(INDEX), OSError(store.index.problem.rpartition(": ")[2]))
         self.store = store
         self._lists = [_List(store, segment, progress) for segment in store.index.segments]
         self._platforms: dict[bytes, Platform] = {}
 
     def counts(self) -> ListCounts:
-        """The sums of what the heads of the lists say: what two segments have is counted twice, and what is gone as if it were there."""
+        """Sum what the heads of the lists say. What two segments have counts twice, and what is gone still counts."""
         found = [_COUNTS.unpack(_summary(each)) for each in self._lists]
         return ListCounts(*map(sum, zip(*found, strict=True))) if found else ListCounts()
 
     def _between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """The items of all lists in order."""
+        """Yield the items of all lists in order."""
         return merge_keys([each.between(start, end) for each in self._lists])
 
     def _starting_with(self, prefix: bytes) -> Iterator[Item]:
         return self._between(prefix, prefix + _BEHIND_ALL)
 
     def bases(self, prefix: str = "") -> Iterator[str]:
-        """The bases of the names of functions and groups that begin with a prefix, each once, in the order of their UTF-8."""
+        """Yield the bases of the names of functions and groups that begin with a prefix, each once, in the order of their UTF-8."""
         letters = [
             ((key[1:].partition(b"\0")[0], b"") for key, _ in self._starting_with(letter + _text(prefix))) for letter in (b"n", b"g")
         ]
         return (_name(base) for base, _ in merge_keys(letters))
 
     def groups(self) -> set[str]:
-        """The bases of the names of groups."""
+        """Return the bases of the names of groups."""
         return {_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """The functions that are to be called and whose base begins with a prefix, each with a module_id, sorted by base and name."""
+        """Yield the callable functions whose base begins with a prefix, each with a module_id, sorted by base and name."""
         for key, value in self._starting_with(b"n" + _text(prefix)):
             if not value:
                 yield _name(key[:-DIGEST_SIZE].partition(b"\0")[2][:-1]), key[-DIGEST_SIZE:]
 
     def last_parts(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """The last parts of bases that begin with a prefix, each with its base."""
+        """Yield the last parts of bases that begin with a prefix, each with its base."""
         for key, _ in self._starting_with(b"t" + _text(prefix)):
             part, _, base = key[1:].partition(b"\0")
             yield _name(part), _name(base)
 
     def holders(self, name: str) -> set[bytes]:
-        """The modules that realize a function."""
+        """Return the modules that realize a function."""
         return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"n%b\0%b\0" % (_text(base_of(name)), _text(name)))}
 
     def importers(self, name: str) -> set[bytes]:
-        """The modules that import a function."""
+        """Return the modules that import a function."""
         return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"i%b\0" % _text(name))}
 
     def holders_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """The modules that realize these functions, each with its function."""
+        """Yield the modules that realize these functions, each with its function."""
         if len(names) < _MANY_NAMES:
             yield from [(name, module_id) for name in names for module_id in self.holders(name)]
             return
@@ -397,7 +397,7 @@ class ModuleLists:
                     yield name, key[-DIGEST_SIZE:]
 
     def importers_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """The modules that import these functions, each with its function."""
+        """Yield the modules that import these functions, each with its function."""
         if len(names) < _MANY_NAMES:
             yield from [(name, module_id) for name in names for module_id in self.importers(name)]
             return
@@ -408,28 +408,32 @@ class ModuleLists:
                     yield name, key[-DIGEST_SIZE:]
 
     def of_bases(self, first: str, last: str) -> set[bytes]:
-        """The modules that realize functions whose bases are from `first` to `last` or have parts of these, and groups of such names."""
+        """Return the modules that realize functions whose bases are from `first` to `last` or contain parts of these, and groups with such
+        names.
+        """
         ranges = [(letter + _text(first) + b"\0", letter + _text(last) + b"\1") for letter in (b"n", b"p", b"g")]
         return {key[-DIGEST_SIZE:] for each in self._lists for start, end in ranges for key, _ in each.between(start, end)}
 
     def entries(self, first: str, last: str) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """The entries of data whose bases are from `first` to `last`, each with the file that has it; None where its row has the entry."""
+        """Yield the entries of data whose bases are from `first` to `last`, each with its file; None if the file's row
+        contains the entry.
+        """
         return self._entries(b"e" + _text(first) + b"\0", b"e" + _text(last) + b"\1")
 
     def entries_requiring(self, module_id: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """The entries of data that require a module."""
+        """Yield the entries of data that require a module."""
         return self._entries(b"r" + module_id, b"r" + module_id + _BEHIND_ALL)
 
     def has_members(self) -> bool:
-        """Whether some function is a part of another one, or of a group: then it is listed with that."""
+        """Return whether a function is part of another one, or of a group, and is listed with it."""
         return any(next(self._starting_with(letter), None) is not None for letter in (b"p", b"g"))
 
     def has_requirements(self) -> bool:
-        """Whether some entry of data requires a module."""
+        """Return whether an entry of data requires a module."""
         return next(self._starting_with(b"r"), None) is not None
 
     def all_entries(self) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """All entries of data."""
+        """Yield all entries of data."""
         return self._entries(b"e", b"f")
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
@@ -437,11 +441,11 @@ class ModuleLists:
             yield _holder(key), decode_entry_of(value) if value else None
 
     def module_ids(self, prefix: bytes = b"") -> Iterator[bytes]:
-        """The modules whose ids begin with a prefix, in order."""
+        """Yield the modules whose ids begin with a prefix, in order."""
         return (key[1:] for key, _ in self._between(b"m" + prefix, b"m" + prefix + _BEHIND_ALL))
 
     def rows(self, module_ids: Iterable[bytes]) -> dict[bytes, Row]:
-        """The rows of modules that are listed; of packs without their entries."""
+        """Return the rows of listed modules; those of packs without their entries."""
         left = sorted(module_ids)
         found: dict[bytes, Row] = {}
         for each in self._lists if left else ():
@@ -451,7 +455,7 @@ class ModuleLists:
         return found
 
     def rows_of_directory(self, first: int) -> dict[bytes, Row]:
-        """The rows of the modules whose ids begin with this byte, of packs without their entries."""
+        """Return the rows of the modules whose ids begin with this byte; those of packs without their entries."""
         start, end = _directory(first)
         found: dict[bytes, Row] = {}
         for each in self._lists:
@@ -461,19 +465,19 @@ class ModuleLists:
         return found
 
     def kinds_of_directory(self, first: int) -> dict[bytes, bool]:
-        """The modules whose ids begin with this byte, and whether they are packs."""
+        """Return the modules whose ids begin with this byte, and whether they are packs."""
         try:
             return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_directory(first))}
         except FormatError:
             return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first).items()}
 
     def requirements_of_directory(self, first: int) -> Iterator[tuple[bytes, bytes]]:
-        """The modules whose ids begin with this byte and that an entry of data requires, each with the file that has the entry."""
+        """Yield the modules whose ids begin with this byte and that an entry of data requires, each with the file of that entry."""
         for key, _ in self._between(b"r%c" % first, b"r%b" % _after(first)):
             yield key[1 : DIGEST_SIZE + 1], _holder(key)
 
     def count_names(self, gone: Container[bytes], more: Iterable[Row] = ()) -> tuple[int, int]:
-        """How many functions and realizations there are without modules that are gone, and with those of these rows, which no list has."""
+        """Count functions and realizations, without modules that are gone, and with those of these rows, which are in no list."""
         names = realizations = 0
         added = sorted((b"n%b\0%b\0%b" % (_text(base_of(name)), _text(name), row.module_id), b"") for row in more for name in row.names)
         last = b""
@@ -485,11 +489,11 @@ class ModuleLists:
         return names, realizations
 
     def has_imports(self) -> bool:
-        """Whether some module imports a function."""
+        """Return whether a module imports a function."""
         return next(self._starting_with(b"i"), None) is not None
 
     def several_holders(self) -> Iterator[list[bytes]]:
-        """For each function that several modules realize, these."""
+        """Yield, for each function that several modules realize, these modules."""
         last, holders = b"", list[bytes]()
         for key, _ in chain(self._starting_with(b"n"), [(b"", b"")]):
             if key[:-DIGEST_SIZE] != last:
@@ -499,7 +503,7 @@ class ModuleLists:
             holders.append(key[-DIGEST_SIZE:])
 
     def imported_names(self) -> Iterator[str]:
-        """The names of all functions that modules import, each once, sorted."""
+        """Yield the names of all functions that modules import, each once, sorted."""
         last = b""
         for key, _ in self._starting_with(b"i"):
             if key[1 : -DIGEST_SIZE - 1] != last:
@@ -507,7 +511,7 @@ class ModuleLists:
                 yield _name(last)
 
     def _decode(self, each: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
-        """The rows in these values of a list; where one is not what this version writes the list is made again."""
+        """Return the rows in these values of a list. If this version did not write one of them, the list is made again."""
         try:
             return self._decoded(values)
         except FormatError:
@@ -529,7 +533,7 @@ class ModuleLists:
 
 
 def _directory(first: int) -> tuple[bytes, bytes]:
-    """The range of the keys of modules whose ids begin with this byte."""
+    """Return the range of the keys of modules whose ids begin with this byte."""
     return b"m%c" % first, b"m%b" % _after(first)
 
 

@@ -1,6 +1,6 @@
 """Reads the sections of a module file for tools: no index, no stamp, no quarantine, few system calls.
 
-Most sections that tools need are at the end of a file, so the end is read at once, and with it all of a small module.
+Most sections that tools need are at the end of a file. So the end is read at once, which includes all of a small module.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ class ModuleSections:
         self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes, or fewer at the end of the file."""
+        """Return `size` bytes, or fewer at the end of the file."""
         if offset >= self._start:
             at = offset - self._start
             return self._tail[at : at + size]
         return read_at(self._files, self._file.descriptor, offset, size)
 
     def image(self) -> bytes:
-        """The code."""
+        """Return the code."""
         return self.read(0, self.footer.image)
 
     def records(self) -> bytes:
-        """The records."""
+        """Return the records."""
         return self.read(self.footer.image, self.footer.records)
 
     def graph(self) -> bytes:
-        """The dependency graph, as it is stored."""
+        """Return the encoded dependency graph."""
         return self.read(self.footer.image + self.footer.records, self.footer.graph)
 
     def notes(self) -> bytes:
-        """The notes."""
+        """Return the notes."""
         return self.read(self.footer.content, self.footer.notes)
 
     def __enter__(self) -> Self:
@@ -76,13 +76,13 @@ class ModuleSections:
 
 
 def read_graph(module: ModuleFile) -> ModuleGraph:
-    """The dependency graph of a module."""
+    """Return the dependency graph of a module."""
     footer = module.footer()
     return decode_graph(module.read(footer.image + footer.records, footer.graph))
 
 
 def read_notes(module: ModuleFile) -> dict[str, Any]:
-    """The notes of a module; empty if they are damaged."""
+    """Return the notes of a module; empty if they are damaged."""
     footer = module.footer()
     try:
         return decode_notes(module.read(footer.content, footer.notes))

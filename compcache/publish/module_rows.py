@@ -1,7 +1,8 @@
-"""The rows of modules: what tools need of a module without reading its file, which the lists of modules have (`publish.module_lists`).
+"""Rows of modules: what tools need to know about a module without reading its file. The lists of modules contain them
+(`publish.module_lists`).
 
-A row repeats a module's own records, and because module_ids are digests of content a row is never out of date. Its platform is stored
-apart: the list of a CPU's features is longer than the rest of a row.
+A row repeats a module's own records. It is never out of date, because module_ids are digests of content. Its platform is stored separately:
+the list of a CPU's features is longer than the rest of a row.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Platform(NamedTuple):
 
     @property
     def is_pack(self) -> bool:
-        """Whether it is that of files of entries of data, which are no modules."""
+        """Whether it belongs to files of entries of data, which are not modules."""
         return is_pack(self.image_kind)
 
     def made_by(self) -> tuple[Maker, ...]:
@@ -72,10 +73,10 @@ class Platform(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One module: its compile time in seconds, its functions with their record offsets and signatures, its imports, its entries of data.
+    """A module: its compile time in seconds, its functions with record offsets and signatures, its imports, its entries of data.
 
-    An entry is its kind, its name, the offset of its record, the module_ids of what it requires, its sequence, the size of its data, and
-    whether it says that there is none. `part_of` is the function that these functions belong to, or its label.
+    An entry is its kind, its name, the offset of its record, the module_ids that it requires, its sequence, the size of its data, and
+    whether it marks a removed entry. `part_of` is the function that these functions belong to, or its label.
     """
 
     module_id: bytes
@@ -89,7 +90,7 @@ class Row(NamedTuple):
     part_of: str = ""
 
     def indexed(self) -> list[tuple[str, int]]:
-        """The names under which the index has its functions and entries, with the offsets of their records."""
+        """The names of its functions and entries in the index, with the offsets of their records."""
         functions = marked(zip(self.names, self.offsets, repeat("")), [kind for kind, *_ in self.entries])
         return [(name, offset) for name, offset, _ in functions] + [
             (index_name(kind, name), offset) for kind, name, offset, *_ in self.entries
@@ -97,22 +98,22 @@ class Row(NamedTuple):
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The modules that a linked closure is derived of; empty for others."""
+        """The modules from which a linked closure is derived; empty for others."""
         return next((requires for kind, _, _, requires, *_ in self.entries if kind == LINKED_CLOSURE), ())
 
     @property
     def is_pack(self) -> bool:
-        """Whether it is a file of entries of data, and not a module."""
+        """Whether it is a file of entries of data rather than a module."""
         return self.platform.is_pack
 
 
 _ANY = Platform("", "", "", "", "", 0, "")
-#: A row from its fields, without a constructor call in Python.
+#: Creates a row from its fields without a constructor call in Python.
 _new: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 
 
 def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
-    """The row of a module from its sections.
+    """Return the row of a module, from its sections.
 
     Raises:
         FormatError: a record is damaged.
@@ -121,7 +122,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
 
 
 def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds: float) -> tuple[Row, list[bytes]]:
-    """The row of a module from its frames and its compile time; and what its functions require of a host, by target ids.
+    """Return the row of a module, from its frames and its compile time, and what its functions require of a host, by target ids.
 
     Raises:
         FormatError: a record is damaged.
@@ -159,7 +160,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 
 @lru_cache(maxsize=256)
 def _platform_of(head: bytes, rest: bytes) -> Platform:
-    """The platform in a module record without its key: most records differ in the key only."""
+    """Return the platform in a module record without its key, because most records differ only in the key."""
     return _platform(decode_module(head + bytes(_KEY_SIZE) + rest))
 
 
@@ -174,7 +175,7 @@ def _with_makers(platform: Platform, makers: str) -> Platform:
 
 
 def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEntry, ...], str]:
-    """The last two fields of a row."""
+    """Return the last two fields of a row."""
     found, part_of = [], ""
     for r, offset in records:
         found.append((r.kind, r.name, offset, r.requires, r.sequence, len(r.data), r.gone))
@@ -184,7 +185,7 @@ def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEn
 
 
 def _imports_of(needs: bytes) -> list[str]:
-    """The func_names that a needs record imports, which come first in it."""
+    """Return the func_names that a needs record imports, which come first in it."""
     names = []
     at = 5
     for _ in range(int.from_bytes(needs[1:at], "little")):
@@ -205,18 +206,18 @@ def _seconds(notes: bytes) -> float:
 
 
 def seconds_in(notes: Mapping[str, Any]) -> float:
-    """The compile time in the notes of a module; 0.0 where they have none."""
+    """Return the compile time in the notes of a module, or 0.0."""
     value = notes.get("seconds", 0.0)
     return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
 
 
 def encode_platform(platform: Platform) -> bytes:
-    """A platform as bytes."""
+    """Encode a platform."""
     return _pack(list(platform))
 
 
 def decode_platform(data: bytes) -> Platform:
-    """The platform in bytes that `encode_platform` made.
+    """Decode a platform.
 
     Raises:
         FormatError: they are malformed.
@@ -225,17 +226,17 @@ def decode_platform(data: bytes) -> Platform:
 
 
 def encode_fields(row: Row) -> bytes:
-    """What a row has beside its module_id and its platform, as bytes."""
+    """Encode the fields of a row other than its module_id and its platform."""
     return _pack(row[2:])
 
 
 def encode_entry_of(entry: RowEntry) -> bytes:
-    """An entry of a row as bytes."""
+    """Encode an entry of a row."""
     return _pack(entry)
 
 
 def decode_entry_of(data: bytes) -> RowEntry:
-    """The entry of a row in bytes that `encode_entry_of` made.
+    """Decode an entry of a row.
 
     Raises:
         FormatError: they are malformed.
@@ -244,7 +245,7 @@ def decode_entry_of(data: bytes) -> RowEntry:
 
 
 def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> list[Row]:
-    """The rows of these module_ids and platforms, whose other fields `encode_fields` has encoded.
+    """Decode the rows with these module_ids and platforms; `encode_fields` has encoded the other fields.
 
     Raises:
         FormatError: one is malformed.
@@ -261,7 +262,7 @@ def _decoded(decode: Callable[[], T]) -> T:
 
 
 def _with_types(rows: list[Row]) -> list[Row]:
-    """Check the types of all fields, a column at a time: there can be a hundred thousand rows. Returns the rows.
+    """Check the types of all fields, one column at a time because there can be a hundred thousand rows. Returns the rows.
 
     Raises:
         ValueError, TypeError, OverflowError: a field has the wrong type. The file's checksum does not exclude that: it
@@ -294,7 +295,7 @@ def _with_types(rows: list[Row]) -> list[Row]:
 
 
 def _checked_platform(fields: Iterable[object]) -> Platform:
-    """A platform from its fields. Raises `ValueError` or `TypeError` if they are malformed."""
+    """Return a platform from its fields. Raises `ValueError` or `TypeError` if they are malformed."""
     found = Platform(*fields)  # type: ignore[arg-type] # checked next
     if list(map(type, found)) != [str] * 5 + [int, str]:
         raise ValueError("a field of a platform has the wrong type")
@@ -317,7 +318,7 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
-    """The same, and how many bytes it takes on disk."""
+    """Return the same, and how many bytes it takes on disk."""
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes()), module.stored

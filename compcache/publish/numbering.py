@@ -1,7 +1,7 @@
-"""Numbers additions (miss path): what is added gets a number greater than all that the directory knows, unless it is used already.
+"""Numbers additions (miss path): an addition gets a number greater than all in the directory, unless it is the newest already.
 
-A module that is added again, and is not what its names stand for any more, is the newest addition again: its file is replaced by one that
-differs in the number alone. Modules of names of content need no number.
+A module that is added again, and is no longer what its names stand for, becomes the newest addition: a file that differs only in the number
+replaces its file. Modules with names of content need no number.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["numbers_of"]
 
 #: More additions than an index that is being rebuilt can lack.
 _UNSEEN = 1 << 28
-#: Modules of one addition, by module_id.
+#: The modules of one addition, by module_id.
 Group = dict[bytes, "BuiltModule"]
 
 
 def numbers_of(store: Store, groups: Sequence[Group]) -> list[int | None]:
-    """The number that the modules of each addition get; None where they keep what they have."""
+    """Return the number for the modules of each addition; None if they keep theirs."""
     Store.renew_index(store)  # and of none of its layers; an index that was lost would know no number
     following = greatest_number(store.index) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
@@ -39,7 +39,7 @@ def numbers_of(store: Store, groups: Sequence[Group]) -> list[int | None]:
 
 
 def _is_used(store: Store, group: Group) -> bool:
-    """Whether plain names of the modules are used, and each stands for one of them already; modules whose place is known keep it."""
+    """Return whether the plain names of the modules already stand for them. Modules whose place is known keep it."""
     if any(is_numbered(decode_notes(module.sections[4])) for module in group.values()):
         return True
     names = dict.fromkeys(name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name))
@@ -47,5 +47,5 @@ def _is_used(store: Store, group: Group) -> bool:
 
 
 def _newest(store: Store, name: str) -> bytes | None:
-    """The module with the newest realization of a name; files that are gone may be in the index still."""
+    """Return the module with the newest realization of a name. The index may still list files that are gone."""
     return next((module_id for module_id, _ in store.find_here(name) if store.exists(module_id)), None)

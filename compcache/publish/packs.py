@@ -1,8 +1,8 @@
-"""Packs: module files that hold nothing but entries of data (miss path).
+"""Packs: module files that contain only entries of data (miss path).
 
-One pack holds what one transaction adds. Packs merge as the segments of the index do, so that there are never more than a few: what newer
-entries have replaced goes then, and so does what belongs to modules that are gone. A process that has an older index misses the file, and
-looks at the index again.
+A pack contains what one transaction adds. Packs are merged together with the segments of the index, so that there are never more than a
+few. A merge drops replaced entries, and those that belong to modules that are gone. A process with an older index does not find a merged
+file, and reads the index again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["clean_packs", "encode_pack", "entries_of", "holding", "merge_packs",
 
 
 def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
-    """A pack of these entries; of several of one kind and name it has the one that holds."""
+    """Return a pack of these entries; of several with the same kind and name it contains the one in force."""
     ordered = holding(entries)
     payloads = [encode_entry(entry) for entry in ordered]
     key = digest(payloads, size=KEY_SIZE, person=b"compcache-pack")
@@ -49,13 +49,13 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
 
 
 def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
-    """The packs that index segments name, by their module_ids. Raises what reading them raises."""
+    """Return the packs that index segments name, by their module_ids. Raises the errors of reading them."""
     entries = (ModuleEntry.decode(data) for segment in segments for data in all_entries(segment.modules))
     return tuple(dict.fromkeys(entry.module_id for entry in entries if entry.flags == PACK_FLAG))
 
 
 def stored_packs(store: Store) -> frozenset[bytes]:
-    """The packs that the index names now; none where it cannot be read, which the next look-up makes again."""
+    """Return the packs that the index names now; none if it cannot be read, after which the next look-up rebuilds it."""
     try:
         return frozenset(packs_in(readable(store.index)))
     except (FormatError, OSError) as error:
@@ -64,7 +64,7 @@ def stored_packs(store: Store) -> frozenset[bytes]:
 
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
-    """The entries of a pack that may be read of it; None where it cannot be read (any more), or this cache does not believe it."""
+    """Return the entries of a pack that may be read; None if the pack cannot be read (any more), or is not trusted by this cache."""
     try:
         with store.open_module(pack, leave_stamp=False) as file:
             entries = WholeManifest(file.read(file.image, file.records)).entries()
@@ -75,25 +75,25 @@ def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
 
 
 def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
-    """Put the packs of segments that are about to be merged into one; return the packs that are gone then. A failure is harmless."""
+    """Merge the packs of segments that will be merged into one; return the packs that are then gone. A failure is harmless."""
     try:
         packs = packs_in(segments)
         return _rewrite(store, packs, store.exists) if len(packs) > 1 else set()
-    except (CompcacheError, OSError) as error:  # who merges the segments finds out which of them is damaged
+    except (CompcacheError, OSError) as error:  # merging the segments finds out which of them is damaged
         reraise_interrupt(error)
         return set()
 
 
 def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes]) -> set[bytes]:
-    """Rewrite the packs at least half of whose entries belong to modules that are not there; the packs that are gone then.
+    """Rewrite the packs at least half of whose entries belong to modules that are gone; return the packs that were removed.
 
     Args:
         store: the cache directory.
-        segments: those of its index.
+        segments: the segments of its index.
         gone: modules that were just removed.
 
     Raises:
-        OSError, FormatError, StorageError: as of `merge_packs`.
+        OSError, FormatError, StorageError: the errors of `merge_packs`.
     """
     packs = packs_in(segments)
 
@@ -109,9 +109,9 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
 
 
 def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], bool]) -> set[bytes]:
-    """Publish the live entries of packs as one, and remove the packs; return those that are gone.
+    """Publish the live entries of packs as one pack, and remove the packs; return those that were removed.
 
-    Signed entries and unsigned ones stay in two files: a signature says who has written them. Files of others are not touched.
+    Signed and unsigned entries stay in two files, because a signature tells who has written them. Files of other users are not changed.
     """
     gone: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}
@@ -127,13 +127,13 @@ def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], b
             try:
                 remove_file(store, pack)
             except CompcacheError:
-                continue  # another user's: it stays, and holds nothing new
+                continue  # another user's: it stays, and contains nothing new
             gone.add(pack)
     return gone
 
 
 def _is_signed(store: Store, pack: bytes) -> bool | None:
-    """Whether a pack carries the signature of this store's public key; None where it has signatures that this store cannot make."""
+    """Return whether a pack has the signature of this store's public key; None if it has signatures that this store cannot make."""
     content = store.signatures_of(pack)
     try:
         with store.open_module(pack, leave_stamp=False) as file:
@@ -153,7 +153,7 @@ def _is_signed(store: Store, pack: bytes) -> bool | None:
 
 
 def _live(store: Store, contents: dict[bytes, list[EntryRecord]], is_there: Callable[[bytes], bool]) -> Iterator[EntryRecord]:
-    """What holds of these packs. An entry that is dead stays as a mark where another pack has an older one of its name."""
+    """Yield the entries in force in these packs. A dead entry stays as a mark if another pack has an older one with its name."""
     for record in holding(chain.from_iterable(contents.values())):
         if not record.gone and all(map(is_there, record.requires)):
             yield record
@@ -162,11 +162,11 @@ def _live(store: Store, contents: dict[bytes, list[EntryRecord]], is_there: Call
 
 
 def holding(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
-    """Of several entries of one kind and name the one that holds; sorted by these."""
+    """Return, of several entries with the same kind and name, the one in force; sorted by kind and name."""
     rows = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
     return [rows[key] for key in sorted(rows)]
 
 
 def _is_last(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:
-    """Whether nothing is left that an entry which is gone would hide."""
+    """Return whether there is nothing left that a removed entry would hide."""
     return all(pack in contents for pack, _ in store.find(index_name(record.kind, record.name)))

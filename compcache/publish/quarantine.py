@@ -24,7 +24,7 @@ __all__ = ["is_shortage", "quarantine", "refuse", "set_aside", "warn", "warn_not
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether the process or the system ran out of something, so that the error says nothing about the file."""
+    """Return whether the process or the system ran out of something, so that the error says nothing about the file."""
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -77,14 +77,14 @@ def refuse(store: Store, path: str, reason: str) -> IntegrityError:
 
 
 def warn(message: str, category: type[CacheWarning] = CacheWarning) -> None:
-    """Issue a `CacheWarning`, shown with the line of the program that called the package."""
+    """Issue a `CacheWarning` with the line of the program that called the package."""
     import warnings
 
     warnings.warn(message, category, stacklevel=_levels_to_caller())
 
 
 def _levels_to_caller() -> int:
-    """The stack level, from `warn`, of the first frame outside this package and its context managers."""
+    """Return the stack level, from `warn`, of the first frame outside this package and its context managers."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):
         level, frame = level + 1, frame.f_back

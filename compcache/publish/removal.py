@@ -1,4 +1,4 @@
-"""Removes files: of modules, and others."""
+"""Removes module files and other files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ATTEMPTS = 16
 
 
 def remove_file(store: Store, module_id: bytes) -> bool:
-    """Remove a module, and its signatures; return whether it existed. Mapped code stays mapped; look-ups miss it from now on.
+    """Remove a module, and its signatures; return whether it existed. Mapped code stays mapped; later look-ups miss it.
 
     Raises:
         StorageError: it could not be removed.

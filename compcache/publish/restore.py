@@ -1,4 +1,4 @@
-"""Stores modules again that this process has loaded and that the directory has lost, for what is built upon them."""
+"""Stores modules again that this process has loaded and the directory has lost, because something new is built from them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["ensure_stored"]
 
 
 def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool:
-    """Ensure that the directory has a function that is in memory, and all that it is bound to.
+    """Ensure that the directory has a function that is in memory, and everything that it is bound to.
 
     Returns:
-        False where it is to be looked for in the directory: that has other code under a name that was lost, or what was lost cannot be
-        read any more. Then no look-up finds what was lost in memory.
+        False if the function must be looked up in the directory: the directory has other code under a lost name, or a lost module cannot be
+        read any more. Then look-ups no longer find the lost modules in memory.
 
     Raises:
         StorageError: the directory cannot be read.
@@ -54,9 +54,9 @@ def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
 
 
 def _publication_of(store: Store, module: LoadedModule) -> Publication | None:
-    """The module, read from its mapped file; None where that is not mapped whole, or was damaged.
+    """Return the module, read from its mapped file; None if the file is not mapped as a whole, or is damaged.
 
-    Also where it may be in a layer, without a trusted signature, and has pickles: here they would be read.
+    Also None if it may be in a layer, without a trusted signature, and has pickles: here they would be read.
     """
     data = load_runtime().stored(module.image)
     if data is None:

@@ -1,4 +1,4 @@
-"""The root of a cache directory: created by the first addition, and tagged as a cache where it was."""
+"""The root of a cache directory: the first addition creates it, and only then tags it as a cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CACHEDIR_TAG = (
 def prepare_root(store: Store) -> None:
     """Create the root directory if it does not exist.
 
-    Only then is it tagged: backups leave out what has a tag, and in a folder of the user's there may be other files.
+    Only a directory that is created here is tagged: backups skip tagged directories, and the user's own may have other files.
 
     Raises:
         UntrustedDirectoryError: another user has created it since it was opened.
@@ -42,7 +42,7 @@ def prepare_root(store: Store) -> None:
 
 
 def make_place(store: Store, place: Place) -> None:
-    """Create the directory of a place, and the root first. Raises as `prepare_root`."""
+    """Create the directory of a place, and the root first. Raises the errors of `prepare_root`."""
     directory = store.directory(place)
     try:
         with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""Bytes that are written once and read afterwards: in memory, or, where they are many, in a temporary file that no directory has."""
+"""Bytes that are written once and then read: in memory, or, if there are many, in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 __all__ = ["Scratch"]
 
 _CHUNK = 1 << 20
-#: More than so many bytes go to a file.
+#: More bytes than this go to a file.
 _IN_MEMORY = 1 << 20
 
 
 class Scratch:
-    """Bytes that are written one behind the other; `size` is their number.
+    """An append-only sequence of bytes; `size` is their number.
 
     Args:
-        parts: the first ones.
+        parts: the first bytes.
     """
 
     __slots__ = ("_data", "_file", "size")
@@ -32,7 +32,7 @@ class Scratch:
             self.write(part)
 
     def write(self, data: bytes) -> None:
-        """Append these bytes. Raises `OSError` where there is no space."""
+        """Append bytes. Raises `OSError` if there is no space."""
         self.size += len(data)
         self._data += data
         if len(self._data) > _IN_MEMORY:
@@ -48,7 +48,7 @@ class Scratch:
         self._data = bytearray()
 
     def read(self, at: int, size: int) -> bytes:
-        """So many bytes, or fewer at the end. Nothing is written any more then."""
+        """Return `size` bytes, or fewer at the end. Nothing may be written after that."""
         if self._file is None:
             return bytes(self._data[at : at + size])
         if self._data:
@@ -57,7 +57,7 @@ class Scratch:
         return self._file.read(min(size, max(self.size - at, 0)))
 
     def parts(self) -> Iterator[bytes]:
-        """All of them."""
+        """Yield all bytes."""
         for at in range(0, self.size, _CHUNK):
             yield self.read(at, _CHUNK)
 

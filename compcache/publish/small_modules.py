@@ -1,6 +1,6 @@
 """Reads small modules for the index and its lists: each file once, each record once.
 
-Only what is plainly intact is read so. For all else, and where a signature decides, `compcache.publish.index_rebuild` has a closer look.
+Only clearly intact modules are read here. `compcache.publish.index_rebuild` examines all others, and those that need a signature.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["IndexedModule", "read_small_module"]
 
-#: A file of so many bytes is read at once.
+#: A file of up to so many bytes is read at once.
 _SMALL = 1 << 20
 _KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
 
 
 class IndexedModule(NamedTuple):
-    """What the index and its lists have of a module: names with offsets and requirements, its entry, its place among additions."""
+    """What the index and its lists contain of a module: names with offsets and requirements, its entry, its place among additions."""
 
     indexed: list[tuple[str, int, str]]
     entry: bytes
@@ -48,7 +48,7 @@ class IndexedModule(NamedTuple):
 
 
 class _Header(NamedTuple):
-    """What a module record says, but for the key, which differs in most."""
+    """The content of a module record without the key, in which most records differ."""
 
     requirement: str
     target: bytes
@@ -65,7 +65,7 @@ def _header(head: bytes, rest: bytes) -> _Header:
 
 
 def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
-    """A small module that is as it was published; None for what needs a closer look."""
+    """Return a small module that is as it was published; None for one that needs a closer examination."""
     if store.mac_key or store.exposed or not store.verify:
         return None
     try:

@@ -33,20 +33,20 @@ _PATIENCE = 1.0
 
 
 def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, foreign: bool) -> ModuleFile:
-    """Check all that a stamp vouches for, and write a stamp so that the next open can skip the check.
+    """Check everything that a stamp vouches for, and write a stamp so that the next open can skip the check.
 
     Args:
         store: the directory.
         module: the open file.
-        status: its status.
-        leave_stamp: whether to write one.
-        foreign: other users could change the file.
+        status: the result of `fstat` on it.
+        leave_stamp: whether to write a stamp.
+        foreign: whether other users could change the file.
 
     Returns:
-        The module; a copy in memory of it if other users could change the file meanwhile.
+        The module; a copy in memory if other users could change the file meanwhile.
 
     Raises:
-        FormatError: the file's content is not what was published.
+        FormatError: the content of the file is not what was published.
         IntegrityError: the file belongs to another user, or is not signed with the key.
     """
     if not stat.S_ISREG(status.st_mode):
@@ -54,7 +54,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
     if foreign and not store.stamp_key:
         raise refuse(store, module.path, _whose(status))
     if foreign and module.size > LARGEST_FOREIGN:
-        raise refuse(store, module.path, f"it has {module.size} bytes, more than a module that others can change may have")
+        raise refuse(store, module.path, f"it has {module.size} bytes, more than is allowed for a module that others can change")
     signed = _is_signed(store, module)
     if foreign and signed:
         module = _copy(module)
@@ -85,7 +85,7 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
     """Check that one of the trusted keys has signed a module.
 
     Raises:
-        IntegrityError: none has.
+        IntegrityError: none of them has.
     """
     from compcache.signing.signatures import is_signed, signers
 
@@ -93,12 +93,12 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
     if not is_signed(content, store.trusted_keys, module.module_id, requirement):
         names = ", ".join(map(repr, signers(content)))
         trusted = ", ".join(repr(key.name) for key in store.trusted_keys)
-        who = f"it has signatures of {names}, none of them right for a key that is trusted here" if names else "it is not signed"
+        who = f"it has signatures of {names}, none of them valid for a key that is trusted here" if names else "it is not signed"
         raise refuse(store, module.path, f"{who} (trusted_keys: {trusted})")
 
 
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
-    """Whether a module carries a signature of a key that is trusted, or of the store's own: what is made of it can have the latter."""
+    """Return whether a module has a signature of a trusted key or of the store's own. What is built from it may then be signed."""
     from compcache.signing.signatures import is_signed
 
     keys = (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
@@ -108,7 +108,7 @@ def is_vouched_for(store: Store, module: ModuleFile) -> bool:
 
 
 def _copy(module: ModuleFile) -> ModuleFile:
-    """A copy in memory of a file that other users can write to."""
+    """Return a copy in memory of a file that other users can write to."""
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
@@ -135,9 +135,9 @@ def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
 
 
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
-    """See `Store.condemn`; a file that cannot be read again stays as well."""
+    """Implement `Store.condemn`; a file that cannot be read again stays too."""
     try:
-        if isinstance(error, UnknownVersionError) or _is_intact(module):  # else what was read is not what was published
+        if isinstance(error, UnknownVersionError) or _is_intact(module):  # otherwise the bytes that were read are not what was published
             name = module.module_id.hex()
             return IncompatibleTargetError(f"module {name} was written by another version of compcache: {error}", module_id=name)
         return quarantine(store, module.path, str(error))
@@ -158,7 +158,7 @@ def _is_intact(module: ModuleFile) -> bool:
 
 
 def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
-    """The exception to raise if a module file cannot be read."""
+    """Return the exception to raise if a module file cannot be read."""
     path = module.path
     module.close()
     if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link or a socket, which compcache did not publish
@@ -167,7 +167,7 @@ def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheErr
 
 
 def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
-    """The exception for a root that is not trusted, with the reason and the remedy."""
+    """Return the exception for a root that is not trusted, with the reason and the remedy."""
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         what = f"is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it could run their code"
         remedy = "choose another directory"
