@@ -19,7 +19,6 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for, in_order
 from compcache.formats.manifest import LINKED, SUSPECT, read_frame
-from compcache.formats.volume import Volumes
 from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from compcache.formats.footer import Footer
     from compcache.formats.host import Processor
     from compcache.formats.host_file import HostFile
-    from compcache.formats.volume import Member, Volume
+    from compcache.formats.volume import Member, Volume, Volumes
     from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
     from compcache.signing.keys import PublicKey, SecretKey
@@ -335,6 +334,7 @@ class Store:
         "_pack",
         "_owners",
         "_processor",
+        "_volumes",
         "_warned",
         "exposed",
         "files",
@@ -351,7 +351,6 @@ class Store:
         "trust",
         "trusted_keys",
         "verify",
-        "volumes",
     )
     #: Read-only caches below it; see `compcache.layers`.
     layers: tuple[Store, ...] = ()
@@ -389,7 +388,7 @@ class Store:
         self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
         self.mac_key = mac(self.known_faults, self.stamp_key or b"") if self.known_faults else self.stamp_key
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
-        self.volumes = Volumes(self.files, self.directory(VOLUMES), (VOLUMES.suffix, GONE.suffix))
+        self._volumes: Volumes | None = None
         self._host: Host | None = None
         self._processor: Processor | None = None
         self.min_llvm = min_llvm
@@ -441,8 +440,8 @@ class Store:
     def _use_files_of(self, *users: int) -> None:
         """Use the files of these users, and of others what carries a signature; believe what is derived of these alone."""
         if not self.trust:
-            self._owners = self.index.vouching = self.volumes.vouching = frozenset(users)
-            self.index.owners = self.volumes.owners = None if self.stamp_key else self._owners
+            self._owners = self.index.vouching = frozenset(users)
+            self.index.owners = None if self.stamp_key else self._owners
 
     def is_foreign(self, status: os.stat_result) -> bool:
         """Whether this is the status of a file that users can write to whose files are not used."""
@@ -510,6 +509,16 @@ class Store:
         """The names of the directories of module files, sorted."""
         names = self.present_names(self.directory(MODULES))
         return sorted(name for name in names if len(name) == _FAN and not name.strip("0123456789abcdef"))
+
+    @property
+    def volumes(self) -> Volumes:
+        """The files that hold several modules: asked where a module has none of its own."""
+        if self._volumes is None:
+            from compcache.formats.volume import Volumes
+
+            self._volumes = Volumes(self.files, self.directory(VOLUMES), (VOLUMES.suffix, GONE.suffix))
+            self._volumes.owners, self._volumes.vouching = self.index.owners, self._owners
+        return self._volumes
 
     def has_volumes(self) -> bool:
         """Whether modules were put together.
@@ -587,7 +596,7 @@ class Store:
             if self.is_first_warning(path):
                 from compcache.publish.quarantine import warn
 
-                warn(f"{path} is damaged: {reason}; what cannot be read of it is compiled again, 'compcache check --repair' sets it aside")
+                warn(f"{path} is not used, or not all of it: {reason}; what is missing is compiled again, 'compcache check --repair' mends it")
 
     def present_names(self, directory: str) -> list[str]:
         """The names in a directory, in no order; empty where it does not exist.
@@ -944,7 +953,8 @@ class Store:
     def close(self) -> None:
         """Close the file descriptors."""
         self._pack = None
-        self.volumes.close()
+        if self._volumes is not None:
+            self._volumes.close()
         self.index.close()
         self.files.forget()
 
