@@ -19,7 +19,9 @@ from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, Storage, define
+from compcache.globals.definition import invalid, shown
 from compcache.globals.elements import check_elements
+from compcache.globals.scalars import Integer
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
 from compcache.images.libraries import advice_on_run_time, demangle, library_with, loaded_libraries, open_libraries
@@ -170,7 +172,7 @@ def resolve_declarations(
     resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
     resolver.add_functions(functions)
     resolver.add_variables(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
-    _check_elements(resolver.storage, module)
+    _fit_values(resolver.storage, module)
     missing = _keep_copies(resolver.missing, module, functions, variables)
     _refuse_thread_locals([*resolver.imports, *missing], thread_locals)
     if assumed is not None and missing:
@@ -479,14 +481,26 @@ def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
     return Storage("inline", size)
 
 
-def _check_elements(storage: Mapping[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
+def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
+    """Compare elements with the variables that get them; let integers have the bits of their type where its storage has more."""
     for name, (definition, form) in storage.items():
-        if form.form != "inline":
+        if form.form not in ("inline", "int"):
             continue
+        type_ = str(module.get_global_variable(name).global_value_type)
         try:
-            check_elements(definition, str(module.get_global_variable(name).global_value_type), form.size)
+            if form.form == "inline":
+                check_elements(definition, type_, form.size)
+            elif isinstance(definition, Integer) and int(type_[1:]) != 8 * form.size:
+                storage[name] = _in_bits(definition, int(type_[1:])), form
         except GlobalValidationError as error:
             raise GlobalValidationError(f"global {name!r} cannot be used: {error}", global_name=name, reason=error.reason) from error
+
+
+def _in_bits(definition: Integer, bits: int) -> Integer:
+    """An integer as memory holds it: code relies on bits beyond those of the type being zero."""
+    if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
+        raise invalid(f"{shown(definition.value)} does not fit its storage (i{bits})")
+    return Integer(definition.value & ((1 << bits) - 1))
 
 
 def _head_text(module: Any) -> str:

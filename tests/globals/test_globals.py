@@ -138,6 +138,15 @@ def test_a_value_in_place_is_aligned_as_code_relies_on(cache: Cache, variable: s
     assert cache.compile(ModuleSource(code, globals={"before": b"abc", "g": value}))["f"]() == 0
 
 
+@pytest.mark.parametrize(("bits", "value"), [(1, 1), (1, -1), (7, -64), (7, 127), (24, 2**24 - 1), (33, -1)])
+def test_an_integer_has_the_bits_of_its_type(cache: Cache, bits: int, value: int) -> None:
+    code = f"@g = external global i{bits}\ndefine i64 @f() {{\n%x = load i{bits}, ptr @g\n%r = zext i{bits} %x to i64\nret i64 %r\n}}\n"
+    assert cache.compile(ModuleSource(code, globals={"g": value}))["f"]() == value % 2**bits
+    for other in (2**bits, -(2 ** (bits - 1)) - 1):
+        with pytest.raises(GlobalValidationError, match=rf"'g' .* does not fit its storage \(i{bits}\)"):
+            cache.compile(ModuleSource(code, globals={"g": other}))
+
+
 def test_bytes_behind_a_pointer_end_with_nul(cache: Cache) -> None:
     cache.add_module(source_of(b"abc", "pointer"))
     target = cache.get_target("f")
