@@ -596,7 +596,7 @@ class Store:
             if self.is_first_warning(path):
                 from compcache.publish.quarantine import warn
 
-                warn(f"{path} is not used, or not all of it: {reason}; what is missing is compiled again, 'compcache check --repair' mends it")
+                warn(f"{path} is not used as a whole: {reason}; what is missing is compiled again, 'compcache check --repair' mends it")
 
     def present_names(self, directory: str) -> list[str]:
         """The names in a directory, in no order; empty where it does not exist.
