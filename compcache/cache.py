@@ -313,7 +313,7 @@ class Cache(Facade):
             return describe_function(self._store, self._loader, _func_name_of(func_name))
 
     def realizations(self, func_name: str | Identity) -> tuple[Realization, ...]:
-        """List every stored copy of a function, those that this host cannot use included; empty where there is none.
+        """List every stored copy of a function, including those that this host cannot use; empty if there is none.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -997,7 +997,7 @@ class _Suggesting:
         self._cache = cache
 
     def __enter__(self) -> None:
-        """Nothing is prepared."""
+        """Return the cache; nothing is prepared."""
 
     def __exit__(self, _: object, error: object, __: object) -> None:
         if isinstance(error, NotCachedError):
@@ -1026,7 +1026,7 @@ def _open_store(
     min_llvm: str | None,
     options: dict[str, Any],
 ) -> Store:
-    """The store of a directory, with what is not given as the environment has it."""
+    """Return the store of a directory. Settings that are not given come from the environment."""
     options["open_beneath"] = path_opener()
     rules = signing_key, trusted_keys, publish_key, min_llvm
     if rules != (None,) * 4 or any(map(setting, RULES)):

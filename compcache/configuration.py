@@ -54,7 +54,7 @@ class SettingError(CompcacheError, ValueError):
 
 
 def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable[str]) -> _T:
-    """What `read` makes of the text of a setting, which these configuration files may have set.
+    """Apply `read` to the text of a setting. Errors name the variable, or the key of one of these files.
 
     Raises:
         SettingError: `read` raised `ValueError`, or `OSError` about a file that the text names.
@@ -76,7 +76,7 @@ def read_switch(text: str) -> bool:
 
 
 def read_configuration(files: Iterable[str]) -> dict[str, str]:
-    """What the files say, by environment variable; the first that has a key decides.
+    """Return what the files set, by environment variable. The first file with a key decides.
 
     Raises:
         SettingError: one cannot be read, others can write to it, or it is not valid.
@@ -100,7 +100,7 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
 
 
 def place_of(variable: str, files: Iterable[str]) -> str:
-    """What sets a variable, for people: the key and the configuration file, or its own name."""
+    """Return where a variable is set, for people: the key and the configuration file, or the variable itself."""
     if variable not in os.environ:
         for path in files:
             if os.path.exists(path) and variable in _read(path):
@@ -109,7 +109,7 @@ def place_of(variable: str, files: Iterable[str]) -> str:
 
 
 def project_setting(variable: str, directory: str) -> tuple[str, str]:
-    """A limit that the project around a cache directory sets, and the file that says so; its text is empty where there is none.
+    """Return a limit that the project around a cache directory sets, and its file; the text is empty if there is none.
 
     Raises:
         SettingError: its ``[tool.compcache]`` is not valid.
@@ -232,7 +232,7 @@ def _state(path: str) -> str:
 
 
 def _recall(kept: str, states: list[str]) -> dict[str, str] | None:
-    """What was kept for files in these states; None where nothing was, or not by this user."""
+    """Return what was stored for files in these states; None if nothing was, or not by this user."""
     try:
         data = read_file(Files(), kept, _LARGEST, owners=frozenset((os.geteuid(),)))
     except OSError as error:

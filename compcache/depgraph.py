@@ -119,7 +119,7 @@ class DependencyGraph:
         return None
 
     def needs(self, leaves: Collection[str]) -> dict[str, Need | None]:
-        """For every node the `leaves` that it reaches, as a DAG with one shared node per distinct need.
+        """Return for every node the `leaves` that it reaches, as a DAG with one shared node per distinct set.
 
         None means none of them. Components that add nothing to a single need of their successors share it, so
         that the DAG is at most as large as the part of the graph above the leaves.

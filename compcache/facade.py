@@ -112,7 +112,7 @@ class _Later:
 
 
 class _Whole:
-    """What a cache has once more was asked of it than plain hits: no data descriptor, what the object has goes before it."""
+    """A full cache, once more than plain hits was requested. It has no data descriptor, so attributes of the object take precedence."""
 
     __slots__ = ("_name",)
 
@@ -379,7 +379,7 @@ def _shorten() -> None:
 
 
 def _open_plain(path: Any) -> PlainLoader | None:
-    """The loader of a directory whose hits are plain, as far as that is known before the first; else None."""
+    """Return the loader of a directory whose hits are plain, as far as that is known before the first one; otherwise None."""
     if any(map(setting, _NOT_PLAIN)):
         return None
     try:

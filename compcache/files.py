@@ -309,7 +309,7 @@ class Tree(Files):
         return number
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """See `os.open`; what is created has this mode, whatever the umask. Outside of the root as the system has it."""
+        """Open a file as `os.open` does. A new file has this mode, whatever the umask. Paths outside the root are opened directly."""
         if self._is_outside(path):
             return self._open_outside(path, flags, mode)
         creates = bool(flags & os.O_CREAT)
@@ -370,7 +370,7 @@ class Tree(Files):
         return self._act(path, lambda root, at: self._open_at(root, at, _LISTING), current=False)
 
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE) -> None:  # type: ignore[override]
-        """See `os.mkdir`; the directory has this mode, whatever the umask. The root and what is above it, as well."""
+        """Create a directory as `os.mkdir` does, with this mode, whatever the umask. Also works for the root and its parents."""
 
         def make(root: _Root, relative: str) -> None:
             parent, name = self._parent(root, relative)
@@ -484,7 +484,7 @@ def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
 
 
 def _raise_gone(error: OSError, path: str) -> None:
-    """Say of a file that another host has removed what is said of one that this host has removed: it is not there."""
+    """Raise the error of a missing file for one that another host has removed."""
     if error.errno == ESTALE:
         raise FileNotFoundError(ENOENT, "another host has removed it", path) from error
 

@@ -123,7 +123,7 @@ def before(taken: list[Any]) -> None:
 
 
 def after_in_parent(done: list[Any]) -> None:
-    """Release what was taken; in `done`, of this fork alone, it is noted which."""
+    """Release the locks that were taken for this fork, which are listed in `done`."""
     held = _taken.get(get_ident(), [])
     if held and not done:
         done.append(held[-1])
@@ -135,7 +135,7 @@ def after_in_parent(done: list[Any]) -> None:
 
 
 def after_in_child(done: list[Any]) -> None:
-    """Release what was taken, make anew what was not, and forget what threads did that are not here."""
+    """Release the locks that were taken, replace those that were not, and drop the state of threads that do not exist in the child."""
     held = _taken.get(get_ident(), [])
     for lock in LOCKS:
         found = lock.find()
@@ -173,7 +173,7 @@ def _import_locks() -> dict[str, Any]:
 
 
 def _unfinished_imports() -> list[str]:
-    """What other threads are importing that a child may need; in a child, what they were."""
+    """Return the imports of other threads that a child may need; in a child, those at the time of the fork."""
     mine = get_ident()
     found = []
     for name, known in list(_import_locks().items()):
@@ -184,7 +184,7 @@ def _unfinished_imports() -> list[str]:
 
 
 def _begin_anew(name: str) -> None:
-    """Have the next import of a module begin anew that a thread which is not here was importing."""
+    """Let the next import of a module start from scratch if a thread that does not exist here was importing it."""
     _import_locks().pop(name, None)
     module = sys.modules.get(name)
     if getattr(getattr(module, "__spec__", None), "_initializing", False):

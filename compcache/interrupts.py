@@ -27,7 +27,7 @@ _ANY_ARGUMENTS, _ANY_KEYWORDS = 4, 8
 
 
 def reraise_interrupt(error: BaseException) -> None:
-    """Raise the interrupt that an error is, or that it was made of; return where there is none.
+    """Raise the interrupt that an error is, or from which it was created; return if there is none.
 
     To be called before anything else where an error of Python's own classes is caught.
     """
@@ -37,7 +37,7 @@ def reraise_interrupt(error: BaseException) -> None:
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """The interrupt that an error is, or that it was made of; None where there is none."""
+    """Return the interrupt that an error is, or from which it was created; None if there is none."""
     seen: set[int] = set()
     frames: set[int] = set()
     cause: BaseException | None = error
@@ -61,7 +61,7 @@ class suppress:  # noqa: N801 - as the one of the standard library, which it rep
         self._errors = errors
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
         if not isinstance(error, self._errors):
@@ -112,7 +112,7 @@ def _codes_of_handlers() -> set[CodeType]:
 
 
 def _raises(step: TracebackType) -> bool:
-    """Whether the instruction where an error began is one that raises, and not one where it arrived."""
+    """Return whether an error began at an instruction that raises, rather than at one where it only arrived."""
     import dis
 
     return dis.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")

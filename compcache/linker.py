@@ -366,7 +366,7 @@ def _assemble(
 
 
 def _makers(translated: Translated, linker: Linker | None) -> str:
-    """The text of the record: what has made the code that was given, what has made code here, and what has linked it."""
+    """Return the text of the record of makers: of the given code, of the code made here, and the linker."""
     given = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
     return makers_text(
         [*given, *translated.prepared.inlined.makers, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])]

@@ -150,7 +150,7 @@ def _run(shell: Any, line: str) -> None:
 
 
 def _words(line: str) -> list[str] | None:
-    """The words of a line, as a shell splits it; None where it could not, which is told."""
+    """Split a line into words like a shell; report it and return None if that is not possible."""
     try:
         return shlex.split(line)
     except ValueError as error:

@@ -24,7 +24,7 @@ REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 
 
 class Session:
-    """An open cache, to what is below the facade.
+    """An open cache, for the layers below the facade.
 
     Args:
         store: the directory; its recorder counts.
@@ -81,11 +81,11 @@ class Session:
         return url
 
     def remote_mode(self) -> str | None:
-        """What may be done with it: what was given, or what the environment says."""
+        """Return the mode of the remote store: the argument, or the setting of the environment."""
         return self._remote_given[1] or setting(REMOTE_MODE_VARIABLE) or None
 
     def remote(self) -> RemoteStore | None:
-        """The remote store; None where there is none.
+        """Return the remote store, or None.
 
         Raises:
             ValueError: its URL or mode is of no known kind.

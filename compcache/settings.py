@@ -44,7 +44,7 @@ def is_on(variable: str, *, default: bool = False) -> bool:
 
 
 def from_environment(variable: str, read: Callable[[str], _T]) -> _T | None:
-    """What `read` makes of the text of a setting; None where nothing says it.
+    """Apply `read` to the text of a setting; return None if it is not set.
 
     Raises:
         SettingError: `read` raised `ValueError`, or `OSError` about a file that the value names. The message names the variable,
@@ -59,7 +59,7 @@ def from_environment(variable: str, read: Callable[[str], _T]) -> _T | None:
 
 
 def configuration() -> Mapping[str, str]:
-    """What the configuration files say, by environment variable. A process reads them once.
+    """Return what the configuration files set, by environment variable. A process reads them once.
 
     Raises:
         SettingError: one of them cannot be used.

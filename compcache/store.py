@@ -147,7 +147,7 @@ _FAN = 2  # hexadecimal digits
 
 
 def is_ordered(name: str) -> bool:
-    """Whether of several realizations of a name the newest is meant: of plain names, not of content, and not of entries of data."""
+    """Return whether, of several realizations of a name, the newest is meant: for plain names, but not for content or entries of data."""
     return not (is_content_name(name) or name.startswith("\0"))
 
 
@@ -206,7 +206,7 @@ class ModuleFile:
         self.descriptor = opened.number
 
     def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
-        """Set what is known of the verified content; see `compcache.formats.index.ModuleEntry`."""
+        """Set the fields that describe the verified content; see `compcache.formats.index.ModuleEntry`."""
         self.image = image
         self.records = records
         self.target_id = target_id
@@ -271,7 +271,7 @@ class NullRecorder:
         """A function was loaded."""
 
     def missed(self, error: Exception) -> None:
-        """A function was not there."""
+        """Record that a function was missing."""
 
     def refused(self, name: str, reason: str) -> None:
         """A file is not used, or a function was not cached."""
@@ -292,16 +292,16 @@ class NullRecorder:
         """Something happened."""
 
     def write_by(self, files: file_ops.Tree) -> None:
-        """Nothing is written."""
+        """Do nothing: nothing is written."""
 
     def watch(self, loader: Loader) -> None:
         """A loader holds modules from now on."""
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Nothing is pending."""
+        """Do nothing: nothing is pending."""
 
     def reset(self) -> None:
-        """There is nothing to begin anew."""
+        """Do nothing: there are no counts."""
 
 
 class Store:
@@ -438,7 +438,7 @@ class Store:
             self._use_files_of(user, status.st_uid)
 
     def _use_files_of(self, *users: int) -> None:
-        """Use the files of these users, and of others what carries a signature; believe what is derived of these alone."""
+        """Accept the files of these users, and signed files of others; accept derived data only from these users."""
         if not self.trust:
             self._owners = self.index.vouching = frozenset(users)
             self.index.owners = None if self.stamp_key else self._owners
@@ -451,21 +451,21 @@ class Store:
 
     @property
     def source(self) -> str:
-        """What the user named: a bundle, where this is the directory that it was unpacked to."""
+        """Return what the user named: the bundle, if this is the directory in which it was unpacked."""
         return self.root
 
     @property
     def temporary(self) -> str:
-        """Where files are written before they are renamed."""
+        """Return the directory in which files are written before they are renamed."""
         return self.directory(TEMPORARY)
 
     def module_path(self, module_id: bytes) -> str:
-        """Where a module is: for example ``<root>/modules-v1/3f/3f9c...e1.ccm``."""
+        """Return the path of a module, for example ``<root>/modules-v1/3f/3f9c...e1.ccm``."""
         name = module_id.hex()
         return f"{self.root}/{MODULES.directory}/{name[:2]}/{name}{MODULES.suffix}"
 
     def directory(self, place: Place) -> str:
-        """Where files of this kind are."""
+        """Return the directory of files of this kind."""
         return f"{self.root}/{place.directory}"
 
     def path(self, place: Place, file_name: str = "") -> str:
@@ -649,7 +649,7 @@ class Store:
             yield from self.find_here(func_name, is_near, linked=linked)
 
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
-        """The same of the index as this process knows it."""
+        """Find the same in the index that this process has read."""
         key = name_key(func_name)
         found = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
         return found if linked else (row for row in found if row[1] < LINKED)
@@ -762,7 +762,7 @@ class Store:
     def _describe(
         self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]
     ) -> bool:
-        """Describe a module by the first of its entries that this user has written; return False where there is none."""
+        """Describe a module by the first of its entries that this user has written; return False if there is none."""
         for image, records, target, flags, functions, key, entry_mac in entries:
             if self.mac_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
@@ -805,7 +805,7 @@ class Store:
             return None
 
     def read_entry(self, kind: str, name: str, *, alone: bool = True, again: bool = True) -> EntryRecord | None:
-        """The entry of data that holds under this name, or the record that it is gone; None where there is none, or it cannot be read.
+        """Return the entry of data in force under this name, or the record of its removal; None if there is neither, or it cannot be read.
 
         One whose modules are not all there is none, unless they may be elsewhere: in a remote store, where this one is not `alone`. It is
         looked for `again` where a file is gone since the index was read.
@@ -886,7 +886,7 @@ class Store:
         return condemn(self, module, error)
 
     def is_first_warning(self, path: str) -> bool:
-        """Whether this is the first warning about a path that is asked about: each is given once."""
+        """Return whether this is the first warning about a path; each is issued once."""
         if path in self._warned:
             return False
         self._warned.add(path)
@@ -901,7 +901,7 @@ class Store:
     # ------------------------------------------------------------------- host
 
     def processor(self) -> Processor:
-        """This machine's processor, by what it says of itself."""
+        """Return this machine's processor, described by its own words."""
         if self._processor is None:
             from compcache.hit.target import load_runtime
 
@@ -930,7 +930,7 @@ class Store:
         return self._host
 
     def host_file(self) -> tuple[str, HostFile | None]:
-        """The name of the file on this machine (empty where it cannot be told from others), and what it holds that can be believed."""
+        """Return the name of this machine's file (empty if the machine cannot be identified), and its trusted content."""
         from compcache.formats.host_file import decode_host
         from compcache.hit.target import load_runtime
 

@@ -192,7 +192,7 @@ def _stub(address: int, entry: int) -> bytes:
 
 
 def _keep(_: bytearray, __: int, ___: int) -> None:
-    """Nothing to store: the relocation marks an instruction."""
+    """Store nothing: the relocation marks an instruction."""
 
 
 _LINKING = Linking(

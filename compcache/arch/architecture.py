@@ -51,7 +51,7 @@ class Relocations(NamedTuple):
 
 
 class Fixup(NamedTuple):
-    """What a type of relocations asks for: to what it refers, what of that is stored, and how. `relaxes` where code that reads the
+    """The meaning of a type of relocations: what it refers to, which part of that is stored, and how. `relaxes`: code that reads the
     address from the global offset table may be replaced by code that knows it.
     """
 
@@ -62,7 +62,7 @@ class Fixup(NamedTuple):
 
 
 class Linking(NamedTuple):
-    """What is known of relocations, for writing shared objects (`compcache.images.writer`): each type that is understood exactly."""
+    """The relocations that are known exactly, by type, for writing shared objects (`compcache.images.writer`)."""
 
     #: The largest page that the system may have.
     page: int
@@ -88,7 +88,7 @@ class Linking(NamedTuple):
 
 
 class CodeReader(Protocol):
-    """Tells of machine code what it uses."""
+    """Finds out what machine code uses."""
 
     def used(self, code: bytes) -> frozenset[str] | None:
         """The features that some instructions use, by LLVM's names; None where something is not understood."""

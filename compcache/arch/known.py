@@ -13,8 +13,8 @@ _BY_ELF = {known.elf_machine: known for known in KNOWN}
 
 
 def architecture(platform: str) -> Architecture:
-    """The architecture of a platform or a triple (``x86_64-linux-elf``), or of its own name; one without
-    properties where it is not known.
+    """Return the architecture of a platform, of a triple (``x86_64-linux-elf``), or with this name; one without properties if it is not
+    known.
     """
     name = platform.partition("-")[0]
     return _BY_NAME.get(name) or Architecture(name)

@@ -91,7 +91,7 @@ def failure(error: BaseException, functions: tuple[str, ...], started: float) ->
 
 
 def _place(error: BaseException) -> str:
-    """The last line of the caller's own code in the traceback; empty if there is none."""
+    """Return the last line of the caller's own code in the traceback, or ""."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_PACKAGE, "<frozen"))]
     if not frames:
         return ""

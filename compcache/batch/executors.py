@@ -45,7 +45,7 @@ class _Submitted(NamedTuple):
 
 
 class Renewable:
-    """The caller's executor, or what returns one: that is asked for another one when one is broken.
+    """The caller's executor, or a function that returns one and is called again if the executor breaks.
 
     What has `submit` and returns futures of `concurrent.futures` is an executor.
     """
@@ -61,7 +61,7 @@ class Renewable:
 
     @property
     def workers(self) -> int:
-        """How many jobs it runs at a time; a guess where it does not tell."""
+        """Return how many jobs it runs at a time, or an estimate if it does not tell."""
         client = getattr(self._executor, "_client", None)
         if client is not None and hasattr(client, "nthreads"):  # Dask
             return sum(client.nthreads().values()) or _UNKNOWN_WORKERS
@@ -135,7 +135,7 @@ def _submit(executor: Renewable, settings: dict[str, Any], submitted: _Submitted
 
 
 class _Starts:
-    """When jobs started, as they report it themselves: by empty files in the cache directory, for futures that never say RUNNING."""
+    """Records when jobs started. Jobs report it by empty files in the cache directory, because some futures never become RUNNING."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -161,7 +161,7 @@ class _Starts:
                 self._seen.setdefault(name, time.monotonic())
 
     def started(self, submitted: _Submitted) -> float | None:
-        """When the job started; None if it has not, or cannot reach the directory."""
+        """Return when the job started; None if it has not, or cannot reach the directory."""
         return self._seen.get(os.path.basename(self.mark(submitted)))
 
     def close(self) -> None:
@@ -178,12 +178,12 @@ def _files_above(directory: str) -> Tree:
 
 
 def settings_of_workers(settings: dict[str, Any], directory: str) -> dict[str, Any]:
-    """How workers open a directory of their own; who may write to it is checked on their hosts."""
+    """Return how workers open a directory of their own. Their hosts check who may write to it."""
     return {**settings, "path": directory, "trust": False}
 
 
 def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], mark: str, _attempt: int) -> Outcome:
-    """Run one job, in a process or thread of the executor. Raises nothing: what is raised where this runs is the executor's.
+    """Run one job, in a process or thread of the executor. It raises nothing, so that any exception of the future comes from the executor.
 
     `mark` is the file to create at the start. The attempt is an argument because some schedulers take equal calls for one.
     """
@@ -209,7 +209,7 @@ def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], 
 
 
 def _share(cache: Cache, outcome: Outcome) -> None:
-    """Upload what was built in a worker's own directory, where no other process could find it."""
+    """Upload what was built in a worker's own directory, which no other process could find."""
     remote = cache.remote
     if remote is not None and remote.writes:
         with suppress(CompcacheError):
@@ -232,7 +232,7 @@ def _ends(
 
 
 def _outcome(future: Future[Outcome], job: PreparedJob) -> Outcome:
-    """What a job returned; `_work` raises nothing, so that any exception says that the executor has lost it."""
+    """Return the outcome of a job. `_work` raises nothing, so any exception means that the executor has lost the job."""
     if future.cancelled():
         return Outcome("lost", job.functions, message="the executor cancelled it", error="CancelledError")
     error = future.exception()

@@ -117,7 +117,7 @@ def _require_one_source_each(jobs: Iterable[PreparedJob]) -> None:
 
 
 def conflict(function: str, first: str, second: str) -> str:
-    """What is said of two jobs that define a function, by their names."""
+    """Return the message about two jobs that define the same function, by their names."""
     return f"function {function!r} is defined by {first} and by {second}, with different code: give one of them another name"
 
 

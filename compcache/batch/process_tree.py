@@ -59,7 +59,7 @@ def has_children() -> bool:
 
 
 def descendants(numbers: Iterable[int]) -> list[Process]:
-    """All descendants of these processes."""
+    """Return all descendants of these processes."""
     below: dict[int, list[Process]] = {}
     for process in _all():
         below.setdefault(process.parent, []).append(process)
@@ -73,7 +73,7 @@ def descendants(numbers: Iterable[int]) -> list[Process]:
 
 
 def marked(marks: Iterable[str]) -> list[Process]:
-    """The processes of this user whose environment has one of these values of `MARK`."""
+    """Return the processes of this user whose environment has one of these values of `MARK`."""
     wanted = tuple([f"{MARK}={mark}".encode() for mark in marks])
     found = []
     for process in _all() if wanted else ():

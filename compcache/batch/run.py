@@ -201,7 +201,7 @@ class _Batch:
 
     @property
     def built(self) -> int:
-        """How many jobs were built."""
+        """Return how many jobs were built."""
         return self._counts["built"]
 
     def record_all(

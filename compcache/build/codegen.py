@@ -57,7 +57,7 @@ def llvm_version() -> str:
 
 
 def own_makers() -> tuple[Maker, ...]:
-    """What makes code here beside LLVM: this package and llvmlite, with their versions."""
+    """Return the makers of code in this process other than LLVM: this package and llvmlite, with their versions."""
     import llvmlite
 
     from compcache import __version__

@@ -4,8 +4,8 @@ An entry point is a vectorcall (PEP 590) written in LLVM assembly against CPytho
 in place of the callable it gets a `Callee`, by which it finds the function, the runtime and the target, so that no image
 depends on how CPython lays out objects. It checks and converts the arguments, calls the function and converts the
 result. Functions of the same signature share one. What is not on the way of a successful call is left to the native
-runtime. The layouts (`Callee`, `EntryApi`, `ModuleTable`) are those of `hit/native/image_abi.h`, versioned by
-`compcache.formats.host.ABI_VERSION`.
+runtime. Where `compcache.build.entry_code` has an assembler for the architecture, it makes the same code without LLVM. The layouts
+(`Callee`, `EntryApi`, `ModuleTable`) are those of `hit/native/image_abi.h`, versioned by `compcache.formats.host.ABI_VERSION`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 __all__ = [
+    "API_AT",
+    "BUFFER",
+    "CSTR_HOOK",
+    "FAIL_ARITY",
+    "FAIL_VALUE",
+    "FROM_CSTR",
+    "FUNCTION_AT",
+    "POINTER_HOOK",
+    "U64_HOOK",
+    "VIEW_NDIM",
+    "VIEW_READONLY",
+    "VIEW_SHAPE",
     "EntryPoint",
     "FunctionHead",
     "entries_text",
@@ -38,13 +50,14 @@ __all__ = [
     "table_head",
     "table_symbols_of",
     "table_text",
+    "wanted_buffer",
 ]
 
 _TABLE_FIELDS = Struct("<II")
-_FUNCTION_AT, _API_AT = 0, 8  # of Callee
-_VIEW_READONLY, _VIEW_NDIM, _VIEW_SHAPE = 32, 36, 48  # of Py_buffer, which is part of the stable ABI
+FUNCTION_AT, API_AT = 0, 8  # of Callee
+VIEW_READONLY, VIEW_NDIM, VIEW_SHAPE = 32, 36, 48  # of Py_buffer, which is part of the stable ABI
 # of EntryApi
-_FAIL_ARITY, _FAIL_VALUE, _BUFFER, _POINTER, _U64, _CSTR, _FROM_CSTR = range(0, 56, 8)
+FAIL_ARITY, FAIL_VALUE, BUFFER, POINTER_HOOK, U64_HOOK, CSTR_HOOK, FROM_CSTR = range(0, 56, 8)
 _KIND_LETTER = {SIGNED: "i", UNSIGNED: "u", FLOAT: "f", BOOL: "b"}
 _BY_LLVM_TYPE = {
     "void": "void", "i1": "bool", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
@@ -151,7 +164,7 @@ def read_signature(function: FunctionHead) -> Signature:
 
 
 def _unmatched(text: str) -> str:
-    """Why a parameter has no signature type."""
+    """Return why a parameter has no signature type."""
     if text == "...":
         return "it takes a variable number of arguments"
     name = _parameter_name(text)
@@ -227,7 +240,7 @@ def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
 
 
 def _extents(parameter: Parameter) -> int:
-    """How many numbers tell the function a buffer's size."""
+    """Return how many numbers tell the function a buffer's size."""
     return parameter.dimensions or 1
 
 
@@ -242,7 +255,7 @@ def _result_types(type_: Type) -> tuple[str, ...]:
 
 
 def _readonly(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bool, ...]:
-    """For each parameter whether a read-only buffer will do: declared so, or proven by LLVM."""
+    """Return for each parameter whether it accepts a read-only buffer: because it is declared so, or because LLVM has proven it."""
     result = []
     position = 1 if signature.result.kind == TUPLE else 0
     for parameter in signature.parameters:
@@ -286,18 +299,18 @@ class _Body:
         self.block(label)
 
     def api(self, offset: int) -> str:
-        api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %callee, i64 {_API_AT}')}")
+        api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %callee, i64 {API_AT}')}")
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
     def no_error_if(self, suspect: str, index: int, item: str) -> None:
-        """Where `suspect` holds, fail if an exception is set: over the argument `item`."""
+        """If `suspect` is true and an exception is set, fail: argument number `index` is the object `item`."""
         check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
         self.block(check)
         raised = self.value("call ptr @PyErr_Occurred()")
         self.branch(self.value(f"icmp eq ptr {raised}, null"), good, bad)
         self.block(bad)
-        self.emit(f"call void {self.api(_FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
+        self.emit(f"call void {self.api(FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
         self.block(good)
 
 
@@ -321,7 +334,7 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
     plain = body.value("icmp eq ptr %names, null")
     body.branch(body.value(f"and i1 {right}, {plain}"), "convert", "arity")
     body.block("arity")
-    hook = body.api(_FAIL_ARITY)
+    hook = body.api(FAIL_ARITY)
     accepted = body.value(f"call i32 {hook}(ptr %callee, i64 %given, i64 {count}, ptr %names)")
     body.branch(body.value(f"icmp ne i32 {accepted}, 0"), "convert", "fail")
     body.block("convert")
@@ -364,7 +377,7 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
     if kind in (SIGNED, UNSIGNED) and parameter.type.name != "u64":
         return _convert_integer(body, index, item, kind, size)
     view = f", ptr %view{index}" if kind == POINTER else ""
-    hook = body.api({POINTER: _POINTER, CSTR: _CSTR}.get(kind, _U64))
+    hook = body.api({POINTER: POINTER_HOOK, CSTR: CSTR_HOOK}.get(kind, U64_HOOK))
     converted = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}{view}, ptr %out{index})")
     body.require(body.value(f"icmp ne i32 {converted}, 0"), "fail")
     if kind == POINTER and not readonly:
@@ -375,19 +388,19 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
 def _refuse_readonly(body: _Body, index: int, item: str) -> None:
     """Fail where a pointer belongs to a read-only buffer. `readonly` is not set where it belongs to no buffer."""
     is_address = body.value(f"icmp eq ptr {body.value(f'load ptr, ptr %obj{index}')}, null")
-    mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_READONLY}')}")
+    mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_READONLY}')}")
     may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {mark}, 0')}")
     good, bad = body.name("ok"), body.name("readonly")
     body.branch(may_write, good, bad)
     body.block(bad)
-    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
+    body.emit(f"call void {body.api(FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
     body.block(good)
 
 
 def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
     element = parameter.type
-    want = element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
-    hook = body.api(_BUFFER)
+    want = wanted_buffer(element, writable=writable)
+    hook = body.api(BUFFER)
     acquired = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}, ptr %view{index}, i32 {want})")
     body.require(body.value(f"icmp ne i32 {acquired}, 0"), "fail")
     data = body.value(f"load ptr, ptr %view{index}")
@@ -398,15 +411,20 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
     return [f"ptr {data}", f"i64 {body.value(f'udiv exact i64 {size}, {element.size}')}"]
 
 
+def wanted_buffer(element: Type, *, writable: bool) -> int:
+    """What `EntryApi.acquire_buffer` is told of a buffer that is wanted."""
+    return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
+
+
 def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
     """The extents of a buffer, which must have this number of dimensions."""
-    count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_NDIM}')}")
+    count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_NDIM}')}")
     good, bad = body.name("ok"), body.name("shape")
     body.branch(body.value(f"icmp eq i32 {count}, {dimensions}"), good, bad)
     body.block(bad)
-    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
+    body.emit(f"call void {body.api(FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
     body.block(good)
-    shape = body.value(f"load ptr, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_SHAPE}')}")
+    shape = body.value(f"load ptr, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_SHAPE}')}")
     places = [body.value(f"getelementptr inbounds i64, ptr {shape}, i64 {axis}") for axis in range(dimensions)]
     return [f"i64 {body.value(f'load i64, ptr {place}')}" for place in places]
 
@@ -430,13 +448,13 @@ def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -
     good, bad = body.name("ok"), body.name("range")
     body.branch(body.value(f"icmp eq i64 {number}, {back}"), good, bad)
     body.block(bad)
-    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
+    body.emit(f"call void {body.api(FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
     body.block(good)
     return [f"i{8 * size} {attribute} {narrow}"]
 
 
 def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
-    at = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {_FUNCTION_AT}")
+    at = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {FUNCTION_AT}")
     function = body.value(f"load ptr, ptr {at}")
     if entry.nogil:
         body.emit("%thread = call ptr @PyEval_SaveThread()")
@@ -486,7 +504,7 @@ def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list
         made = "call ptr @PyLong_FromVoidPtr(ptr {})" if result.kind == POINTER else "select i1 true, ptr {}, ptr null"
         return [f"%result = {made.format(value)}"]
     if result.kind == CSTR:
-        return [f"%result = call ptr {body.api(_FROM_CSTR)}(ptr {value})"]
+        return [f"%result = call ptr {body.api(FROM_CSTR)}(ptr {value})"]
     if result.kind == BOOL:
         truth = body.value(f"icmp ne {llvm_type} {value}, 0")
         return [f"%result = call ptr @PyBool_FromLong(i64 {body.value(f'zext i1 {truth} to i64')})"]

@@ -193,7 +193,7 @@ def _require_some(visible: Sequence[object], values: GlobalValues, *, may_be_emp
 
 
 def _only_begins_streams(values: GlobalValues) -> bool:
-    """Whether a module has nothing but the object that each file with ``#include <iostream>`` has: who uses streams has one as well."""
+    """Return whether a module contains only the object of ``#include <iostream>``: every module that uses streams has one too."""
     used = {function.name for function in values.functions if function.is_declaration}
     return "_ZNSt8ios_base4InitC1Ev" in used and used <= _STREAMS
 
@@ -209,7 +209,7 @@ def _describe(export: Export, head: str) -> str:
 def make_entries(
     exports: Sequence[Export], definitions: Mapping[str, Definition], aliases: Mapping[str, Alias], attributes: Iterable[str] = ()
 ) -> Entries:
-    """The entry points of an optimized module's exports. `attributes` are its lines that say what is in a group of attributes.
+    """Create the entry points of an optimized module's exports. `attributes` are the module's definitions of attribute groups.
 
     Raises:
         SignatureMismatchError: a signature contradicts the function's LLVM type.
@@ -238,7 +238,7 @@ def make_entries(
 
 
 def _groups_that_read(lines: Iterable[str]) -> frozenset[str]:
-    """The numbers of the groups that say of functions that they do not write to the memory of their arguments (LLVM Language Reference,
+    """Return the numbers of the attribute groups of functions that do not write to the memory of their arguments (LLVM Language Reference,
     "Function Attributes", `memory`).
     """
     plain = [_STRING.sub("", line) for line in lines if "memory(" in line]
@@ -246,7 +246,9 @@ def _groups_that_read(lines: Iterable[str]) -> frozenset[str]:
 
 
 def _effect_on_arguments(memory: str) -> str:
-    """What `memory` says of the arguments' memory: for itself, else what it says without a location, which is nothing where it does not."""
+    """Return the effect on the arguments' memory in a `memory` attribute: the entry for it, or the default entry, which
+    is none if missing.
+    """
     effects = {location: effect for location, _, effect in [item.rpartition(": ") for item in memory.split(", ")]}
     return effects.get("argmem", effects.get("", "none"))
 

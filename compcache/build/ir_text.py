@@ -137,7 +137,7 @@ class GlobalValues(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The head of a function: what stands before its name, its parameters' texts, what stands behind them."""
+    """The head of a function: the text before its name, the texts of its parameters, and the text after them."""
 
     prefix: str
     parameters: tuple[str, ...]
@@ -175,7 +175,9 @@ def _is_wide(scalable: str, count: str, element: str) -> bool:
 
 
 def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
-    """Where the lines of at least this many characters begin and end, and perhaps some shorter ones; others are hardly looked at."""
+    """Return the bounds of the lines with at least this many characters, and perhaps of some shorter ones. Other lines
+    are hardly examined.
+    """
     step, at = length // 2, 0
     while at < len(text):
         if text.find("\n", at, at + step) >= 0:  # a long line has a whole window without an end
@@ -188,7 +190,7 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def extreme_of(text: str, *, printed: bool = False) -> str | None:
-    """The construct that would make LLVM run without end or abort the process, in words; None if there is none.
+    """Return a description of a construct that would make LLVM run forever or abort the process; None if there is none.
 
     Where LLVM has `printed` the code, each type and constant is in one line.
     """
@@ -206,7 +208,7 @@ def extreme_of(text: str, *, printed: bool = False) -> str | None:
 
 
 def _extreme_number(text: str) -> str | None:
-    """What is too long, too wide or too aligned in code without strings and comments, in words."""
+    """Return a description of a number that is too large (a length, width or alignment) in code without strings and comments."""
     elements = max((int(match[1]) for match in _VECTOR.finditer(text)), default=0)
     if elements > _MOST_ELEMENTS:
         return f"a vector of {elements} elements; at most {_MOST_ELEMENTS} can be compiled"
@@ -265,7 +267,7 @@ def references(text: str) -> tuple[str, ...]:
 
 
 def _tokens(text: str) -> list[str]:
-    """All references as they are written; a list of what the pattern finds costs a tenth of a loop over its matches."""
+    """Return all references as they are written. A list of the pattern's matches costs a tenth of a loop over them."""
     return [token for token in _TOKEN.findall(text) if token[0] == "@"]
 
 
@@ -316,7 +318,7 @@ def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
 
 
 def _spans(text: str, start: str) -> Iterator[tuple[int, int]]:
-    """Where the lines that begin like this begin and end. Searching for them is much faster than looking at each line."""
+    """Return the bounds of the lines that begin like this. Searching for them is much faster than examining each line."""
     at = 0 if text.startswith(start) else _after_end(text, start, 0)
     while at is not None:
         end = text.find("\n", at)
@@ -326,7 +328,7 @@ def _spans(text: str, start: str) -> Iterator[tuple[int, int]]:
 
 
 def _after_end(text: str, start: str, position: int) -> int | None:
-    """Where a line begins like this that stands behind the position."""
+    """Return where the next line that begins like this starts, after the position."""
     at = text.find("\n" + start, position)
     return None if at < 0 else at + 1
 
@@ -355,7 +357,7 @@ def _function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
 
 
 def _variable(line: str) -> GlobalValue | None:
-    """What a line of a variable says; None for aliases and ifuncs."""
+    """Return what a line says about a variable; None for aliases and ifuncs."""
     name, start = _leading_name(line[1:])
     words = line[1 + start :].removeprefix(" = ").split(" ", _MOST_WORDS)
     end = next((number for number, word in enumerate(words) if word in ("global", "constant", "alias", "ifunc")), 0)
@@ -416,7 +418,7 @@ def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[st
 
 
 def _members(definitions: dict[str, Definition], section: str) -> tuple[str, ...]:
-    """What is in a section."""
+    """Return the members of a section."""
     place = f' section "{section}"'
     return tuple([name for name, definition in definitions.items() if place in definition.head])
 
@@ -432,7 +434,7 @@ def leading_type(text: str) -> str:
 
 
 def symbol_counts(text: str) -> dict[str, int]:
-    """How often each name is written in a module, its own definition included."""
+    """Return how often each name occurs in a module, including its own definition."""
     return {_written(token): count for token, count in Counter(_tokens(text)).items()}
 
 
@@ -477,7 +479,7 @@ def split_parameters(text: str) -> tuple[str, ...]:
 
 
 def split_at(text: str, at: str) -> list[str]:
-    """The parts of a text between these characters; what is in brackets or quotes is part of one."""
+    """Split a text at these characters, except inside brackets or quotes."""
     found, depth, quoted, start = [], 0, False, 0
     for index, character in enumerate(text):
         if character == '"':

@@ -35,7 +35,7 @@ class NoCodeError(CompcacheError, LookupError):
 
 
 class KeptCode:
-    """The bitcode of a module, what it is for, and the image that was made of it."""
+    """The bitcode of a module, its target, and the image that was built from it."""
 
     def __init__(self, bitcode: bytes, image: bytes, record: ModuleRecord) -> None:
         self.bitcode = bitcode
@@ -51,7 +51,7 @@ class KeptCode:
         return self._objects[level]
 
     def assembly(self, level: int) -> str:
-        """The same as text."""
+        """Return the code as text."""
         return str(self._emit(level, lambda module, machine: machine.emit_assembly(module)))
 
     def _emit(self, level: int, emit: Any) -> Any:
@@ -85,7 +85,7 @@ class KeptCode:
         return min(map(self._differing, LEVELS), key=len)
 
     def _differing(self, level: int) -> list[str]:
-        """By function: in which order LLVM emits them is not the same every time. Code that is of no function is compared as a whole."""
+        """Compare by function, because LLVM's order of functions varies. Code outside functions is compared as a whole."""
         return [
             name
             for section in code_sections(self.object(level))

@@ -147,7 +147,7 @@ class _Reader:
         return f"{shown or 'void'}({', '.join(pieces)}){_convention(words[:-1])}"
 
     def _passed(self, words: list[str]) -> list[str]:
-        """What a parameter or an argument is in registers and on the stack."""
+        """Return how a parameter or an argument is passed in registers and on the stack."""
         kind, attributes = _type_of(words)
         places = [word for word in attributes if word in _PLACES]
         for number, word in enumerate(attributes):
@@ -239,7 +239,7 @@ class _Uses:
         self._known_calls: dict[tuple[str | bool, ...], str] = {}  # by all but the values of arguments
 
     def read(self, text: str) -> dict[str, dict[str, str]]:
-        """For each import its types, and a function that uses it so."""
+        """Return for each import its types, each with a function that uses it in that way."""
         for name, definition in self._definitions.items():
             for symbol in definition.references:
                 if symbol in self._wanted:
@@ -260,7 +260,7 @@ class _Uses:
         return self._found
 
     def _declared(self, symbol: str) -> str:
-        """The type of what is only declared; empty where that says nothing."""
+        """Return the type of a declaration; empty if the declaration does not tell."""
         definition = self._definitions[symbol]
         try:
             if symbol in self._variables:
@@ -328,7 +328,7 @@ class _Uses:
                 self._changed.setdefault(symbol, function)
 
     def _targets(self, text: str, *, is_store: bool) -> Iterator[str]:
-        """What a store, or another instruction that changes memory, changes."""
+        """Return the operands whose memory a store, or a similar instruction, changes."""
         if is_store:
             text = text[text.rfind(", ptr ") + 2 :] if ", ptr getelementptr" not in text else text[text.find(", ptr getelementptr") + 2 :]
         match = _TARGET.search(text)

@@ -153,7 +153,7 @@ def _plain(text: str) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text; what is in brackets or quotes is part of one."""
+    """Split a text into words, except inside brackets or quotes."""
     if not _BRACKETS.search(text):
         return text.split()
     return split_at(text, " ")

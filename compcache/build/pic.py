@@ -227,7 +227,7 @@ def _with_call_at_start(body: str, value: str, call: str) -> str:
 
 
 def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The thread-local variables that a printed module declares, and those that it defines for others.
+    """Return the thread-local variables that a printed module declares, and those that it defines for others.
 
     Not those that linkers merge: each module has its own of these.
     """
@@ -270,7 +270,8 @@ def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -
 
 
 def with_deferred_start(text: str, found: Constructors) -> str:
-    """The module's text with a function that runs its constructors in place of these, and destructors that run only after it.
+    """Return the module's text with a function that runs its constructors in their place, and destructors that run only after that
+    function.
 
     In the order of priorities, the lowest first; destructors in the reverse order.
     """

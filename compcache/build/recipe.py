@@ -37,7 +37,7 @@ _MAX_SIZE = 1 << 31
 
 
 class StoredDefinition:
-    """A global's definition as its record has it: all that writing records needs."""
+    """A global's definition as its record contains it: all that is needed to write records."""
 
     def __init__(self, kind: str, payload: bytes) -> None:
         self.kind = kind
@@ -49,7 +49,7 @@ class StoredDefinition:
 
 
 class Recipe(NamedTuple):
-    """How to make an image again.
+    """How to rebuild an image.
 
     `code` is bitcode; `optimized` says that it must not be optimized again. `storage` is as in
     `compcache.build.slots.Resolution`; `libraries` are those that the source named; `data` are values of large

@@ -130,7 +130,7 @@ class RecordBuilder:
         return self._shared[payload]
 
     def _link_types(self, imported: list[str]) -> tuple[bytes, ...]:
-        """What is known of the types of imports; nothing where none is known."""
+        """Return the known types of imports, or nothing."""
         found = [self._link_type(united(self._types.uses.get(leaf, ()))) for leaf in imported]
         return tuple([kind or bytes(LINK_TYPE_SIZE) for kind in found]) if any(found) else ()
 

@@ -87,7 +87,7 @@ class Resolution(NamedTuple):
     null: tuple[str, ...] = ()
 
     def imported(self) -> dict[str, str]:
-        """All imports: {symbol, or symbol of the slot: func_name}."""
+        """Return all imports: {symbol, or symbol of the slot: func_name}."""
         return {**self.imports, **self.slots}
 
 
@@ -200,7 +200,7 @@ def resolve_declarations(
 
 
 def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
-    """What is declared and not defined, or defined for the optimizer alone, by name."""
+    """Return the symbols that are declared only, or defined only for the optimizer, by name."""
     return {
         value.name: value
         for value in values
@@ -211,7 +211,7 @@ def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, Globa
 def _keep_copies(
     missing: Iterable[str], module: Any, functions: Mapping[str, GlobalValue], variables: Mapping[str, GlobalValue]
 ) -> list[str]:
-    """Those that nothing provides; the module keeps its copies of what was for the optimizer alone, as C++ has of templates."""
+    """Return those that nothing provides. The module keeps its own copies of definitions for the optimizer, such as C++ templates."""
     copies = [name for name in missing if (functions.get(name) or variables[name]).linkage == "available_externally"]
     for name in copies:
         value = module.get_function(name) if name in functions else module.get_global_variable(name)
@@ -236,7 +236,7 @@ def _refuse_thread_locals(imports: Iterable[str], thread_locals: Collection[str]
 def imported_thread_locals(
     declared: Iterable[str], requests: Requests, is_cached: Callable[[str], bool], is_beside: Callable[[str], bool]
 ) -> frozenset[str]:
-    """Those of the declared thread-local variables that are of other modules, and not of a library."""
+    """Return the declared thread-local variables that belong to other modules rather than to a library."""
     open_ones = open_libraries(requests.libraries)
 
     def is_of_module(name: str) -> bool:
@@ -273,7 +273,7 @@ def _refuse_defined_thread_locals(storage: Iterable[str], thread_locals: Collect
 def restore_resolution(
     module: Any, slots: Mapping[str, str], storage: Mapping[str, tuple[GlobalDefinition, Storage]], names: tuple[str, ...]
 ) -> Resolution:
-    """How the declarations of a stored module were provided for.
+    """Restore how the declarations of a stored module were resolved.
 
     `slots` are its imports, as `Resolution.imported` gives them; `names` are the libraries that its source named.
     """
@@ -414,7 +414,7 @@ def _check_use(text: str, requests: Requests, functions: Collection[str], variab
 
 
 def _used(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
-    """Those that are not just declared."""
+    """Return the symbols that are used and not just declared."""
     return sorted(name for name in names if counts.get(name, 0) > 1)
 
 
@@ -534,7 +534,7 @@ def _support_text(
 
 
 def _alignment_of(variable: Any, target_data: Any) -> int:
-    """What code may rely on for a variable: what its declaration says, and what accesses have that say nothing."""
+    """Return the alignment of a variable that code may rely on: that of its declaration, and that of accesses without one."""
     said = _ALIGN.search(_QUOTED.sub("", str(variable)))
     usual: int = target_data.get_abi_alignment(variable.global_value_type)
     return max(_LEAST_ALIGNMENT, usual, int(said[1]) if said else 0)
@@ -561,7 +561,7 @@ def _thunk(name: str, declaration: str, function_type: str) -> str:
 
 
 def _opening(function_type: str) -> int:
-    """Where the parameter list of a function type starts."""
+    """Return where the parameter list of a function type starts."""
     depth = 0
     for index in range(len(function_type) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(function_type[index], 0)

@@ -93,7 +93,7 @@ def signature_member(module_id: bytes) -> str:
 
 
 def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
-    """Write an archive of these members to a new file.
+    """Write an archive with these members to a new file.
 
     Raises:
         OSError: it could not be written.
@@ -149,7 +149,7 @@ class Bundle:
         self.names = names
 
     def read(self, name: str) -> bytes:
-        """A small member, empty where there is none."""
+        """Return a small member, or nothing if there is none."""
         return self._archive.read(name) if name in self.names else b""
 
     def module(self, name: str) -> bytes | memoryview:
@@ -187,7 +187,7 @@ def _spooled(member: IO[bytes], size: int) -> memoryview:
 
 
 class _Guarded:
-    """A file of which no more is read at a time than the directory of an archive can have: `zipfile` believes what the file says of it."""
+    """A file that limits each read to the size of an archive's directory, because `zipfile` trusts the sizes in the file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

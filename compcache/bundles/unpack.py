@@ -48,7 +48,7 @@ class _Module:
 
     @property
     def requirement(self) -> str:
-        """What the module requires of a host."""
+        """Return what the module requires of a host."""
         return self.header.requirement()
 
 
@@ -118,7 +118,7 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
 
 
 def _publish(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) -> None:
-    """Write what is not there yet, then tell the index of everything at once.
+    """Write the modules that are missing, then add all of them to the index at once.
 
     Nothing is synced: without stamps, each file is checked against its digest before its first use.
     """

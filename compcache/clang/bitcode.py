@@ -14,7 +14,7 @@ __all__ = ["Symbols", "printed", "symbols_of", "with_text"]
 
 
 class Symbols(NamedTuple):
-    """What a module defines and declares: the functions that can be seen from outside, without inline ones of headers; and all names."""
+    """The symbols that a module defines and declares: the externally visible functions, without inline ones from headers; and all names."""
 
     exported: tuple[str, ...]
     declared: tuple[str, ...]

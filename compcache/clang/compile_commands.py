@@ -32,7 +32,7 @@ _GNU = re.compile(r"(?:.*-)?(?:cc|c\+\+|gcc|g\+\+|gfortran|c89|c99)(?:-[\d.]+)?\
 
 
 class CompileCommand(NamedTuple):
-    """How a file is compiled.
+    """The command that compiles a file.
 
     `path` is absolute, `name` what the command calls it in its `directory`. `compiler` is None where it is GNU's; `flags` have nothing
     in them about what is written and where.

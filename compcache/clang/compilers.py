@@ -28,7 +28,7 @@ class Compiler(Record):
 
 
 def language_of(path: str) -> str | None:
-    """The language of a file by the ending of its name; None where it is none of `LANGUAGES`."""
+    """Return the language of a file by its suffix; None if it is none of `LANGUAGES`."""
     ending = os.path.splitext(path)[1]
     return next((language for language, (_, endings) in LANGUAGES.items() if ending in endings), None)
 
@@ -54,7 +54,7 @@ def find_compiler(language: str, cc: str | None = None) -> Compiler:
 
 
 def _which(name: str) -> str | None:
-    """What `shutil.which` finds, without its imports."""
+    """Implement `shutil.which` without its imports."""
     if os.path.dirname(name):
         return os.path.abspath(name) if os.access(name, os.X_OK) and os.path.isfile(name) else None
     for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):

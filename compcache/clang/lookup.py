@@ -46,7 +46,7 @@ def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | 
         names = _compile(cache, unit, given, functions, options, asked)
 
     def build() -> ModuleSource:
-        """What was stored has been removed, or cannot be read, since it was looked up: compile it again."""
+        """Compile again: the stored code has been removed since the look-up, or cannot be read."""
         source = _source(unit, functions, options, asked)
         if not set(names.values()) <= set(source.functions or ()):
             raise CompileError(f"{unit.label} was changed after it was compiled, and its old code is gone from the cache: compile it again")

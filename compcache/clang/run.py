@@ -46,7 +46,7 @@ _ATTEMPTS = 2
 
 
 class Translation(NamedTuple):
-    """What the identity of a unit is made of: the preprocessed source, the compiler's version.
+    """The components of a unit's identity: the preprocessed source and the compiler's version.
 
     `files` are the headers that were read, None where one of them cannot be told by its name, or something else was read;
     `started` is when that began, in seconds since the epoch.
@@ -58,7 +58,7 @@ class Translation(NamedTuple):
     started: float
 
     def is_settled(self, unit: Unit) -> bool:
-        """Whether source and headers are still what was read: none was written since, or just before."""
+        """Return whether source and headers are unchanged: none was written since they were read, or just before."""
         names = [*(self.files or ()), *([os.path.join(unit.directory, unit.path)] if unit.path else [])]
         try:
             late = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
@@ -134,7 +134,7 @@ def _without_markers(code: bytes) -> bytes:
 
 
 def _entered_names(code: bytes) -> list[str]:
-    """The files that markers say were entered (flag 1); the others are what the source says of itself."""
+    """Return the files that line markers enter (flag 1). Other markers come from the source itself."""
     found: dict[bytes, None] = {}
     for line in code.splitlines():
         match = _MARKER.match(line) if line.startswith(b"#") else None
@@ -149,7 +149,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
-    """What decides the code of a unit: the preprocessed source, the compiler and its version, the flags."""
+    """Return the identity of a unit: the preprocessed source, the compiler and its version, the flags."""
     return Identity(
         unit.label,
         source=translation.preprocessed,
@@ -194,7 +194,7 @@ def _translate(unit: Unit) -> bytes:
 
 
 def _leaves_passes(unit: Unit) -> bool:
-    """Whether nothing but LLVM's usual passes is asked for: instrumentation is a pass as well."""
+    """Return whether only LLVM's usual passes are requested; instrumentation counts as a pass."""
     return optimization_level(unit) > 0 and not any(
         flag.startswith(("-fsanitize", "-fprofile", "-fcoverage", "-flto")) for flag in unit.flags
     )
@@ -211,7 +211,7 @@ def _version(unit: Unit) -> str:
 
 
 def _run(unit: Unit, arguments: list[str]) -> bytes:
-    """What the compiler prints; it reads the file where there is one, else its standard input."""
+    """Return the compiler's output. It reads the file if there is one, otherwise standard input."""
     where = [unit.path] if unit.path else ["-x", _INPUT[unit.compiler.language], "-"] if unit.compiler.language in _INPUT else ["-"]
     command = [unit.compiler.path, *arguments, *where]
     try:
@@ -238,14 +238,14 @@ def _run(unit: Unit, arguments: list[str]) -> bytes:
 
 
 def _listed_names(path: str) -> list[str]:
-    """The files that a makefile rule says were read, as far as the syntax of makefiles can name them."""
+    """Return the files that a makefile rule lists, as far as makefile syntax can name them."""
     text = _content(path).decode("utf-8", "surrogateescape").replace("\\\n", " ")
     rule = text.partition(": ")[2].strip("\n").split("\n\n")[0]
     return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", rule)]
 
 
 def _paths(names: list[str], unit: Unit) -> tuple[str, ...]:
-    """Absolute paths of these files, without the source itself."""
+    """Return the absolute paths of these files, without the source itself."""
     found = [os.path.join(unit.directory, name) for name in names if name not in (unit.path, "-", "<stdin>")]
     return tuple(dict.fromkeys(found))
 

@@ -50,7 +50,7 @@ _OLD_RUST_MARKS = ("__rust_no_alloc_shim_is_unstable", "__rust_alloc_error_handl
 
 
 class _Runtime(NamedTuple):
-    """What a module is linked with, as `ModuleSource` takes it, and code to add to it."""
+    """The libraries that a module is linked with, in the form of `ModuleSource`, and code to add to it."""
 
     libraries: tuple[str, ...] = ()
     archives: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ def _library(name: str, places: Iterable[str]) -> str | None:
 
 
 def _is_elf(path: str) -> bool:
-    """Whether a file is a library, and not a linker's script."""
+    """Return whether a file is a library rather than a linker script."""
     try:
         with open(path, "rb") as file:
             return is_elf(file.read(len(ELF_MAGIC)))
@@ -160,7 +160,7 @@ def _of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
 
 
 def _crates(unit: Unit) -> list[str]:
-    """The libraries that the flags of a unit of Rust name: ``--extern name=path``, and those of the directories of ``-L kind=path``."""
+    """Return the libraries that the flags of a Rust unit name: ``--extern name=path``, and those in the directories of ``-L kind=path``."""
     found: list[str] = []
     for word, following in zip(unit.flags, (*unit.flags[1:], ""), strict=True):
         value = following if word in ("--extern", "-L") else word.removeprefix("--extern=").removeprefix("-L")

@@ -42,7 +42,7 @@ class Unit(Record):
 
     @property
     def label(self) -> str:
-        """What people know it by: the name of the file, or that of the language."""
+        """Return its name for people: that of the file, or of the language."""
         return os.path.basename(self.path) or self.compiler.language
 
     def given(self) -> bytes:
@@ -74,7 +74,7 @@ class Unit(Record):
         return tuple([f"{found[path]} {path}" for path in sorted(found)])
 
     def _libraries(self) -> list[str]:
-        """The libraries that flags name: static ones become part of the code, and shared ones are taken in place of these."""
+        """Return the libraries that flags name. Static ones become part of the code; shared ones are preferred to them."""
         named: dict[str, list[str]] = {"-L": [], "-l": []}
         for word, following in zip(self.flags, (*self.flags[1:], ""), strict=True):
             if word[:2] in named:

@@ -213,7 +213,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
 
 
 def _look_at_settings() -> None:
-    """Refuse what is not valid before a command meets it half-way, and name what was misspelt."""
+    """Refuse invalid settings before a command encounters them, and report misspelt names."""
     from compcache.cli.environment import invalid_settings, misspelt_settings
 
     for _, message in invalid_settings():

@@ -32,7 +32,7 @@ class Setting(NamedTuple):
 
 
 def invalid_settings() -> Iterator[tuple[str, str]]:
-    """The variables that are set to something that is not valid, each with a message that names it and says what is allowed."""
+    """Return the variables with invalid values, each with a message that names it and tells what is allowed."""
     try:
         configuration()
     except SettingError as error:
@@ -56,7 +56,7 @@ def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str
 
 
 def source_of(name: str) -> str:
-    """What sets a variable, for people: itself, a key of a configuration file, or "default"."""
+    """Return where a setting comes from, for people: the variable itself, a key of a configuration file, or "default"."""
     if os.environ.get(name):
         return f"${name}"
     if not setting(name):

@@ -29,7 +29,7 @@ _LEAST_PREFIX = 8
 
 
 def resolve(cache: Cache, name: str) -> str:
-    """The one function that a NAME stands for, or the NAME itself if there is none.
+    """Return the one function that a NAME matches, or the NAME itself if none does.
 
     Raises:
         click.ClickException: it stands for several functions.
@@ -71,14 +71,14 @@ def _matching(cache: Cache, name: str) -> Sequence[str]:
 
 
 def literal_prefix(patterns: Sequence[str]) -> str:
-    """What the labels of all functions begin with that one of these globs can match."""
+    """Return the common beginning of all labels that one of these globs can match."""
     starts = [_GLOB.split(pattern, maxsplit=1)[0].partition("-")[0] for pattern in patterns] or [""]
     alike = takewhile(lambda letters: len({*letters}) == 1, zip(*starts, strict=False))
     return "".join(first for first, *_ in alike)
 
 
 def by_last_part(cache: Cache, name: str) -> str:
-    """The function, stored or refused, of whose name this is the last part; the NAME itself if there is none, or it is a whole one.
+    """Return the function, stored or refused, whose name ends with this part; the NAME itself if there is none, or if it is a full name.
 
     Raises:
         click.ClickException: it is the last part of several names.
@@ -98,7 +98,7 @@ def by_last_part(cache: Cache, name: str) -> str:
 
 
 def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:
-    """Those of the NAMEs that are names of groups, and not of functions."""
+    """Return those of the NAMEs that are groups rather than functions."""
     wanted = [name for name in names if not cache.has(name)]
     return {group.name: group for group in list_groups(cache, wanted)} if wanted else {}
 

@@ -25,7 +25,7 @@ class Session:
 
     @cached_property
     def directory(self) -> str:
-        """Where the cache is, there or not.
+        """Return the path of the cache, whether it exists or not.
 
         Raises:
             SettingError: a configuration file would tell, and cannot be used.

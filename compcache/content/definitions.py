@@ -63,7 +63,7 @@ class Definition(NamedTuple):
 
 
 class Definitions(NamedTuple):
-    """All that a module consists of: its definitions by key (a name, or NUL and a digest), and a digest of what concerns all of them."""
+    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of what concerns all of them."""
 
     by_key: dict[str, Definition]
     header: bytes

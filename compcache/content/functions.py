@@ -37,14 +37,14 @@ class Naming(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """What a source says of symbols that its code declares, and those of them for which each module loads a value of its own."""
+    """What a source says about symbols that its code declares, and those for which each module loads a value of its own."""
 
     parts: Mapping[str, list[bytes]]
     loaded: Collection[str]
 
 
 class _Reached(NamedTuple):
-    """All that a definition reaches: a digest of it, and a bit for each part that two modules would have two of."""
+    """Everything that a definition reaches: a digest, and a bit for each part that must not exist in two modules."""
 
     content: bytes
     own: int
@@ -78,7 +78,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
 
 
 def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
-    """A digest for each symbol of a module as LLVM prints it, before it is optimized, of what it reaches; none where that cannot be told.
+    """Return for each symbol of a module, as LLVM prints it before optimization, a digest of what it reaches; nothing if that is unknown.
 
     `data` are the values of variables that are not in the text.
     """
@@ -117,7 +117,7 @@ def _by_reach(
 
 
 def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
-    """What each definition reaches. Digests of cycles cover all of their members."""
+    """Return what each definition reaches. Digests of cycles cover all of their members."""
     by_key = definitions.by_key
     found: dict[str, _Reached] = {}
     bit = 1
@@ -155,7 +155,7 @@ def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
 
 
 def _stored_with(source: ModuleSource) -> list[bytes]:
-    """What is stored with each function of a source."""
+    """Return what is stored together with each function of a source."""
     entries = [part for kind, data in sorted((source.entries or {}).items()) for part in (kind.encode("utf-8", "surrogatepass"), data)]
     return [(source.part_of or "").encode("utf-8", "surrogatepass"), *entries]
 

@@ -64,7 +64,7 @@ class NamedSource:
 
 
 class SealedSource:
-    """What was given to `Cache.compile`, as it was at that moment.
+    """The arguments of `Cache.compile` at the time of the call.
 
     `source` is frozen; `digest` is that of its content, and `name` that of the entry of data which says what its functions are called.
     """
@@ -109,7 +109,7 @@ def read_names(store: Store, entry: str) -> dict[str, str] | None:
 
 
 def exported_as(value: Any, symbol: str) -> Function:
-    """How a function is exported, its symbol said."""
+    """Return how a function is exported, with its symbol."""
     function = value if isinstance(value, Function) else Function(value)
     return Function(function.signature, function.symbol or symbol, function.nogil, function.shown)
 
@@ -220,7 +220,7 @@ def digest_of(parts: Iterable[bytes]) -> bytes:
 
 
 def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
-    """What a frozen source says of symbols that its code declares: which functions they are, what they are defined as."""
+    """Return what a frozen source says about symbols that its code declares: which functions they are, and how they are defined."""
     found: dict[str, list[bytes]] = {}
     for symbol, name in _import_pairs(source.imports):
         found.setdefault(symbol, []).extend(_texts(["import", name]))
@@ -282,7 +282,7 @@ def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
 
 
 def digest_beside_code(source: ModuleSource) -> bytes:
-    """A digest of all that decides the behaviour of a frozen source's functions besides its code."""
+    """Return a digest of everything other than the code that decides the behaviour of a frozen source's functions."""
     given = given_parts(source)
     parts = [part for symbol in sorted(given) for part in [*_texts([symbol]), *given[symbol]]]
     return digest_of([*_texts([*map(str, _several(source.libraries)), "archives", *_archives_of(source)]), *parts])
@@ -313,7 +313,7 @@ def _functions_of(source: ModuleSource) -> list[str]:
 
 
 def text_of_export(name: str, function: Function) -> str:
-    """How a function is exported, as text."""
+    """Return as text how a function is exported."""
     return repr((name, function.signature, function.symbol, function.nogil, function.shown))
 
 

@@ -12,7 +12,7 @@ _PLAIN = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123
 
 
 def exported_names(code: str | bytes) -> tuple[str, ...]:
-    """The externally visible functions of LLVM code; LLVM is asked only where reading the code does not tell.
+    """Return the externally visible functions of LLVM code. LLVM is used only if reading the code is not enough.
 
     Raises:
         CompileError: LLVM rejects the code.
@@ -49,7 +49,7 @@ def visible_definitions(text: str) -> tuple[str, ...] | None:
 
 
 def weak_definitions(code: str | bytes) -> frozenset[str]:
-    """Those of the visible functions that give way to others of the same name, or are the same wherever they are defined.
+    """Return those visible functions that give way to others with the same name, or are the same wherever they are defined.
 
     None of code that only LLVM can read.
     """

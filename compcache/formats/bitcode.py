@@ -85,7 +85,8 @@ def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
 
 
 def weak_functions(bitcode: bytes) -> frozenset[str]:
-    """Those of them that give way to others of the same name, or are the same wherever they are defined; none where only LLVM can tell.
+    """Return those functions that give way to others with the same name, or are the same wherever they are defined; none if only LLVM can
+    tell.
 
     Raises:
         FormatError: it is not bitcode.
@@ -94,7 +95,7 @@ def weak_functions(bitcode: bytes) -> frozenset[str]:
 
 
 def _read(bitcode: bytes) -> tuple[list[list[int]], bytes]:
-    """The records of the modules, and their names one behind the other."""
+    """Return the records of the modules, and their concatenated names."""
     bits = _Bits(_unwrap(bitcode))
     records: list[list[int]] = []
     names = b""

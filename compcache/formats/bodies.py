@@ -42,7 +42,7 @@ class Body(NamedTuple):
 
 
 def encode_bodies(bodies: Iterable[Body]) -> bytes:
-    """What to write behind the other streams; empty where there are none."""
+    """Encode the bodies for the end of the file; empty if there are none."""
     rows = [list(body) for body in bodies]
     if not rows:
         return b""

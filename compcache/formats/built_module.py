@@ -44,5 +44,5 @@ class BuiltModule(NamedTuple):
 
     @property
     def functions(self) -> tuple[tuple[str, int, str], ...]:
-        """Those of `indexed` that are functions, which come first."""
+        """Return those items of `indexed` that are functions, which come first."""
         return self.indexed[: len(self.signatures)]

@@ -52,7 +52,7 @@ class EntryRecord(Record):
 
     @property
     def order(self) -> tuple[int, bool, bytes]:
-        """Of entries of one kind and name the greatest holds."""
+        """Return the sort key of entries with the same kind and name: the greatest is in force."""
         return self.sequence, self.gone, self.data
 
 
@@ -67,7 +67,7 @@ def index_name(kind: str, name: str) -> str:
 
 
 def may_be_read(kind: str, *, elsewhere: bool) -> bool:
-    """Whether entries of this kind are read of a file; nothing says of one from `elsewhere` that somebody who is trusted has made it."""
+    """Return whether entries of this kind may be read from a file. No trusted key vouches for entries in a file from `elsewhere`."""
     return not (elsewhere and kind.startswith(PICKLED))
 
 

@@ -67,12 +67,12 @@ class Footer(Record):
 
     @property
     def content(self) -> int:
-        """How many bytes from the start of the file `module_id` covers."""
+        """Return how many bytes from the start of the file `module_id` covers."""
         return self.image + self.records + self.graph + self.bitcode
 
 
 def module_digest(content: Iterable[bytes], image: int, records: int, graph: int, bitcode: int) -> bytes:
-    """The module_id of these sections: their content, given in any partition, and their sizes."""
+    """Return the module_id of these sections, from their content, given in any partition, and their sizes."""
     return digest([_SIZES.pack(image, records, graph, bitcode), *content], size=DIGEST_SIZE, person=_PERSON)
 
 

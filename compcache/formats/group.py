@@ -36,7 +36,7 @@ class GroupMember(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What a module says of the group that it is."""
+    """The description of a group in its module."""
 
     digest: str
     members: tuple[GroupMember, ...]
@@ -50,7 +50,7 @@ def encode_group(digest: str, members: Iterable[GroupMember]) -> bytes:
 
 
 def decode_group(data: bytes) -> Group:
-    """What a group's entry says.
+    """Decode the entry of a group.
 
     Raises:
         FormatError: it does not decode.

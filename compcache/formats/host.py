@@ -46,7 +46,7 @@ _SHARED, _SAME_CPU = 1 << 16, 1 << 15  # in ranks: a bit that the code was compi
 
 
 class Processor:
-    """A processor, by what it says of itself.
+    """A processor, described by its own words.
 
     `identity` is equal for processors of the same model with the same features, empty where that is not known; `words` are
     those that are read already. `accepted` are the target_ids of code that it can run, as far as they are known.
@@ -71,7 +71,7 @@ class Processor:
         return self._cpu
 
     def meets(self, features: str) -> bool:
-        """Whether this processor has all of these features; also False where the text is not of the form above."""
+        """Return whether this processor has all of these features; False if the text does not have the form above."""
         met: bool = runtime.processor_meets(features, self.words, self.identity, self._ask)
         return met
 
@@ -81,7 +81,7 @@ class Processor:
         self.accepted |= {target_id(requirement), target_id(to_load)}
 
     def rank(self, requirement: str) -> int:
-        """How well code fits this processor: UNUSABLE, or the more the better, up to NATIVE.
+        """Return how well code fits this processor: from UNUSABLE to NATIVE; more is better.
 
         Of what the host can run, code that was compiled for more of its features is better, then code that is tuned for its CPU,
         then code that was compiled for fewer features which it lacks. A text that is not of the form above is UNUSABLE.
@@ -140,7 +140,7 @@ def platform_name() -> str:
 
 
 def requirement(abi: int, platform: str, libc: str, cpu: str, made_for: str, made_on: str, features: str) -> str:
-    """All that code requires of a host, and what it was compiled for, as one text (docs/format.md, "Requirements")."""
+    """Return everything that code requires of a host, and its target, as one text (docs/format.md, "Requirements")."""
     return f"{abi}\0{platform}\0{libc}\0{cpu}\0{made_for}\0{made_on}\0{features}"
 
 

@@ -37,7 +37,7 @@ def host_key(files: Files, processor: bytes) -> str | None:
 
 
 class HostFile(Record):
-    """What is kept of a machine until its next boot.
+    """What is stored about a machine until its next boot.
 
     `cpu` is its name, by LLVM of this version: it tells realizations apart that fit equally well, and no more.
     """
@@ -63,6 +63,6 @@ def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> Hos
 
 
 def _seal(text: bytes, name: str, signing_key: bytes | None) -> bytes:
-    """Ties the text to its file's name: what is true of one machine must not be believed of another."""
+    """Bind the text to its file's name, so that a description of one machine is not believed on another."""
     sealed = name.encode() + b"\0" + text
     return mac(sealed, signing_key)[:CHECK_SIZE] if signing_key else check(sealed)

@@ -85,7 +85,7 @@ class Stamp(Record):
 
     @staticmethod
     def packed(status: os.stat_result) -> bytes:
-        """The same as bytes, as it stands in an encoded entry."""
+        """Encode it as it stands in an entry."""
         return _STAMP.pack(*_stamp(status))
 
 
@@ -124,7 +124,7 @@ class ModuleEntry(Record):
 
 
 def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Trusted]:
-    """As `Index.verified`, of one encoded entry; empty where it is of another module, or another state of the file."""
+    """Do the same as `Index.verified` for one encoded entry; empty if it belongs to another module, or another state of the file."""
     stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
     return [fields] if data.startswith(module_id) and stamp == _stamp(status) else []
 
@@ -134,7 +134,8 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
-    """The (module_id, record offset) of realizations, what was added last first, of one addition what fits this host best.
+    """Return the (module_id, record offset) of realizations: the latest addition first, and within an addition the one that fits this host
+    best.
 
     All that have the content of the first one do the same: of these come first those in modules that are near, then what fits best.
     """
@@ -356,7 +357,7 @@ class Index:
         return self._segments is not None
 
     def state(self) -> bytes:
-        """What changes when the index does."""
+        """Return a value that changes when the index does."""
         return digest([segment.name.encode() for segment in self.segments])
 
     def take(self, segment: Segment) -> None:
@@ -436,7 +437,7 @@ class Index:
             self._ranks[number] = NATIVE
 
     def _rank(self, segment: Segment, number: bytes) -> int:
-        """How well the requirement of this number fits this host; 0 where the segment does not tell."""
+        """Return how well the requirement with this number fits this host; 0 if the segment does not contain it."""
         known = self._ranks.get(number)
         if known:
             return known

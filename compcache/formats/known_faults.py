@@ -20,7 +20,7 @@ __all__ = ["FAULTS", "KnownFault", "fault_of", "state"]
 
 
 class KnownFault(NamedTuple):
-    """The versions of a maker (as `Versions.parse` reads them), what was wrong with their code, and since which date that is known."""
+    """The faulty versions of a maker (in the form of `Versions.parse`), what was wrong with their code, and since when that is known."""
 
     versions: str
     wrong: str
@@ -32,7 +32,7 @@ FAULTS: tuple[KnownFault, ...] = ()
 
 
 def fault_of(makers: Iterable[Maker]) -> str:
-    """What is known to be wrong with code of these makers, in words; empty where nothing is."""
+    """Return a description of the known fault in code of these makers; empty if there is none."""
     if FAULTS:
         for maker in makers:
             for fault in FAULTS:

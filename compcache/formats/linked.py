@@ -26,7 +26,7 @@ KIND, NAME = "linked", "closures"
 
 
 def marked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str]) -> list[tuple[str, int, str]]:
-    """The (name, record offset, requirement) of functions as the index has them, of a module with entries of these kinds."""
+    """Return the (name, record offset, requirement) of functions for the index, for a module with entries of these kinds."""
     mark = LINKED if KIND in kinds else 0
     return [(name, offset | mark, requirement) for name, offset, requirement in functions]
 

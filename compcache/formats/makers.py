@@ -89,7 +89,7 @@ def decode_makers(payload: bytes) -> str:
 
 
 def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...]:
-    """All makers of a module with this module record, and with this text in its record of makers; empty where it has none."""
+    """Return all makers of a module with this module record and this text in its record of makers; none if it has no text."""
     if is_pack(image_kind):
         return ()
     recorded = [Maker(*line.partition(" ")[::2]) for line in text.split("\n")] if text else [Maker(PACKAGE, "")]
@@ -139,7 +139,7 @@ class Versions(NamedTuple):
         return self.name + ",".join(map("".join, self.conditions))
 
     def includes(self, maker: Maker) -> bool:
-        """Whether a maker is one of these. A version that is not known, or is not a number, is less than all others."""
+        """Return whether a maker is one of these. A version that is unknown, or not a number, is less than all others."""
         return maker.name == self.name and all(_meets(maker.version, *condition) for condition in self.conditions)
 
 

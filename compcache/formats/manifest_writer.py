@@ -54,12 +54,12 @@ _IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT, "data": IMAGE_NO
 
 
 def image_flag(kind: str) -> int:
-    """How an image of this kind is loaded, as index entries say it."""
+    """Return the flag in index entries that tells how an image of this kind is loaded."""
     return _IMAGE_FLAGS.get(kind, IMAGE_OTHER)
 
 
 def _text(value: str) -> bytes:
-    """A text behind the number of its bytes."""
+    """Encode a text, preceded by its length in bytes."""
     data = value.encode("utf-8", "surrogatepass")
     return _U32.pack(len(data)) + data
 
@@ -79,7 +79,7 @@ def encode_module(record: ModuleRecord) -> bytes:
 
 
 def encode_function(record: FunctionRecord) -> bytes:
-    """The payload of a function record: type, numbers, the lengths of the texts, the texts, what is known of its link type."""
+    """Encode the payload of a function record: type, numbers, the lengths of the texts, the texts, and its link type if known."""
     texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature)]
     head = FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, record.target_id, *map(len, texts))
     return b"".join([head, *texts, record.link_type])
@@ -177,7 +177,7 @@ class WholeManifest:
         return [(offset, decode_entry(payload)) for offset, payload in self._of(ENTRY)]
 
     def indexed(self) -> list[tuple[str, int, str]]:
-        """What the index has of the module: its functions, and its entries under names of their own (`index_name`)."""
+        """Return what the index contains of the module: its functions, and its entries under names of their own (`index_name`)."""
         requirement = self.header.requirement()
         entries = self.entries()
         functions = marked(self.functions(), [record.kind for _, record in entries])

@@ -37,7 +37,7 @@ UNNUMBERED = Order(0)
 
 
 def order_of(notes: Mapping[str, Any]) -> Order:
-    """What the notes of a module say of its addition."""
+    """Return the place of a module among additions, from its notes."""
     number, contents = notes.get(_NUMBER), notes.get(_CONTENTS)
     known = isinstance(number, int) and 0 <= number <= GREATEST_NUMBER
     usable = isinstance(contents, bytes) and len(contents) % CONTENT_SIZE == 0
@@ -45,7 +45,7 @@ def order_of(notes: Mapping[str, Any]) -> Order:
 
 
 def is_numbered(notes: Mapping[str, Any]) -> bool:
-    """Whether the notes have a number: those of what is made of another module have that one's."""
+    """Return whether the notes contain a number. A module that is derived from another has the number of that one."""
     return _NUMBER in notes
 
 

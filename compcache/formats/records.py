@@ -50,7 +50,7 @@ class ModuleRecord(Record):
         return requirement(self.abi, self.triple, self.libc, self.cpu, self.made_for, self.made_on, features)
 
     def features_of(self, record: FunctionRecord) -> str:
-        """What one of its functions requires of a processor.
+        """Return the processor features that one of its functions requires.
 
         Raises:
             FormatError: the record is not of this module.
@@ -111,7 +111,7 @@ class _Reader:
         return self._data[at : at + size]
 
     def text(self) -> str:
-        """The next text, behind the number of its bytes."""
+        """Read the next text, which is preceded by its length in bytes."""
         try:
             return self.blob().decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:

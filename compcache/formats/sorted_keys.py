@@ -58,7 +58,7 @@ def _key_of(item: Item) -> bytes:
 
 
 def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator[bytes]:
-    """The bytes of a file of these items, which are sorted; `summary` is asked when all have been taken.
+    """Encode a file of these items, which must be sorted. `summary` is called when all have been consumed.
 
     Raises:
         ValueError: the summary has more than `SUMMARY_SIZE` bytes.
@@ -140,7 +140,9 @@ class SortedKeys:
         return index[::3], places
 
     def _load(self, number: int, key: bytes) -> list[bytes]:
-        """The keys and values of a block in turn; the last one for each first byte of keys stays: what is asked for next is often near."""
+        """Yield the keys and values of a block. The last block for each first byte of keys is kept, because the next
+        request is often near.
+        """
         known = self._blocks.get(key[:1])
         if known is not None and known[0] == number:
             return known[1]
@@ -160,7 +162,7 @@ class SortedKeys:
             yield from zip(keys[first:last], islice(block, 2 * first + 1, None, 2), strict=False)
 
     def find(self, key: bytes) -> bytes | None:
-        """The value of a key; None where it is not there."""
+        """Return the value of a key, or None."""
         number = bisect_right(self._firsts, key) - 1
         if number < 0:
             return None

@@ -88,7 +88,7 @@ def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = ()) -> 
 
 
 def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Iterable[str]) -> Iterator[bytes]:
-    """The same in pieces, of uses that `encode_use` has encoded, of `size` bytes in all."""
+    """Yield the same in pieces, for uses that `encode_use` has encoded, with `size` bytes in total."""
     texts = [(hour, value, name.encode()) for (hour, name), value in counters.items()]
     counted = b"".join([_COUNTER.pack(hour, value, len(name)) + name for hour, value, name in texts])
     names = "\n".join(inputs).encode()

@@ -29,7 +29,7 @@ def encode_table(entries: Iterable[bytes], width: int) -> bytes:
 
 
 def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
-    """The same in parts, of entries of `size` bytes in all behind `read(offset, size)`."""
+    """Yield the same in parts, for entries with `size` bytes in total that `read(offset, size)` returns."""
     count = size // width
     bits = _bits(count)
     header = _HEADER.pack(_MAGIC, width, bits, count)
@@ -61,5 +61,5 @@ def _bits(count: int) -> int:
 
 
 def encoded_size(size: int, width: int) -> int:
-    """How many bytes a table of entries of `size` bytes in all has."""
+    """Return the size in bytes of a table whose entries have `size` bytes in total."""
     return _HEADER.size + CHECK_SIZE + (_BUCKET.size << _bits(size // width)) + size

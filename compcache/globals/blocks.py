@@ -82,7 +82,7 @@ class Text(GlobalDefinition):
 
 
 def _without_names(format_: str) -> str:
-    """A format without what is no address: the names of fields, complex numbers."""
+    """Return a format without what cannot be an address: the names of fields, complex numbers."""
     plain = "".join(format_.split(":")[::2])
     for number in ("Zf", "Zd", "Zg"):
         plain = plain.replace(number, "")

@@ -180,7 +180,7 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
 
 
 def encoded(definition: GlobalDefinition) -> bytes:
-    """What `encode` returns, if that is bytes: the class may be the program's own.
+    """Return the result of `encode` if it is bytes: the class may be the program's own.
 
     Raises:
         GlobalValidationError: it is something else, or `encode` raised an error.
@@ -198,7 +198,7 @@ def encoded(definition: GlobalDefinition) -> bytes:
 
 
 def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """What `load` returns, if that fits the storage: the class may be the program's own.
+    """Return the result of `load` if it fits the storage: the class may be the program's own.
 
     Raises:
         GlobalValidationError: it does not fit, or `load` raised an error.

@@ -51,7 +51,7 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
 
 
 def _flattened(llvm_type: str) -> tuple[int, str]:
-    """How many elements an array or vector has, of all its dimensions, and their type."""
+    """Return the number of elements of an array or vector, over all dimensions, and their type."""
     count = 1
     while match := _LEVEL.match(llvm_type):
         count *= int(match[1])
@@ -60,7 +60,7 @@ def _flattened(llvm_type: str) -> tuple[int, str]:
 
 
 def _kind_and_size(buffer: Buffer) -> tuple[str, int]:
-    """Of the elements of a buffer, whose format has one item in native byte order; else no kind."""
+    """Return kind and size of a buffer's elements; no kind unless the format has one item in native byte order."""
     letter = _letter(buffer.format)
     kinds = [kind for kind, letters in _KINDS.items() if len(letter) == 1 and letter in letters]
     return kinds[0] if kinds else "", buffer.itemsize

@@ -32,7 +32,7 @@ def _find(module: str, qualname: str) -> object:
 
 
 def _name_of(value: object) -> tuple[str, str]:
-    """Where to find an object again."""
+    """Return the module and name by which an object can be found again."""
     for module, qualname in _candidates(value):
         if _is_found(module, qualname, value):
             return module, qualname

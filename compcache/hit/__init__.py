@@ -139,7 +139,7 @@ class Door:
 
 
 class PlainLoader:
-    """Loads functions of one directory, as far as they are plain; its tables are those of the `Loader` that it can become."""
+    """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
         "__weakref__",
@@ -326,7 +326,7 @@ class PlainLoader:
         return module if module is not None and module.image is not None else None
 
     def mapping(self) -> Any:
-        """The lock of who maps images and runs constructors."""
+        """The lock of threads that map images and run constructors."""
         return _Impatient() if _lock._is_owned() else _mapping
 
     def _map(self, module_id: bytes, size: int, map_image: Callable[[], Any]) -> LoadedModule:
@@ -353,7 +353,7 @@ class PlainLoader:
         return known() if known is not None else None
 
     def _commit_plain(self, module: LoadedModule, record: tuple[Any, ...], owner: object) -> TypedCallTarget | None:
-        """The target of a function that needs nothing; None where another thread has loaded its module anew meanwhile."""
+        """Return the target of a function that needs nothing; None if another thread has replaced its module meanwhile."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)

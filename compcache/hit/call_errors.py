@@ -81,7 +81,7 @@ def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | No
 
 
 def _order(target: TypedCallTarget, given: int, names: tuple[str, ...]) -> tuple[int, ...]:
-    """For each parameter the number of the argument that is meant for it, where some are given by name."""
+    """Return for each parameter the number of its argument, if some arguments are given by name."""
     who = _shown_name(target)
     known = [parameter.name for parameter in target.signature.parameters]
     if not any(known):
@@ -114,7 +114,7 @@ def _hint_at_length(target: TypedCallTarget, given: int) -> str:
 
 
 def _shown_name(target: TypedCallTarget) -> str:
-    """The name to show: the label, where the func_name is made of content."""
+    """Return the name to show: the label, if the func_name stands for content."""
     return label_of(target._name) or target._name
 
 

@@ -59,7 +59,7 @@ def united(types: Iterable[str]) -> str:
 
 
 def type_digest(text: str) -> bytes:
-    """What stands for a type in records: a definition and a use whose digests are equal fit.
+    """Return the digest of a type in records. A definition and a use with equal digests fit.
 
     That of a use is the digest of the definition that is exactly what it expects.
     """
@@ -153,7 +153,7 @@ class _Function:
 
 
 def _pieces(text: str) -> list[Piece]:
-    """What is passed, one by one, and whether it is part of a structure."""
+    """Yield the passed values one by one, and whether each is part of a structure."""
     found = []
     is_part = False
     for part in text.split(", ") if text and text != "void" else ():
@@ -207,7 +207,7 @@ def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, st
 
 
 def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
-    """Whether what is passed is where it is expected, and whether it is expected to be extended in a way that it is not."""
+    """Return whether a value is passed where it is expected, and whether an extension is expected that does not happen."""
     if expected[0] == passed[0]:
         return True, False
     first, second = expected[0].split(" "), passed[0].split(" ")
@@ -236,5 +236,5 @@ def _is_in_register(kind: str) -> bool:
 
 
 def _vector_bits(kind: str) -> int:
-    """The size of what is passed in a vector register."""
+    """Return the size of a value in a vector register."""
     return int(kind[1:]) if kind[0] == "v" and kind[1:].isdecimal() else _FLOAT_BITS.get(kind, 0)

@@ -101,7 +101,7 @@ class Source:
 
 
 class Sources(dict[bytes, Source]):
-    """The modules that one load has opened, who decides about realizations of its function, and what is known of several modules."""
+    """The modules that one load has opened, the decision function for realizations, and what is known about several modules."""
 
     __slots__ = ("accept", "listing", "root")
 
@@ -272,7 +272,7 @@ class Loader(PlainLoader):
         return True
 
     def _find_planned(self, root: Choice, offset: int, sources: Sources) -> dict[str, Choice] | None:
-        """What a former load has chosen behind this function, ready for the commit; None where it is to be planned now."""
+        """Return what an earlier load has chosen for this function, ready for the commit; None if it must be planned now."""
         store = self.store
         if not store.has_closures():
             return None
@@ -323,7 +323,7 @@ class Loader(PlainLoader):
                 yield admitted
 
     def is_loaded(self, module_id: bytes) -> bool:
-        """Whether this loader has mapped a module that somebody uses."""
+        """Return whether this loader has mapped a module that is in use."""
         return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
@@ -369,7 +369,7 @@ class Loader(PlainLoader):
         return source
 
     def open_stub(self, func_name: str, sources: Sources) -> Choice | None:
-        """What importers of a function are bound to where this processor cannot run it; None where they cannot be either."""
+        """Return the stub to which importers of a function are bound if this processor cannot run it; None if there is none."""
         from compcache.hit.stubs import find_stub
 
         found = find_stub(self, func_name, sources)
@@ -501,9 +501,9 @@ class Loader(PlainLoader):
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, *, chosen_by: Accept | None) -> TypedCallTarget | None:
-        """Fill slots and tables; return None where another thread has loaded one of the modules anew meanwhile.
+        """Fill slots and tables; return None if another thread has replaced one of the modules meanwhile.
 
-        A target that is there already is returned, unless somebody has `chosen_by` more than the name.
+        A target that exists already is returned, unless `chosen_by` adds a condition to the name.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
@@ -537,7 +537,7 @@ class Loader(PlainLoader):
         return target
 
     def _new_among(self, modules: dict[bytes, LoadedModule]) -> dict[bytes, Any]:
-        """What the table of loaded modules gets.
+        """Return the new rows for the table of loaded modules.
 
         Not where the lock is taken: 3.12 and later compile a comprehension into the function around it, and what is raised right
         behind one does not reach the end of a `with`.
@@ -580,7 +580,7 @@ class Loader(PlainLoader):
         return target
 
     def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
-        """What to store in images, and what to record of it, so that the chosen realizations find what they use."""
+        """Return what to store in images and what to record about it, so that the chosen realizations find what they use."""
         if not any(choice.imports or choice.fills for choice in chosen.values()):
             return [], []
         from compcache.hit.needs import collect_stores
@@ -590,11 +590,11 @@ class Loader(PlainLoader):
     # ---------------------------------------------------- memory, for `compcache.hit.memory`
 
     def lock(self) -> Any:
-        """What guards the tables, in this process: a forked child has another one."""
+        """The lock of the tables in this process; a forked child has another one."""
         return hit._lock
 
     def forget(self, module_id: bytes) -> None:
-        """Have no look-up find a module in memory any more, nor what is bound to it; call targets stay valid."""
+        """Make look-ups no longer find a module, or what is bound to it, in memory. Call targets stay valid."""
         if module_id in self._mine:
             from compcache.hit.memory import forget
 
@@ -621,7 +621,7 @@ class Loader(PlainLoader):
         return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_targets(self) -> list[TypedCallTarget]:
-        """The valid call targets that this loader returned and somebody has."""
+        """The valid call targets that this loader has returned and that are in use."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
 

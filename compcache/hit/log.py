@@ -108,15 +108,15 @@ class LoggingRecorder(NullRecorder):
         self._counts.write_by(files)
 
     def watch(self, loader: Loader) -> None:
-        """A loader holds modules."""
+        """Count what this loader holds as used each time the journal is written."""
         self._counts.watch(loader)
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Write what is pending."""
+        """Write pending items."""
         self._counts.flush(now_held=now_held)
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Start counting from zero."""
         self._counts.reset()
 
 

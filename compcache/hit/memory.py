@@ -19,7 +19,7 @@ __all__ = ["begin_build", "end_build", "forget", "forget_name", "held_lines", "m
 
 
 def begin_build(loader: Loader, build: object) -> None:
-    """Have no look-up answer from memory at once until the build has ended: the directory may have lost what is there."""
+    """Make look-ups ignore memory until the build has ended, because the directory may have lost modules that are in memory."""
     with loader.lock():
         loader.builds.add(build)
         loader.targets.clear()
@@ -45,13 +45,13 @@ def modules_behind(module: LoadedModule) -> list[LoadedModule]:
 
 
 def _bound(module: LoadedModule) -> list[LoadedModule]:
-    """What its slots refer to, but for values of global variables."""
+    """Return what its slots refer to, except values of global variables."""
     values: list[Any] = list(module.slots.values())
     return [value for value in values if hasattr(value, "module_id")]
 
 
 def forget(loader: Loader, module_id: bytes) -> None:
-    """See `Loader.forget`. Who removes a module wants what is bound to it found anew as well: it would go on with what is gone."""
+    """Implement `Loader.forget`. What is bound to a removed module must be loaded again too, because it would keep using it."""
     linked = loader.linked
     if linked is not None and linked.homes_of(module_id) and linked.is_whole(module_id):
         return  # it stands for modules of which none is gone
@@ -103,7 +103,7 @@ def _end(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> N
 
 
 def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:
-    """Of what loaders hold, lines of a journal that count nothing, and whose uses have no name."""
+    """Return journal lines for what loaders hold; they count nothing, and uses have no name."""
     modules = {module.module_id for known in loaders if (loader := known()) is not None for module in loader.loaded_modules()}
     return [f"{now} loads 0 {module_id.hex()} {name_key('').hex()}" for module_id in sorted(modules)]
 

@@ -34,7 +34,7 @@ _libraries: dict[str, object] = {}
 
 
 class Listed:
-    """What a load knows of the records of a module that it reads several of.
+    """The records of a module that a load reads several of.
 
     `records` is their section, where it was read at once, `needs` what was decoded of it, `natives` the symbols of the process that
     were found for it; `is_in_listing` says that a load of several modules has noted what functions it has.
@@ -227,7 +227,7 @@ class _LoadContext:
 
 
 def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
-    """What is to be stored in the slots of the chosen modules, and the updates of their tables.
+    """Return the stores into the slots of the chosen modules, and the updates of their tables.
 
     Raises:
         IntegrityError: the records of one do not fit its image; it is in quarantine now.
@@ -254,7 +254,7 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
 
 
 def _fill(runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]) -> tuple[dict[int | str, object], bytes]:
-    """What fills which slot of one module, and the stores."""
+    """Return what fills each slot of one module, and the stores."""
     slots = module.slots
     filled: dict[int | str, object] = {}
     bindings = []

@@ -50,7 +50,7 @@ _APART = "\0"
 
 
 class Listing:
-    """What a load of several modules knows of them.
+    """The modules that a load of several has listed.
 
     `functions` tells where their records say that they have a function: a hint, for each name the first one. `repeated` are the names
     of which there is another one, `unlisted` counts the modules whose records were not read at once.
@@ -100,7 +100,7 @@ class _SmallTables:
 
 
 class _SmallSegments(Segment):
-    """What several segments hold, in memory."""
+    """The content of several segments, in memory."""
 
     __slots__ = ()
 
@@ -153,7 +153,7 @@ class _Node:
 
 
 class Plan:
-    """Which realization to use for a function and for everything that its closure imports."""
+    """Chooses the realizations of a function and of everything in its import closure."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class Plan:
         self._exhaust(name, node)
 
     def _exhaust(self, name: str, node: _Node) -> None:
-        """All realizations of a function were tried: importers are bound to its stub, or fail."""
+        """Handle a function without usable realizations: its importers are bound to its stub, or fail."""
         if name == self._root:
             raise self._root_error(node)
         if isinstance(node.error, IncompatibleTargetError):
@@ -499,7 +499,7 @@ class Plan:
 
 
 def _misfit(choice: Choice, user: Choice, defined: str, used: str) -> SignatureMismatchError:
-    """Why a realization is passed over that is of another type than its user expects."""
+    """Return why a realization is skipped whose type is not the one that its user expects."""
     from compcache.hit.link_types import fits
 
     return SignatureMismatchError(
@@ -511,7 +511,7 @@ def _misfit(choice: Choice, user: Choice, defined: str, used: str) -> SignatureM
 
 
 def _length(choice: Choice) -> int:
-    """Of a variable that is an array, by its LLVM type; 0 for others."""
+    """Return the length of an array variable, from its LLVM type; 0 for others."""
     count, by, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
     return int(count) if by and count.isdecimal() else 0
 
@@ -632,7 +632,7 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
 
 
 def _lacking(processor: Processor, features: str) -> str:
-    """What of these features the processor lacks, and that it does, in words."""
+    """Return a description of the features that the processor lacks."""
     from compcache.targets.processor_words import missing
 
     return f"{', '.join(missing(features, processor)[:8])}, which this {processor.cpu() or 'processor'} does not have"

@@ -60,7 +60,7 @@ class Recorder:
         self.reset()
 
     def reset(self) -> None:
-        """Begin to count: a new recorder, or that of a forked child, whose parent writes what was counted before."""
+        """Start counting, in a new recorder or in a forked child, whose parent writes the earlier counts."""
         self._events: list[tuple[float, str, float, str, bytes]] = []
         self._flushed = 0.0
         self._seen: dict[bytes, object] = {}
@@ -69,11 +69,11 @@ class Recorder:
         self.unaccounted = 0  # bytes added that are not in the estimate yet (compcache.maintain.size_limit)
 
     def write_by(self, files: Tree | Door) -> None:
-        """Write through these files from now on: what was used for it may be closed."""
+        """Write through these files from now on, because the former ones may be closed."""
         self._files = files
 
     def watch(self, loader: PlainLoader) -> None:
-        """What this loader holds when the journal is written counts as used then."""
+        """Count what this loader holds as used each time the journal is written."""
         self._loaders = [*[known for known in self._loaders if known() is not None], ref(loader)]
         if not self._registered:
             self._register()
@@ -100,7 +100,7 @@ class Recorder:
         """Another process was waited for: nothing is counted."""
 
     def compiled(self, seconds: float, _: Sequence[str] = ()) -> None:
-        """A module of these functions was compiled."""
+        """Record that a module with these functions was compiled."""
         self.count("compilations")
         self.count("compile_seconds", seconds)
 
@@ -141,7 +141,7 @@ class Recorder:
                 return
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Append what was counted so far to the journal, if anything was, and now and then, or with `now_held`, what is held in memory."""
+        """Append the counts to the journal, if there are any. Also append what is held in memory, periodically or with `now_held`."""
         lines: list[str] = []
         if now_held or time() - self._told >= _HELD_SECONDS:
             from compcache.hit.memory import held_lines
@@ -173,7 +173,7 @@ class Recorder:
             self._events += events  # the directory is made by the first addition
 
     def _write(self, data: bytes) -> bool:
-        """Append to the journal; return False where there is no directory for it."""
+        """Append to the journal; return False if it has no directory."""
         # Two hosts append to two files: between them appending is not atomic.
         path = f"{self._directory}/{_host_name()}{SUFFIX}"
         try:
@@ -224,7 +224,7 @@ def _reraise_interrupt(error: Exception) -> None:
 
 
 def _drain(items: list) -> list:  # type: ignore[type-arg]
-    """All items, taken out one by one: other threads may append, and take out, at the same time."""
+    """Remove and yield all items, one by one, because other threads may append and remove at the same time."""
     taken = []
     try:
         while items:

@@ -31,7 +31,7 @@ _DIGEST = 8
 
 
 def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
-    """Of the imports of a function, by name, those that have one realization, which needs nothing and fits, with it.
+    """Return those imports of a function, by name, that have exactly one realization which needs nothing and fits.
 
     Only functions with plain names, in a cache without layers, and not while variables of other modules have providers: what is near
     decides then.
@@ -60,7 +60,7 @@ def _fits(used: bytes, own: bytes) -> bool:
 
 
 def _by_module(segments: tuple[Segment, ...], runtime: Any, names: list[str]) -> dict[bytes, dict[str, int]]:
-    """By module the offsets of the records of functions that have one realization in all segments."""
+    """Return, by module, the record offsets of functions with exactly one realization in all segments."""
     known: dict[str, tuple[bytes, int]] = {}
     several: set[str] = set()
     for segment in segments:
@@ -81,7 +81,7 @@ def _functions(segment: Segment, names: int) -> Table:
 
 
 def _functions_of(loader: Loader, sources: Sources, module_id: bytes, places: dict[str, int], choice_of: type[Choice]) -> dict[str, Choice]:
-    """Those of these functions of a module that need nothing and can run here. Raises what opening the module raises."""
+    """Return those of these functions of a module that need nothing and can run here. Raises the errors of opening the module."""
     store = loader.store
     source = loader.open_source(module_id, sources)
     if source.listed is None or not source.listed.is_in_listing:
@@ -98,7 +98,7 @@ def _functions_of(loader: Loader, sources: Sources, module_id: bytes, places: di
 
 
 def _records(source: Source, store: Store, names: int) -> bytes:
-    """The section of a module's records; nothing of one that is much larger than these functions."""
+    """Return a module's section of records; nothing if it is much larger than these functions."""
     if source.listed is not None and source.listed.records:
         return source.listed.records
     if source.file.records > names * _BYTES_OF_EACH:

@@ -228,7 +228,7 @@ def path_opener() -> OpenBeneath | None:
 
 
 def _require_current(extension: ModuleType) -> None:
-    """In a source checkout: read the sources if one is newer than the extension (folder included, for new files)."""
+    """Check that the extension is current, in a source checkout: read the sources if one is newer (or the folder, for new files)."""
     folder = f"{os.path.dirname(str(extension.__file__))}/native/"
     built = os.stat(str(extension.__file__)).st_mtime_ns
     try:

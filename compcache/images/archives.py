@@ -72,7 +72,7 @@ def open_archive(name: str) -> Archive:
 
 
 def _state_of(path: str) -> tuple[int, ...] | None:
-    """What changes when the file at a path does; None where it has changed so lately that the next change may not be seen."""
+    """Return a value that changes when the file at a path does; None if it has changed so recently that another change might not show."""
     status = os.stat(path)
     if abs(time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)) < _SETTLED:
         return None

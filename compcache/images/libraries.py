@@ -104,7 +104,7 @@ class Library(NamedTuple):
         return name if "/" in name else mapped_path(os.path.basename(name))
 
     def path_of(self, symbol: str) -> str | None:
-        """The file that defines a symbol, among this library and those that it needs; None where none does."""
+        """Return the file that defines a symbol, among this library and those that it needs, or None."""
         try:
             address = ctypes.addressof(ctypes.c_char.in_dll(self.handle, symbol))
         except (ValueError, UnicodeEncodeError) as error:
@@ -189,7 +189,7 @@ def _loaded(name: str) -> Library | None:
 
 
 def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
-    """The one of these libraries that defines a symbol, under its soname.
+    """Return the one of these libraries that defines a symbol, by its soname.
 
     Only where the dynamic linker finds it by its name alone, in any process.
     """
@@ -214,7 +214,7 @@ def _mapped_libraries() -> list[str]:
 
 
 def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:
-    """The directories of these libraries in which the dynamic linker does not look by itself."""
+    """Return the directories of these libraries that the dynamic linker does not search by default."""
     directories = dict.fromkeys([os.path.dirname(os.path.abspath(path)) for path in paths])
     return tuple([directory for directory in directories if not _is_systems(directory)])
 
@@ -226,7 +226,7 @@ def _is_systems(directory: str) -> bool:
 
 
 def advice_on_run_time(symbol: str) -> str | None:
-    """What to do about a missing symbol of a compiler's run time: mostly, by which option of `ModuleSource` it is provided; None for
+    """Return what to do about a missing symbol of a compiler's run time, usually the option of `ModuleSource` that provides it; None for
     other symbols.
     """
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
@@ -284,7 +284,7 @@ def demangle(symbol: str) -> str:
 
 
 def _filtered(symbol: str) -> str:
-    """A symbol as the first program prints it that is there: no library of the system demangles Rust's names."""
+    """Demangle a symbol with the first installed program: no library of the system demangles Rust's names."""
     path = next(filter(None, map(shutil.which, _FILTERS)), None)
     if path is None:
         return symbol

@@ -132,7 +132,7 @@ class _Errand(Generic[_T]):
             del outcome, interrupt  # a traceback that refers to itself is left to the garbage collector
 
     def _start(self) -> BaseException | None:
-        """Start the work; return what was raised meanwhile."""
+        """Start the work; return the exception that was raised meanwhile."""
         is_starting = False
         try:
             with _stack_lock, _stack_size(_STACK_BYTES):
@@ -150,7 +150,7 @@ class _Errand(Generic[_T]):
         return None
 
     def _attend(self) -> BaseException | None:
-        """Do what the LLVM thread asks for until it has ended; return what was raised meanwhile."""
+        """Run what the LLVM thread requests until it has ended; return the exception that was raised meanwhile."""
         interrupt: BaseException | None = None
         while True:
             try:
@@ -272,5 +272,5 @@ def _is_inside_llvm() -> bool:
 
 
 def _forget_errands() -> None:
-    """A forked child has no other thread: what was under way is forgotten."""
+    """Drop pending requests in a forked child, which has no other thread."""
     _running.clear()

@@ -31,7 +31,7 @@ def default_triple() -> str:
 
 @functools.cache
 def tuning(level: int) -> Any:
-    """The options of LLVM's pipeline of a level. Nobody changes them: who builds a pipeline copies them."""
+    """The options of LLVM's pipeline for a level. They are never changed: callers that build a pipeline copy them."""
     options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = level > 1
     options.slp_vectorization = level > 1
@@ -71,12 +71,12 @@ def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=32)
 def target_data(machine: Any) -> tuple[Any, str]:
-    """The sizes of types for a machine, and the same as a module has it in its text."""
+    """Return the sizes of types for a machine, as an object and as the text in modules."""
     data = machine.target_data
     return data, str(data)
 
 
 @functools.lru_cache(maxsize=8)
 def _idle_machines(cpu: str, features: str, level: int) -> list[Any]:  # noqa: ARG001 - what they are for
-    """As many as threads have translated at the same time."""
+    """The unused machines: as many as threads have translated at the same time."""
     return []

@@ -76,7 +76,7 @@ def _versioned_address(symbol: str) -> int:
 
 
 def address_of(symbol: str) -> int:
-    """Where the platform, or the process, has a symbol; 0 where neither has."""
+    """Return the address of a symbol of the platform or the process, or 0."""
     if versioned_name(symbol):
         return _versioned_address(symbol)
     library = platform_library(symbol)
@@ -99,7 +99,7 @@ def in_process(symbol: str) -> bool:
 
 @functools.cache
 def _process() -> ctypes.CDLL:
-    """What this process has in its global scope, now and later: making this object costs more than a look-up."""
+    """Return the process's global scope, now and later. Creating this object costs more than a look-up."""
     return ctypes.CDLL(None)
 
 
@@ -128,7 +128,7 @@ def mapped_path(name: str) -> str | None:
 
 
 def platform_paths(symbols: Iterable[str]) -> list[str]:
-    """The paths of the platform libraries that define any of these symbols, without duplicates."""
+    """Return the paths of the platform libraries that define any of these symbols, without duplicates."""
     names = dict.fromkeys(filter(None, map(platform_library, symbols)))
     return [path for path in map(mapped_path, names) if path]
 

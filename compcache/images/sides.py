@@ -11,7 +11,7 @@ __all__ = ["ImageFile", "LoadSide", "MakeSide"]
 
 
 class ImageFile(Protocol):
-    """An open module file, as far as a kind needs it; `image` is the number of bytes of the image, which the file begins with."""
+    """The parts of an open module file that a kind needs. `image` is the size in bytes of the image, which is at the start of the file."""
 
     path: str
     key: bytes
@@ -25,7 +25,7 @@ class ImageFile(Protocol):
 
 
 class LoadSide(Protocol):
-    """What hits, and checks of a cache, ask of a kind."""
+    """The operations of a kind for hits, and for checks of a cache."""
 
     def load(self, runtime: Any, file: ImageFile) -> Any:
         """The image, an object of the native runtime. Raises `OSError`, `ValueError` or `CompcacheError` where it cannot be loaded."""
@@ -35,7 +35,7 @@ class LoadSide(Protocol):
 
 
 class MakeSide(Protocol):
-    """What is asked of a kind where LLVM is."""
+    """The operations of a kind that run with LLVM."""
 
     #: How images of this kind are loaded, in words.
     LOADED: str
@@ -44,4 +44,4 @@ class MakeSide(Protocol):
         """The C library that an image needs: kind and least version, as in ``glibc 2.14``; empty where it needs none."""
 
     def is_comparable(self, obj: bytes) -> bool:
-        """Whether the machine code of an object that LLVM has emitted is in the image that was made of it."""
+        """Return whether the image that was made from an object of LLVM's contains the object's machine code."""

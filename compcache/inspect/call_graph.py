@@ -130,7 +130,7 @@ class _Builder:
 
 
 def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> FunctionGraph:
-    """The dependencies of these functions, transitively and across modules.
+    """Return the dependencies of these functions, transitively and across modules.
 
     Args:
         store: the directory.
@@ -233,7 +233,7 @@ class _Looked:
 
 
 def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[ModuleSummary] | None = None) -> FunctionGraph:
-    """All functions, or those of some modules, and what they depend on. Every module is read once, and what cannot be read is left out.
+    """Return all functions, or those of some modules, with their dependencies. Every module is read once; unreadable parts are left out.
 
     Args:
         store: the directory.

@@ -74,7 +74,7 @@ class Signer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Provenance(Shown):
-    """Where a stored module comes from, as far as it is recorded. Who compiled it, and on which host, is not.
+    """The recorded origin of a stored module. Which user compiled it, and on which host, is not recorded.
 
     Attributes:
         module_id: the module.
@@ -186,7 +186,7 @@ class GlobalReport:
 
 @dataclass(frozen=True, slots=True)
 class FunctionReport(Shown):
-    """All that is known of one cached function.
+    """Everything that is known about one cached function.
 
     Attributes:
         func_name: its name.

@@ -87,7 +87,7 @@ class Overload:
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Shown):
-    """Why a function can be loaded, or not.
+    """The explanation of why a function can be loaded, or cannot.
 
     Attributes:
         func_name: the function that was asked for; where that was a label, the one that was stored last under it.
@@ -141,7 +141,7 @@ def explain(
     progress: Progress | None = None,
     remote: RemoteAnswer | None = None,
 ) -> Explanation:
-    """Why a function can be loaded, or not; see `Cache.explain`."""
+    """Explain why a function can be loaded, or cannot; see `Cache.explain`."""
     copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
     verdicts = []
     for module_id, offset in store.find_all(func_name):
@@ -207,7 +207,7 @@ def _try(loader: Loader, func_name: str) -> Exception | None:
 
 
 def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, str] | None:
-    """The identity that one of these modules was stored with."""
+    """Return the identity that one of these modules was stored with."""
     for module_id in modules:
         try:
             with store.open_module(module_id) as module:

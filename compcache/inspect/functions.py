@@ -33,7 +33,7 @@ __all__ = ["cache_info", "dependencies", "describe_function", "realizations"]
 
 
 def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realization, ...]:
-    """Every stored copy of a function that is there and not damaged, those in linked closures last."""
+    """Return every stored, undamaged copy of a function, those in linked closures last."""
     loaded = {module.module_id for module in loader.loaded_modules()}
     found = []
     linked = [(module_id, offset ^ LINKED) for module_id, offset in store.find_here(func_name, linked=True) if offset & LINKED]
@@ -186,7 +186,7 @@ def _because(store: Store) -> str:
 
 
 def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionReport:
-    """All that is known of one function.
+    """Describe everything that is known about one function.
 
     Raises:
         NotCachedError: no module on disk holds it.

@@ -25,7 +25,7 @@ _MIN_DIGITS = 4
 
 
 def labelled(store: Store, label: str) -> tuple[str, ...]:
-    """The func_names of this label, and those that begin with it and some digits of their digest; sorted."""
+    """Return the func_names with this label, or with this label and the first digits of their digest; sorted."""
     head, _, digits = label.rpartition("-")
     prefix = label if len(digits) >= _MIN_DIGITS else None
 
@@ -77,7 +77,7 @@ def _near(store: Store, name: str) -> str | None:
 
 
 def _likely(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:
-    """Some of what is stored and about as long as the name, first what begins as the name does."""
+    """Return some stored names of similar length, first those with the same beginning."""
     found: dict[T, None] = {}
     length = len(name)
     while len(found) < _MAX_COMPARED and length >= 0:

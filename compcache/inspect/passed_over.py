@@ -35,7 +35,7 @@ def passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
 
 
 def _imports(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
-    """The imports of a function, those of what it reaches in its module included, and their link types."""
+    """Yield the imports of a function and of what it reaches in its module, with their link types."""
     waiting = [decode_function(module.read_record(offset)).needs]
     seen = {0, *waiting}
     while waiting:

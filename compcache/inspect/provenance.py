@@ -25,7 +25,7 @@ __all__ = ["provenance"]
 
 
 def provenance(store: Store, module: ModuleFile) -> Provenance:
-    """Where a module, which is open, comes from.
+    """Return the origin of an open module.
 
     Raises:
         FormatError: a record is damaged.
@@ -49,7 +49,7 @@ def provenance(store: Store, module: ModuleFile) -> Provenance:
 
 
 def _status(store: Store, module: ModuleFile) -> tuple[float, str]:
-    """When the file was written here, and the name or the number of the user that it belongs to; of one in memory neither."""
+    """Return when the file was written here, and the name or number of its owner; neither for a module in memory."""
     if store.holds_in_memory(module.module_id):
         return 0.0, ""
     try:

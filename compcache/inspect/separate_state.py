@@ -27,7 +27,7 @@ _CONSTANT = "constant"
 
 @dataclass(frozen=True, slots=True)
 class SeparateState:
-    """A variable that `func_name` uses in its own module, and that `other`, which has it there as well, uses in another module."""
+    """A variable that two functions share by source, but not in memory: `func_name` and `other` use it in different modules."""
 
     func_name: str
     variable: str
@@ -36,7 +36,7 @@ class SeparateState:
     other_module_id: str
 
     def __str__(self) -> str:
-        """The same in a sentence."""
+        """Return the same as a sentence."""
         return (
             f"there are two of the variable {self.variable!r}: {self.func_name!r} uses that of module {self.module_id[:12]}, "
             f"{self.other!r} that of module {self.other_module_id[:12]}; add what shares it as one module"
@@ -65,7 +65,7 @@ def separate_state(store: Store, loader: Loader, func_name: str) -> tuple[Separa
 
 
 def _chosen(store: Store, loader: Loader, func_name: str) -> bytes | None:
-    """The module that a function is used from: that of a target which is held, else of the first realization that is there."""
+    """Return the module that provides a function: that of a loaded target, or of the first available realization."""
     known = loader.targets.get(func_name)
     target = known() if known is not None else None
     if target is not None and target._context is not None:

@@ -43,7 +43,7 @@ class Refusal:
 
     @property
     def text(self) -> str:
-        """What happened, as a sentence: a reason that is one itself begins with its verb, "was ..."."""
+        """Return a sentence about what happened. A reason that is a sentence itself begins with its verb ("was ...")."""
         return f"{self.name} {self.reason}" if self.reason.startswith("was ") else f"{self.name} was compiled and not cached: {self.reason}"
 
 
@@ -52,7 +52,7 @@ def _file_name(name: str) -> str:
 
 
 def note(store: Store, name: str, reason: str) -> None:
-    """Keep why a function is not cached; what was kept of it before is replaced."""
+    """Store why a function is not cached, replacing an earlier reason."""
     name, reason = name[:_MAX_TEXT], reason[:_MAX_TEXT]
     if store.readonly:
         return
@@ -73,7 +73,7 @@ def forget(store: Store, name: str) -> None:
 
 
 def read_all(store: Store) -> list[Refusal]:
-    """All that is kept, the latest first."""
+    """Return all stored reasons, the latest first."""
     found = [_read(store, name) for name in store.names(UNCACHED)]
     return sorted((f for f in found if f is not None), key=lambda refusal: -refusal.created)
 

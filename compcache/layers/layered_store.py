@@ -164,7 +164,7 @@ class LayeredStore(Store):
         return MERGED_LAYERS.file_name(digest(parts, size=NAME_SIZE).hex())
 
     def _look_at_layers(self) -> None:
-        """Find the segment of all layers; where there is none, write it for the next process."""
+        """Find the segment of all layers; if there is none, write it for the next process."""
         self._looked = True
         name = self.merged_name()
         index = Index(self.files, self.directory(MERGED_LAYERS), self.temporary, MERGED_LAYERS.suffix)
@@ -226,7 +226,7 @@ class LayeredStore(Store):
             yield from self._find_apart(func_name, is_near)
 
     def _find_apart(self, func_name: str, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
-        """The same by the index of each layer."""
+        """Find the same by the index of each layer."""
         found = False
         listed = [store.index.is_listed for store in (self, *self.layers)]
         for candidate in self._find_in(None, func_name, is_near):

@@ -41,7 +41,7 @@ _FRESH = object()
 
 
 class Census:
-    """How many modules there are, which packs, and of what size all are."""
+    """The number of modules, the packs among them, and the total size."""
 
     def __init__(self) -> None:
         self.modules = self.size = 0
@@ -110,7 +110,7 @@ class Chooser:
             size, count = ceil(size * _MORE), ceil(count * _MORE)
 
     def _excess(self) -> tuple[int, int]:
-        """How many bytes and modules are beyond the limits."""
+        """Return how many bytes and modules exceed the limits."""
         policy, census = self._policy, self._census
         size = census.size - policy.max_bytes if isinstance(policy.max_bytes, int) else 0
         return max(size, 0), max(census.modules - policy.max_modules, 0) if policy.max_modules is not None else 0
@@ -141,7 +141,7 @@ class Chooser:
         return found
 
     def _entries(self, slices: Slices) -> Iterator[Entry]:
-        """All modules, those that cannot be read without functions and imports; packs last."""
+        """Return all modules, unreadable ones without functions and imports; packs last."""
         packs = {module_id: _Pack() for module_id in self._census.packs}
         for each in slices:
             used = _last_uses(self._uses, each.first)
@@ -190,7 +190,7 @@ class Chooser:
         return row.module_id in self._spare or (bool(self._pins) and not self._pins.isdisjoint(row.names))
 
     def _describe(self, platform: Platform) -> tuple[int, int, tuple[Maker, ...], str]:
-        """Numbers for a platform, since the policy compares them and platforms are long; its makers, and what is wrong with one."""
+        """Return numbers for a platform, its makers and their fault, because the policy compares them and platforms are long."""
         known = self._platforms.get(id(platform))  # rows share their platforms
         if known is None:
             target = self._targets.setdefault((platform.abi, platform.triple, platform.features), len(self._targets))
@@ -201,7 +201,7 @@ class Chooser:
         return known[1]
 
     def _read(self, slices: Slices, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
-        """The entries of these modules, as far as they are there."""
+        """Return the entries of those of these modules that exist."""
         present = statuses_of(self._store, sorted(module_ids))
         rows = slices.lists.rows(present)
         rows.update({module_id: slices.unlisted[module_id] for module_id in present if module_id in slices.unlisted})

@@ -165,7 +165,7 @@ class Removal(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Entries to remove, dependents before dependencies; and those that stay only because a kept one needs them.
+    """Entries to remove, dependents before dependencies; and those that stay only because a kept entry needs them.
 
     `exceeded` says which limit is exceeded still: size, count or, empty, none.
     """
@@ -176,7 +176,7 @@ class Plan(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """What a plan for a part of the modules has to know of the others.
+    """What a plan for some of the modules must know about the others.
 
     The part has all that import what it realizes, or realize it as well. `size` is that of the others in bytes, `modules` their number.
     Limits remove what was used before the `horizon`: others may have been used after it only. A generation that is `fresh` is not stale.
@@ -295,7 +295,7 @@ class _Population:
             self.rank[number] = first + place
 
     def _needs(self, gone: Collection[int]) -> list[Sequence[int]]:
-        """For each entry the providers of its imports: of several not in `gone`, the one used last."""
+        """Return for each entry the providers of its imports: of several not in `gone`, the most recently used one."""
         needs: list[Sequence[int]] = []
         for entry in self.entries:
             needed = []
@@ -371,7 +371,7 @@ class _Population:
 
 
 def matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
-    """The predicate for names that one of these shell patterns matches; it is false for all where there are none."""
+    """Return the predicate for names that match one of these shell patterns; without patterns it is always false."""
     texts = [translate(pattern) for pattern in patterns]
     return re.compile("|".join(texts)).match if texts else lambda _: None
 
@@ -448,7 +448,7 @@ def _derived_of(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]
 
 
 def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
-    """Remove the linked closures that are derived of what is removed, or of what was removed before."""
+    """Remove the linked closures that are derived from modules which are, or were, removed."""
     left = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
     lost = [number for number, entry in enumerate(entries) if entry.parts and not left.issuperset(entry.parts)]
     reasons |= {number: "derived" for number in lost if number not in reasons}

@@ -315,7 +315,7 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
 
 
 def _older(store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None) -> Iterator[PrunedFile]:
-    """The files of these names, or all, that nothing has changed since `before`."""
+    """Return the files with these names, or all, that were not changed since `before`."""
     for name in store.names_in(directory) if names is None else names:
         path = f"{directory}/{name}"
         try:

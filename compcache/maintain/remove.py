@@ -83,7 +83,7 @@ def _parts(store: Store, owners: set[str], holders: Container[bytes], rows: Mapp
 
 
 def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
-    """Have no entries of these kinds and names any more."""
+    """Remove the entries with these kinds and names."""
     known = [store.read_entry(kind, name, alone=False) for kind, name in sorted(keys)]
     gone = [
         EntryRecord(entry.kind, entry.name, sequence_after(entry), (), b"", gone=True)
@@ -137,12 +137,12 @@ def _realizes(store: Store, module_id: bytes, func_name: str) -> bool:
 
 
 def _derived_of(store: Store, gone: list[bytes]) -> list[bytes]:
-    """The linked closures that are derived of these modules."""
+    """Return the linked closures that are derived from these modules."""
     return [key for key, entry in linked_closures(store).items() if key not in gone and not set(gone).isdisjoint(entry.requires)]
 
 
 def _is_short(store: Store) -> bool:
-    """Whether the index is rewritten at once. In a longer one the entries of what is gone stay until a prune; look-ups pass them over."""
+    """Return whether the index is rewritten at once. In a longer index stale entries stay until a prune; look-ups skip them."""
     return sum(segment.modules.count for segment in readable(store.index)) <= _SHORT
 
 

@@ -94,7 +94,7 @@ class PruneReport(Shown):
 
     @property
     def modules_after(self) -> int:
-        """How many modules are left."""
+        """Return how many modules are left."""
         return self.modules_before - len(self.removed)
 
     @property
@@ -160,7 +160,7 @@ class CheckReport(Shown):
 
     @property
     def seconds(self) -> float:
-        """How long the check took."""
+        """The duration of the check."""
         return sum(step.seconds for step in self.steps)
 
     def __bool__(self) -> bool:
@@ -209,7 +209,7 @@ class LinkedClosure:
 
 @dataclass(frozen=True, slots=True)
 class LinkReport:
-    """What `Cache.link` has made.
+    """The result of `Cache.link`.
 
     Attributes:
         linked: the images.

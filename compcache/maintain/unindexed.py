@@ -29,7 +29,7 @@ _ENTRIES = 1 << 21
 
 
 class Unindexed:
-    """Modules that no index segment names and that nobody has modified since `before`, as far as slices were added.
+    """Modules that no index segment names and that were not modified since `before`, within the slices added so far.
 
     `sound` are those whose content matches their module_id, `damaged` the others, with their sizes. Modules that another version of
     compcache wrote, or that this cache's key did not sign, are left out.
@@ -73,7 +73,7 @@ class _Named:
         self._step = max((1 << 8) * _ENTRIES // max(count, 1), 1)
 
     def of(self, first: int) -> set[bytes] | None:
-        """Those whose ids begin with this byte; None where the index cannot be read."""
+        """Return those whose ids begin with this byte; None if the index cannot be read."""
         if not self._is_readable:
             return None
         if first not in self._known:
@@ -108,7 +108,7 @@ def _holds_functions(store: Store, module_id: bytes) -> bool:
 
 
 def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Publish an index segment of these modules; return those that it holds.
+    """Publish an index segment with these modules; return those that it contains.
 
     Raises:
         OSError: the segment could not be written.

@@ -41,5 +41,5 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
 
 @hookimpl  # type: ignore[untyped-decorator]
 def hatch_register_build_hook() -> type[KernelsHook]:
-    """What hatchling asks plugins for."""
+    """Implement the hook that hatchling looks for in plugins."""
     return KernelsHook

@@ -11,7 +11,7 @@ __all__ = ["finalize"]
 
 
 def finalize(distribution: Any) -> None:
-    """Let builds of a project with kernels compile them, into the directory that the wheel is made of."""
+    """Make builds of a project with kernels compile them into the directory from which the wheel is built."""
     if not _has_kernels():
         return
     try:

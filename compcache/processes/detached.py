@@ -19,7 +19,7 @@ _START = "import sys\nsys.path[:] = dict.fromkeys([*sys.path, *{path!r}])\n{code
 
 
 class LateFiles(Files):
-    """What a process works with that nobody waits for: no directory that somebody has removed, and nothing above it, comes back."""
+    """The files of a detached process: it never recreates a directory that somebody has removed, nor its parents."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
 
 
 def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str, str], told: bytes = b"") -> int:
-    """Start a process by an `isolated_command`, in a session of its own and without standard streams; return its process id.
+    """Start a process by an `isolated_command`, in a separate session and without standard streams; return its process id.
 
     What it is `told`, 4 KiB at most, it reads from its standard input: other users see the arguments of a process.
 

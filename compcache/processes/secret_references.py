@@ -60,7 +60,7 @@ def read_secret(text: str, what: str) -> str:
 
 
 def reference_to(given: str | bytes | None, value: str | bytes, variable: str, what: str) -> str:
-    """What names a secret to another process.
+    """Return a reference by which another process finds a secret.
 
     Args:
         given: the argument by which this process got it: a reference, the secret, or None where the environment had it.

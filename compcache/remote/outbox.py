@@ -122,10 +122,10 @@ class Outbox:
         with suppress(OSError):
             os.unlink(os.path.join(self._directory, name))
 
-    def size(self) -> int:
-        """Return the bytes that wait or are kept."""
+    def size(self, *, waiting: bool = False) -> int:
+        """Return the bytes that wait or are kept, or those that are `waiting` alone."""
         total = 0
-        for name in self._files():
+        for name in self.names() if waiting else self._files():
             with suppress(OSError):
                 total += os.stat(os.path.join(self._directory, name)).st_size
         return total

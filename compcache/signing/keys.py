@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
 
 
 class PublicKey(NamedTuple):
-    """What signatures are checked with."""
+    """A key that verifies signatures."""
 
     name: str
     data: bytes
@@ -42,7 +42,7 @@ class PublicKey(NamedTuple):
 
 
 class SecretKey(NamedTuple):
-    """What signs. Its text is a secret."""
+    """A key that creates signatures. Its text is a secret."""
 
     name: str
     seed: bytes

@@ -23,7 +23,7 @@ def read_rules(
     min_llvm: str | None,
     variables: tuple[str, ...],
 ) -> dict[str, Any]:
-    """The arguments of a `Store` that say so; what is None is as the environment has it, in these `variables`. See `Cache`.
+    """Return the arguments of a `Store` for these rules. Values that are None come from the environment (these `variables`). See `Cache`.
 
     Raises:
         TypeError, ValueError: one of them is not valid.

@@ -33,7 +33,7 @@ _STRANGERS, _NEW_STRANGERS, _TRIED = 64, 8, 64
 
 
 def message_of(module_id: bytes, requirement: str) -> bytes:
-    """What a signature of a module is of."""
+    """Return the bytes that a signature of a module signs."""
     needs = digest([requirement.encode("utf-8", "surrogatepass")]).hex()
     return f"compcache module 1\n{module_id.hex()}\n{needs}\n".encode()
 
@@ -60,7 +60,7 @@ def merged_signatures(known: bytes, more: bytes, keys: Iterable[PublicKey], modu
 
 
 def _sorted_out(lines: list[_Line], keys: Iterable[PublicKey], message: bytes) -> tuple[list[_Line], list[_Line]]:
-    """What is right for one of the keys, and all else."""
+    """Return the signatures that are valid for one of the keys, and all others."""
     right = list(dict.fromkeys([line for key in keys for line in _right(lines, key, message)]))
     return right, [line for line in lines if line not in right][:_STRANGERS]
 
@@ -71,7 +71,7 @@ def _right(lines: Iterable[_Line], key: PublicKey, message: bytes) -> list[_Line
 
 
 def is_signed(content: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bool:
-    """Whether one of these keys has signed the module: a line of its name, with a signature that is right."""
+    """Return whether one of these keys has signed the module: there is a line with its name and a valid signature."""
     message = message_of(module_id, requirement)
     lines = _lines(content)
     return any(_right(lines, key, message) for key in keys)

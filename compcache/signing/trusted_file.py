@@ -15,7 +15,7 @@ __all__ = ["add_trusted", "trusted_file"]
 
 
 def trusted_file() -> str:
-    """Where it is: ``compcache/trusted-keys`` in the user's configuration directory (XDG Base Directory Specification)."""
+    """Return its path: ``compcache/trusted-keys`` in the user's configuration directory (XDG Base Directory Specification)."""
     return os.path.join(users_directory("XDG_CONFIG_HOME", "~/.config"), "compcache", "trusted-keys")
 
 

@@ -85,7 +85,7 @@ class CpuTable:
         return frozenset().union(*[self._reach(name, self._implies) for name in names])
 
     def supported(self, told: Iterable[str]) -> frozenset[str]:
-        """Of the features that a host says it has, those that LLVM can use: with all that they imply.
+        """Return those features of a host that LLVM can use: features whose implied features the host has too.
 
         A hypervisor may hide a feature and not those that build on it; switching one of these on would switch it on, too.
         """

@@ -44,7 +44,7 @@ class Machine(NamedTuple):
     is_exact: bool = False
 
     def by_features(self, platform: str) -> Machine:
-        """The same with every feature listed: nothing comes with the name of the CPU, and no tuning either."""
+        """Return the same machine with every feature listed: the name of the CPU implies no features and no tuning."""
         return self._replace(cpu=baseline(platform), features=as_text(self.requires))
 
 
@@ -103,6 +103,6 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
 
 
 def _architecture_version(name: str, changes: str, table: CpuTable) -> tuple[str, str]:
-    """A version of the architecture (``armv8.2-a``) as LLVM has it: changes to its baseline CPU."""
+    """Return LLVM's name for a version of the architecture (``armv8.2-a``): changes to its baseline CPU."""
     own = architecture(table.arch).version_changes(name)
     return (name, changes) if own is None else (baseline(table.arch), ",".join(filter(None, (own, changes))))

@@ -36,12 +36,12 @@ def required(features: str) -> frozenset[str]:
 
 @cache
 def feature_words(arch: str) -> Mapping[str, str]:
-    """For each feature of an architecture whose bits are known, its words; empty for architectures without a table."""
+    """Return the words of each feature of an architecture whose bits are known; empty for architectures without a table."""
     return architecture(arch).feature_words()
 
 
 def words_of(features: Iterable[str], arch: str) -> tuple[str, tuple[str, ...]]:
-    """The words of some features together, and those features whose bits are not known."""
+    """Return the combined words of some features, and those features whose bits are not known."""
     return _words_of(frozenset(features), arch)
 
 
@@ -66,7 +66,7 @@ def _words_of(features: frozenset[str], arch: str) -> tuple[str, tuple[str, ...]
 
 @lru_cache(maxsize=256)
 def requirement_of(features: frozenset[str], basic: frozenset[str], platform: str, identity: str) -> str:
-    """What code that uses these features requires of a processor.
+    """Return what code that uses these features requires of a processor.
 
     Args:
         features: LLVM's names.
@@ -95,7 +95,7 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
 
 
 def missing(features: str, processor: Processor) -> tuple[str, ...]:
-    """What of these features (names and words) a processor lacks, by name where names are known."""
+    """Return those of these features (names and words) that a processor lacks, by name if names are known."""
     known = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
     lacking = [item for item in items if not processor.meets(item)]

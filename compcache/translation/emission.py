@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build import codegen
+from compcache.build.entry_code import made
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_head, table_symbols_of, table_text
 from compcache.build.exports import make_entries
 from compcache.build.inlining.imported import NOTHING_INLINED
@@ -99,7 +100,7 @@ class Translated(NamedTuple):
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
-    """From the optimized module, and what it is as text, to its object."""
+    """Compile the optimized module, given with its text, to an object."""
     written = read_module(text)
     definitions = with_image_symbols(written, text)
     constructors = find_constructors(text)
@@ -178,17 +179,23 @@ def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) 
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
-    """The objects of entry points, for any processor of the architecture: one takes LLVM as long as a small function, and modules of a
-    program have many in common.
+    """The objects of entry points, for any processor of the architecture: modules of a program have many in common.
 
-    Of a few each is an object of its own. Many are one object: it takes two milliseconds to begin one, and another to link it.
+    Of a few each is an object of its own. Many are one object: it takes two milliseconds to have LLVM begin one, and another to link it.
     """
     lists = [(point,) for point in points] if len(points) <= _FEW else [points]
-    return EntryObjects(tuple([_entry_object(item, level) for item in lists]), tuple(symbols_of_entries(points)))
+    objects = [data for item in lists for data in _objects_of(item, level)]
+    return EntryObjects(tuple(objects), tuple(symbols_of_entries(points)))
 
 
 @lru_cache(maxsize=512)
-def _entry_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
+def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
+    """One object of what is put together of patterns, one of what LLVM compiles."""
+    data, others = made.entry_object(points)
+    return (*filter(None, [data]), *([_compiled_object(others, level)] if others else []))
+
+
+def _compiled_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
     with codegen.new_context() as context:
         module = codegen.parse(entries_text(points), context)
         codegen.check_triple(module)
@@ -198,7 +205,7 @@ def _entry_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
 
 
 def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stubs: Iterable[str]) -> list[str]:
-    """The symbols that come first in the table of a module, the stubs of these functions last among them."""
+    """Return the symbols at the start of a module's table, the stubs of these functions last."""
     start = [INITIALIZE, TERMINATE] if INITIALIZE in definitions else []
     return [*(export.symbol for export in prepared.exports), *start, *map(stub_symbol, stubs)]
 

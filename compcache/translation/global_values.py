@@ -17,7 +17,7 @@ __all__ = ["encode_checked", "encode_values"]
 
 
 def encode_checked(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """As `encode_values`, in the thread that asked for the module, after each value was loaded once."""
+    """Do the same as `encode_values`, in the thread that requested the module, after loading each value once."""
     return codegen.in_caller(_encode_globals, resolution) if resolution.storage else ()
 
 

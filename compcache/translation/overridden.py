@@ -34,7 +34,7 @@ def weak_functions(text: str) -> frozenset[str]:
 
 
 def without_overridden(text: str, names: Collection[str]) -> str:
-    """The module's text with declarations in place of these weak functions; what they were is there under other names."""
+    """Return the module's text with declarations in place of these weak functions, which another module defines."""
     declared: list[str] = []
 
     def function(match: re.Match[str]) -> str:

@@ -37,7 +37,7 @@ _READ_OTHERWISE = frozenset(("bmi", "shstk"))
 
 
 class Code(NamedTuple):
-    """A module that was translated: its optimized text, what is defined in it, and the object."""
+    """A translated module: its optimized text, its definitions, and the object."""
 
     text: str
     definitions: Mapping[str, Definition]
@@ -100,7 +100,7 @@ def _allowed(text: str, machine: Machine) -> dict[str, _Features]:
 
 
 class _Reached:
-    """What functions and all that they reach use, where the latter may use no more than the former.
+    """What functions and everything that they reach use, if the latter may use no more than the former.
 
     A variable passes on what each class of functions in it uses: those that may use the same.
     """
@@ -119,7 +119,9 @@ class _Reached:
         self._spread(users)
 
     def of(self, name: str) -> _Features:
-        """What a function uses, itself or through others; of a variable, what may be called through it without asking the processor."""
+        """Return what a function uses, itself or through others; for a variable, what may be called through it without a check of the
+        processor.
+        """
         used, own_class = self._used.get(name, {}), self._class.get(name, self._default)
         return frozenset[str]().union(*[features for class_, features in used.items() if class_ <= own_class])
 

@@ -72,7 +72,7 @@ _EXTERNAL, _INTERNAL = "external", "internal"
 
 
 class _Checked(NamedTuple):
-    """What is known of a module that can be compiled here."""
+    """The checked properties of a module that can be compiled here."""
 
     printed: str  # as LLVM prints it, ready for a shared object
     values: GlobalValues
@@ -139,7 +139,7 @@ def _translate_group(context: Any, request: Request, is_cached: Callable[[str], 
 
 
 def _read(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request, dict[str, bytes]]:
-    """A source's module, what is known of it, the request for the machine that suits it, and digests of what its functions are.
+    """Return a source's module, its properties, the request for a suitable machine, and digests of what its functions are.
 
     Raises:
         CompileError: it cannot be compiled here.

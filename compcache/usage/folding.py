@@ -122,13 +122,13 @@ def belonging(
 
 
 def _group_of(name: str) -> str:
-    """What names have in common that go into one row; no name has a NUL."""
+    """Return the common part of names that share a row; no name contains a NUL."""
     label = label_of(name) if "-" in name else None
     return name if label is None else f"{label}\0"
 
 
 class _Groups:
-    """The functions of each group, and the parts of them; parts of what is gone are functions of their own."""
+    """The functions of each group, with their parts. Parts of a removed function are functions themselves."""
 
     def __init__(self, functions: Iterable[FunctionSummary]) -> None:
         self.variants: dict[str, list[FunctionSummary]] = {}

@@ -25,7 +25,7 @@ __all__ = ["groups"]
 
 
 def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSummary]:
-    """See `compcache.frontend.list_groups`; with `names` of these alone."""
+    """List groups; see `compcache.frontend.list_groups`. With `names`, only these."""
     found: dict[str, list[_Place]] = {}
     sizes: dict[bytes, int] = {}
     excerpts = Excerpts(store)
@@ -49,7 +49,7 @@ def _summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> GroupS
 
 
 def _members(place: Store, module_id: bytes, offset: int) -> tuple[MemberSummary, ...]:
-    """What the file of a group says of its members; nothing where it cannot be read."""
+    """Return the members that the file of a group lists; nothing if it cannot be read."""
     try:
         with place.open_module(module_id) as module:
             described = decode_group(decode_entry(module.read_record(offset)).data)

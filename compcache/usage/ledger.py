@@ -86,7 +86,7 @@ class Ledger(NamedTuple):
         return last
 
     def misses(self) -> dict[bytes, int]:
-        """How often each function was missed, by name key; of those that have not been missed for a month some may lack."""
+        """Return how often each function was missed, by name key. Functions without a miss for a month may be absent."""
         return {name: count for (name, module_id), (count, _) in self.uses.items() if module_id == MISSES_ID}
 
 
@@ -101,7 +101,7 @@ def read_ledger(store: Store) -> Ledger:
 
 
 class Uses:
-    """The sum of statistics files: long ones are looked up in, and not held as a whole.
+    """The sum of statistics files. Long files are searched rather than held in memory.
 
     A file that another one contains is ignored. If two contain the same one, which only folds without working locks
     can cause, the smaller is ignored.
@@ -169,15 +169,15 @@ class Uses:
                 yield (module_id, key), count, last
 
     def between(self, start: bytes, end: bytes) -> Ledger:
-        """A ledger of the uses of these modules alone."""
+        """Return a ledger with only the uses of these modules."""
         return Ledger({}, {(key, module_id): (count, last) for (module_id, key), count, last in self.all(start, end)}, {}, ())
 
     def whole(self) -> Ledger:
-        """All of it."""
+        """Return the whole ledger."""
         return Ledger(self.counters, self.between(b"", b"\xff" * (KEY_SIZE + 1)).uses, self.files, self.torn)
 
     def of(self, module_ids: Iterable[bytes], missed: Iterable[bytes] = ()) -> Ledger:
-        """A ledger of the uses of these modules, and of the misses of functions with these name keys, alone."""
+        """Return a ledger with only the uses of these modules, and the misses of functions with these name keys."""
         uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
 
         def add(key: bytes, module_id: bytes, used: tuple[int, float]) -> None:
@@ -250,7 +250,7 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
 
 
 def _spilled(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
-    """What a journal has, in temporary sums of a piece each."""
+    """Return the content of a journal as temporary sums, one for each piece."""
     at, left = 0, b""
     while True:
         part = read(at, _PIECE)
@@ -281,7 +281,7 @@ def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
 
 
 def _effective_of(inputs: Mapping[str, Collection[str]]) -> list[str]:
-    """The files that no other one contains, of these with what they contain."""
+    """Return those of these files, with their content, that no other file contains."""
     taken: set[str] = set()
     chosen = []
     for name in sorted(inputs, key=lambda name: (-len(inputs[name]), name)):
@@ -331,7 +331,7 @@ def _kept(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[
 
 
 def fold_long(store: Store) -> None:
-    """Make sums of long journals that nobody writes to any more, each by itself: who asks next looks up in them."""
+    """Turn each long journal that nobody writes any more into a sum, in which the next reader can look things up."""
     if store.readonly or store.exposed:
         return
     now = time.time()
@@ -390,7 +390,7 @@ def _is_settled(store: Store, name: str, inputs: Collection[str], now: float) ->
 def _replace(
     store: Store, folded: Uses, names: Iterable[str], counters: Mapping[tuple[int, str], float], uses: Iterable[Use]
 ) -> dict[str, int]:
-    """Publish a sum of these counters and uses, and remove the files that it contains: the folded ones, and those that these contained.
+    """Publish a sum of these counters and uses, and remove the files that it contains: the folded ones, and those inside these.
 
     Args:
         store: the cache directory.

@@ -54,7 +54,7 @@ def parse_duration(text: str) -> float:
 
 
 def read_seconds(text: str) -> float:
-    """A number of seconds as a setting has it, like ``60`` or ``0.5``.
+    """Read a number of seconds in a setting, like ``60`` or ``0.5``.
 
     Raises:
         ValueError: it is not one, or negative or infinite.
@@ -89,7 +89,7 @@ def read_size(size: object, what: str = "max_size") -> int:
 
 
 def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | None:
-    """What `read` makes of a limit: of the environment's or a configuration file's, else of that of the project that the directory is in.
+    """Apply `read` to a limit: from the environment, a configuration file, or the project that contains the directory.
 
     Raises:
         SettingError: `read` raised `ValueError`; the message names the variable or the file.

@@ -17,7 +17,7 @@ __all__ = ["linked_closures"]
 
 
 def linked_closures(store: Store) -> dict[bytes, EntryRecord]:
-    """By the modules that they are the entries that say what they are made of; those that cannot be read are left out."""
+    """Return the entries that describe linked closures, by their modules; unreadable ones are left out."""
     found = {}
     for module_id, offset in store.find_all(index_name(KIND, NAME)):
         try:

@@ -138,7 +138,7 @@ def _listed(places: list[tuple[Store, Overview]], select: Callable[[str], object
 def listed_functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False, prefix: str = ""
 ) -> Iterator[FunctionSummary]:
-    """The same row by row, sorted by label: callers that take the first ones wait for these alone. `prefix` is what labels begin with."""
+    """Yield the same rows, sorted by label: callers that need only the first ones wait for no others. `prefix` is the start of labels."""
     excerpts = Excerpts(store, progress)
     bases = excerpts.bases("" if folded and any(lists.has_members() for lists in excerpts.lists) else prefix)
     size = _FIRST

@@ -61,7 +61,7 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
 
 
 def modules_by_directory(store: Store, progress: Progress | None = None) -> Iterator[tuple[int, dict[bytes, FileStatus]]]:
-    """The same, the modules whose ids begin with one byte at a time, in order; with that byte."""
+    """Yield the same, one directory (first byte of the ids) at a time and in order, with that byte."""
     known = _Known(store)
     now = time.time_ns()
     count, renewed = 0, False

@@ -45,14 +45,14 @@ class Overview(NamedTuple):
 
 
 def look_over(store: Store, progress: Progress | None = None) -> Overview:
-    """Read a whole cache; `progress` is called with (modules read, modules to read) now and then."""
+    """Read a whole cache. `progress` is called from time to time with (modules read, modules to read)."""
     fold_long(store)
     present = list_modules(store, progress)
     return Overview(present, load_rows(store, present, progress), read_ledger(store))
 
 
 class Slices:
-    """A whole cache, the modules whose ids begin with one byte at a time: what is held does not depend on how many there are.
+    """A whole cache, read one directory (first byte of the ids) at a time, so that memory does not grow with the number of modules.
 
     Args:
         store: the directory.
@@ -87,13 +87,13 @@ class Slice:
         return {module_id: row for module_id in self.present if (row := listed.get(module_id) or more.get(module_id)) is not None}
 
     def kinds(self) -> dict[bytes, bool]:
-        """The readable ones, and whether they are packs."""
+        """The readable modules, and whether each is a pack."""
         listed = self._slices.lists.kinds_of_directory(self.first)
         more = {module_id: row.is_pack for module_id, row in self._note(listed).items()}
         return {module_id: is_pack for module_id, is_pack in {**listed, **more}.items() if module_id in self.present}
 
     def _note(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
-        """Note what is listed and gone; return the rows of what is there and not listed."""
+        """Note modules that are listed and gone; return the rows of modules that exist and are not listed."""
         slices = self._slices
         slices.gone.update(listed.keys() - self.present.keys())
         found = {}
@@ -105,7 +105,7 @@ class Slice:
 
 
 class Present:
-    """The modules that are there, and their compile times, for who asks in the order of their ids: a directory is held at a time."""
+    """The existing modules and their compile times, for callers that ask in the order of ids: one directory is in memory at a time."""
 
     def __init__(self, slices: Slices) -> None:
         self._slices = iter(slices)
@@ -166,7 +166,7 @@ def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:
 
 
 def count_all(slices: Slices) -> ListCounts:
-    """The same of what is there now."""
+    """Count what is there now."""
     modules = packs = size = 0
     for each in slices:
         kinds = each.kinds()
@@ -178,7 +178,7 @@ def count_all(slices: Slices) -> ListCounts:
 
 
 def _fill_packs(rows: dict[bytes, Row], entries: Iterable[tuple[bytes, RowEntry | None]]) -> None:
-    """Put entries of packs, which lists have by their names, into the rows of these."""
+    """Add the entries of packs, which lists contain by name, to the rows of the packs."""
     found: dict[bytes, dict[int, RowEntry]] = {}
     for module_id, entry in entries:
         if entry is not None:
@@ -212,7 +212,7 @@ class Excerpts:
         return sorted({base for lists in self.lists for base in lists.groups()})
 
     def of_name(self, name: str) -> list[tuple[Store, Overview]]:
-        """What concerns the functions whose names have the base that this one has."""
+        """Return what concerns the functions with the same base as this name."""
         base = base_of(name)
         return self.of_bases(base, base)
 
@@ -225,11 +225,13 @@ class Excerpts:
         return {module_id: row for module_id, row in rows.items() if module_id in there}
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
-        """What concerns the functions whose bases are from `first` to `last`: their modules, parts, groups, entries of data, and users."""
+        """Return what concerns the functions whose bases are from `first` to `last`: their modules, parts, groups, entries of data, and
+        users.
+        """
         return self._read(_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists)
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
-        """What concerns these modules."""
+        """Return what concerns these modules."""
         wanted = set(module_ids)
         return self._read(_Wanted(set(wanted), {}) for _ in self._places)
 
@@ -305,7 +307,7 @@ def _add_users(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -
 
 
 def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileStatus]:
-    """The status of the files that there are of these modules."""
+    """Return the status of those files of these modules that exist."""
     found = {}
     for module_id in module_ids:
         try:

@@ -47,7 +47,7 @@ def in_order(
 
 
 def _set_down(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summary]]:
-    """The same run, from a file."""
+    """Yield the same run, from a file."""
     scratch = Scratch(
         msgpack.packb((key, number, _TYPES.index(type(row)), row), unicode_errors="surrogatepass") for key, number, row in run
     )

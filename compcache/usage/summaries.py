@@ -103,7 +103,7 @@ class FunctionSummary(NamedTuple):
 
 
 class EntrySummary(NamedTuple):
-    """One entry of data: `size` is that of its data in bytes, `module_id` the file that has it, from the time `created`.
+    """An entry of data: `size` is the size of its data in bytes, `module_id` the file that contains it, since the time `created`.
 
     `pack` tells whether that holds entries alone; else it is a module, with which the entry came. `requires` are the module_ids without
     which it is none; `directory` is the cache that holds it, this one or a layer.
@@ -147,12 +147,12 @@ class GroupSummary(NamedTuple):
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """What all members export."""
+        """Return everything that the members export."""
         return tuple(dict.fromkeys([name for member in self.members for name in member.functions]))
 
 
 class RemoteStats(NamedTuple):
-    """What the remote stores did for the processes that use a cache, or one of them.
+    """What the remote stores did for the processes that use a cache, or what one of them did.
 
     Attributes:
         hits: modules that came from it.
@@ -241,7 +241,7 @@ class CacheStats(Shown):
 
 
 class StatsPeriod(NamedTuple):
-    """What all processes counted in an hour, or in a day if that is a month ago.
+    """What all processes counted in an hour, or in a day if that was more than a month ago.
 
     Attributes:
         start: when it began, in seconds since the epoch.

@@ -71,7 +71,7 @@ def files_below(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
 
 
 def remove_directory(store: Store, path: str) -> None:
-    """Remove a directory, or a file, and what is in it, as far as that is possible."""
+    """Remove a directory or a file, with its content, as far as possible."""
     for below, _, _ in list(files_below(store, path)):
         remove_path(store, below)
 

@@ -54,7 +54,7 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     assert compcache("remote", "gc", "--grace", "0s", "--remote", url).out.startswith("removed 1 object, ")
     assert not card.exists()
     (status,) = json.loads(compcache("remote", "status", "--json", "--remote", url).out)
-    assert (status["url"], status["waiting_uploads"], status["uploads"]) == (url, 0, 1)
+    assert (status["url"], status["waiting_uploads"], status["waiting_size"], status["uploads"]) == (url, 0, 0, 1)
 
 
 def test_metrics_are_text_for_prometheus(url: str, tmp_path: Path) -> None:

@@ -389,7 +389,7 @@ def test_a_module_is_the_same_whatever_the_process_has_compiled_before(tmp_path:
 
 
 def test_an_entry_point_is_compiled_once_for_all_modules(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other signatures they have, and in which order."""
+    """Whatever other signatures they have, and in which order: those of functions with calling conventions of their own."""
     if find_linker() is None:
         pytest.skip("entry points are in the module's object")
     emitted: list[str] = []
@@ -400,12 +400,13 @@ def test_an_entry_point_is_compiled_once_for_all_modules(cache: Cache, monkeypat
 
     real = codegen.emit_object
     monkeypatch.setattr(codegen, "emit_object", emit_object)
-    emission._entry_object.cache_clear()
+    emission._objects_of.cache_clear()
     kinds = {"i64": "add", "i32": "sub", "double": "fadd"}
     lists = (("i64", "i32"), ("double", "i64"), ("i32", "double", "i64"))
     given = [
         "".join(
-            f"define {kind} @{kind}_{number}({kind} %x) {{\n  %y = {kinds[kind]} {kind} %x, %x\n  ret {kind} %y\n}}\n" for kind in some
+            f"define fastcc {kind} @{kind}_{number}({kind} %x) {{\n  %y = {kinds[kind]} {kind} %x, %x\n  ret {kind} %y\n}}\n"
+            for kind in some
         )
         for number, some in enumerate(lists)
     ]

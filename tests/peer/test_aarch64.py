@@ -151,3 +151,16 @@ def test_targets_are_versions_of_the_architecture_and_cpus(run_on: Run, tmp_path
     run_on("cortex-a57", directory, ADD, ["armv8-a", "armv8.1-a", "a64fx"])
     modules = {cpu: run_on(cpu, directory, CALL)[1] for cpu in CPUS}
     assert len({modules["cortex-a57"], modules["neoverse-n1"], modules["a64fx"]}) == 3
+
+
+def test_entry_points_of_random_signatures(run_on: Run, tmp_path: Path) -> None:
+    """Put together of patterns they do what LLVM has made of their assembly: see `tests/build/test_entry_code.py`."""
+    script = f"""
+import sys
+sys.path.append({str(PACKAGE_ROOT / "tests")!r})
+from entry_programs import differences
+result = differences(directory, 36, 20, 8)
+"""
+    good, unequal = run_on("max", tmp_path, script)
+    assert good > 50
+    assert not unequal

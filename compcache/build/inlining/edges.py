@@ -35,7 +35,7 @@ def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNo
 
 
 def inlined_of(graph: ModuleGraph) -> Inlined:
-    """What came into a stored module: `with_inlined` gives the same edges to one that is made of its code."""
+    """Return what was inlined into a stored module. `with_inlined` adds the same edges to a module that is rebuilt from its code."""
     symbols = {key: key.removesuffix(f" ({INLINED})") for key, node in graph.nodes.items() if node.kind == INLINED}
     edges = {
         name: tuple([symbols[key] for key in node.references if key in symbols])

@@ -46,7 +46,7 @@ class Provided(NamedTuple):
 
 
 class Inlined(NamedTuple):
-    """What was inlined into a module, and its makers.
+    """The functions that were inlined into a module, and their makers.
 
     `sources` are by symbol the name of each function that came in, and the module that it is from; `edges` are what each function of the
     module, and each of these, referred to before anything was inlined.
@@ -97,12 +97,12 @@ def bring_in(
 
 
 def _types_in(text: str) -> dict[str, str]:
-    """What the names of types in a printed module stand for."""
+    """Return the definitions of the named types in a printed module."""
     return {match[1]: match[2] for line in lines_from(text, "%") if (match := _TYPE_LINE.fullmatch(line))}
 
 
 class _Bringing:
-    """What has come into one module so far."""
+    """The bodies that were brought into one module so far."""
 
     def __init__(
         self, module: Any, context: Any, text: str, values: GlobalValues, resolution: Resolution, symbols: dict[str, str],
@@ -122,7 +122,7 @@ class _Bringing:
         self._found: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # by symbol, with what it refers to
 
     def bring(self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]) -> tuple[Resolution, Inlined]:
-        """Bring in what is offered of these functions, and of those that its bodies call."""
+        """Add the bodies that are offered of these functions, and of those that the bodies call."""
         asked = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
         waiting, most = tuple(names), float(MOST_INSTRUCTIONS)
         while waiting and most >= 1:
@@ -172,7 +172,7 @@ class _Bringing:
         return not resolution.libraries and not self._is_beside(native)
 
     def _is_declared_alike(self, symbol: str, code: str) -> bool:
-        """Whether the module declares a function with the type that the body has; ValueError where that cannot be told."""
+        """Return whether the module declares a function with the type of the body. Raises ValueError if that cannot be decided."""
         if symbol not in self._heads:
             return True  # a body names it, which is bound to the same content
         head = "".join(lines_from(code, "define available_externally ")).removeprefix("define available_externally ")

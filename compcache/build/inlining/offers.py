@@ -108,7 +108,7 @@ def quoted(name: str) -> str:
 
 
 def type_of(head: str, types: Mapping[str, str]) -> str:
-    """What callers of a function must agree on, of its head without ``define`` or ``declare``; types without their names.
+    """Return what callers of a function must agree on, from its head without ``define`` or ``declare``, with anonymous types.
 
     Raises:
         ValueError: it is not known what they must agree on.
@@ -138,7 +138,7 @@ def _expanded(text: str, types: Mapping[str, str]) -> str:
 
 
 def _passed(text: str, *, is_result: bool) -> list[str]:
-    """The type of a parameter or a result and what it says of it; `_NotOffered` where not all of that is known."""
+    """Return the type and the attributes of a parameter or a result. Raises `_NotOffered` if not all of them are known."""
     words = [word.strip() for word in split_at(text, " ") if word.strip()]
     found: list[str] = []
     has_type = False
@@ -186,7 +186,7 @@ class _Module:
         self._attributes = {match[1]: match[2] for line in lines_from(text, "attributes #") if (match := _ATTRIBUTES.fullmatch(line))}
 
     def bodies(self) -> tuple[Body, ...]:
-        """Those that are offered."""
+        """Return the offered bodies."""
         found = []
         for symbol, name in self._wanted.items():
             try:
@@ -212,7 +212,7 @@ class _Module:
         return platform_symbols.is_platform_symbol(symbol)
 
     def function(self, symbol: str) -> str:
-        """The text of a function; KeyError where it is none that is defined."""
+        """Return the text of a function. Raises KeyError if it is not defined."""
         return self._functions[symbol]
 
     def declaration(self, symbol: str) -> str:
@@ -228,11 +228,11 @@ class _Module:
         return " ".join([self._attributes[number] for number in _GROUP.findall(text)])
 
     def node(self, token: str) -> str:
-        """What a node of metadata is."""
+        """Return the text of a metadata node."""
         return self._nodes[token]
 
     def types_in(self, lines: Iterable[str]) -> list[str]:
-        """The lines that say what types are which these lines name, and those that they name."""
+        """Return the lines that define the types in these lines, and the types in those."""
         found: dict[str, None] = {}
         waiting = [*lines]
         for text in waiting:  # grows while it is walked
@@ -340,7 +340,7 @@ class _Reader:
         return changed
 
     def _mentioned(self, symbol: str, *, is_called: bool) -> str:
-        """How the body writes a symbol."""
+        """Return how the body writes a symbol."""
         module = self._module
         if symbol in module._variables:
             self._add_local(symbol)
@@ -470,7 +470,7 @@ def _require_harmless(attributes: str) -> None:
 
 
 def _count(lines: Iterable[str]) -> int:
-    """How many instructions there are, without those that only name memory of the function's own: what the optimizer leaves of them."""
+    """Count the instructions that the optimizer is likely to leave: all but those that only address the function's own memory."""
     own: set[str] = set()
     found = 0
     for line in lines:

@@ -51,7 +51,7 @@ def abridged(text: str) -> str:
 
 
 def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], None], label: str = "") -> dict[str, bytes]:
-    """Put placeholders for the large variables of a module; return the values of these by the name of the section that is to hold them.
+    """Replace the large variables of a module by placeholders; return their values by the name of the section that will contain them.
 
     Args:
         module: the module, which is changed.

@@ -95,7 +95,7 @@ def _advice(story: Story) -> Iterator[str]:
 
 
 def _proposals(story: Story) -> Iterator[str]:
-    """What could be better, each with the command that shows or does it."""
+    """Return proposals for improvement, each with the command that shows or applies it."""
     stats = story.stats
     asked = stats.hits + stats.misses
     if not stats.modules:

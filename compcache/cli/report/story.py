@@ -50,7 +50,7 @@ class ModuleRow(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A function that several modules realize; `size` is that of these modules."""
+    """A function that several modules realize. `size` is the total size of these modules."""
 
     name: str
     realizations: int
@@ -157,7 +157,7 @@ class _First(Generic[_T]):
 
 
 class _Modules:
-    """What is said of the modules."""
+    """Sentences about the modules."""
 
     def __init__(self, now: float, limit: int) -> None:
         self._now = now
@@ -184,7 +184,7 @@ class _Modules:
 
 
 class _Prices:
-    """What is said of the functions."""
+    """Sentences about the functions."""
 
     def __init__(self, limit: int) -> None:
         self.packages = _Sums()

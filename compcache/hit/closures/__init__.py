@@ -18,6 +18,6 @@ HEAD = Struct("<16s3I")
 
 
 def seal(content: bytes, file_name: str, key: bytes | None) -> bytes:
-    """What tells a file of this name from a damaged one; with a key, from one that somebody without it has written."""
+    """Return a checksum that distinguishes a file of this name from a damaged one, and with a key from one that was written without it."""
     named = file_name.encode() + content
     return mac(named, key)[:SEAL_SIZE] if key else digest([named], size=SEAL_SIZE, person=b"compcache-closed")

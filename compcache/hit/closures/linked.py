@@ -74,7 +74,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- modules that are in closures
 
     def admitted(self, func_name: str, module_id: bytes, offset: int) -> tuple[bytes, int] | None:
-        """Where a load takes this realization from, with `LINKED` in the offset of one of a closure; None where it cannot."""
+        """Return where a load takes this realization from (with `LINKED` in the offset for a closure); None if it cannot be used."""
         if offset >= LINKED:
             is_usable = self.holds(module_id) and not self._is_elsewhere(module_id)
             return (module_id, offset & ~LINKED) if is_usable else None
@@ -95,7 +95,7 @@ class LinkedClosures:
         return self._homes.get(module_id, ())
 
     def _is_elsewhere(self, module_id: bytes) -> bool:
-        """Whether something of what is in a closure is loaded, and not by it."""
+        """Return whether part of a closure is loaded from elsewhere."""
         loader = self._loader()
         assert loader is not None
         homes = self._homes.get(module_id)
@@ -118,7 +118,7 @@ class LinkedClosures:
         return None
 
     def agree(self, chosen: dict[str, Choice]) -> bool:
-        """Whether nothing of what was chosen is by now in a module that another load has committed; the loader's lock is held."""
+        """Return whether no chosen module has meanwhile been committed by another load. The loader's lock is held."""
         loader = self._loader()
         assert loader is not None
         for module_id in {choice.module_id for choice in chosen.values()}:
@@ -151,7 +151,9 @@ class LinkedClosures:
         return _shared(house.file) if house is not None and house.file is not None else None
 
     def may_be_planned(self, root: Choice, chosen: dict[str, Choice]) -> bool:
-        """Whether a planned closure may name these: whether closures hold is asked for functions that are looked up."""
+        """Return whether a planned closure may name these. The validity of linked closures is checked only for functions that are looked
+        up.
+        """
         return not any(choice.module_id in self._homes for choice in chosen.values() if choice is not root)
 
     def is_whole(self, module_id: bytes) -> bool:
@@ -166,7 +168,7 @@ class LinkedClosures:
             return False
 
     def _offset_in(self, house: LoadedModule, func_name: str) -> int | None:
-        """Where the record of a function is in a loaded closure."""
+        """Return where the record of a function is in a loaded closure."""
         loader = self._loader()
         assert loader is not None
         for module_id, offset in loader.store.find_here(func_name, linked=True):
@@ -201,7 +203,7 @@ class LinkedClosures:
         return known
 
     def _look_at(self, store: Store) -> None:
-        """Forget what was known of another state of the index."""
+        """Forget what was known about another state of the index."""
         if store.index.segments is not self._segments:
             self._segments, self._state = store.index.segments, store.index.state()
             self._told.clear()
@@ -283,7 +285,7 @@ def _file_name(store: Store, module_id: bytes) -> str:
 
 
 def _told(store: Store, name: str, state: bytes) -> tuple[tuple[bytes, ...] | None] | None:
-    """What is kept for this state of the index; None where nothing is."""
+    """Return what is stored for this state of the index, or None."""
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:at], data[at:]
@@ -310,7 +312,7 @@ def _keep(store: Store, name: str, module_id: bytes, state: bytes, homes: tuple[
 
 
 def linked_entry(file: ModuleFile) -> EntryRecord:
-    """The entry that says what a linked closure is made of.
+    """Return the entry that describes a linked closure.
 
     Raises:
         FormatError: the module is none, or is damaged.

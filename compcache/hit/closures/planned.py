@@ -126,7 +126,7 @@ def _require_whole(loader: Loader, root: Choice, chosen: dict[str, Choice]) -> N
 
 
 def _fits(loader: Loader, user: Choice, kind: bytes, other: Choice) -> bool:
-    """Whether a function is of the type that its user expects, as far as both are known."""
+    """Return whether a function has the type that its user expects, as far as both are known."""
     own = other.record.link_type
     if not kind or not own or kind[:_DIGEST] == own[:_DIGEST]:
         return True

@@ -51,7 +51,7 @@ def defines_for_all(loader: Loader, source: Source, offset: int) -> bool:
 
 
 def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> None:
-    """A module that was unloaded and is still in use provides its variable, and not another mapping of its file.
+    """Refuse to map a module again if its variable is provided by an earlier mapping that was unloaded and is still in use.
 
     Raises:
         LinkError: the module would be mapped anew.
@@ -72,7 +72,7 @@ def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variabl
 
 
 def second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkError:
-    """Why a module cannot be loaded: there would be two of a variable that others use as one."""
+    """Return why a module cannot be loaded: a variable that others share would exist twice."""
     if module_id == provider:
         return LinkError(
             f"module {module_id.hex()} was unloaded, but code that uses its variable {variable!r} is still in use: let calls of it end, "
@@ -87,7 +87,7 @@ def second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkErr
 
 
 def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[..., Any]) -> list[dict[str, Any]]:
-    """What to record of the modules that provide the variables which a load binds."""
+    """Return what to record about the modules that provide the variables which a load binds."""
     updates = []
     shared = [(name, choice) for name, choice in chosen.items() if choice.record.signature.startswith(LINK_ONLY)]
     for prefix, table in ((VARIABLE, loader.providers), (MERGED, loader.merged)):

@@ -58,7 +58,7 @@ def _is_plain(choice: Choice) -> bool:
 
 
 def _requirements(store: Store, choice: Choice) -> tuple[str, str]:
-    """What a module requires, and what its function does."""
+    """Return what a module and its function require."""
     header = decode_module(choice.source.read_record(store, 0))
     return header.requirement(), header.requirement(header.features_of(choice.record))
 

@@ -33,7 +33,7 @@ def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
 
 
 def _providers_first(chosen: dict[str, Choice]) -> list[Choice]:
-    """The choices, each after those that it imports, as far as cycles allow."""
+    """Return the choices, each after its imports unless they form a cycle."""
     order: list[Choice] = []
     seen: set[str] = set()
     for root in chosen:
@@ -50,7 +50,7 @@ def _providers_first(chosen: dict[str, Choice]) -> list[Choice]:
 
 
 def _start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]], waiting: list[tuple[LoadedModule, int]]) -> None:
-    """Bind, and run the constructors of modules by the functions of these numbers, in this order."""
+    """Bind the modules with these functions, and run their constructors, in this order."""
     writes, updates = bindings
     runtime.commit(b"".join(writes), tuple(updates))
     for module, number in waiting:

@@ -44,7 +44,7 @@ _MOST_SECTIONS = 0xFF00
 
 
 def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], kind: int) -> bytes:
-    """The same object with one more constant, which others may refer to by a protected symbol.
+    """Return the object with one more constant, to which others may refer by a protected symbol.
 
     Args:
         data: the object.

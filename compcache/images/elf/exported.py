@@ -139,7 +139,7 @@ def _definitions(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
 
 @functools.lru_cache(maxsize=64)
 def shared_library(path: str) -> SharedLibrary:
-    """What the library in a file defines; read once in a process.
+    """Return what the library in a file defines; read once in a process.
 
     Raises:
         OSError: the file cannot be read.

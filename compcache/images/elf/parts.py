@@ -67,7 +67,7 @@ SYMBOL = Struct("<IBBHQQ")
 
 
 class Header(NamedTuple):
-    """The ELF header, as far as it is read here."""
+    """The fields of an ELF header that are used here."""
 
     magic: bytes
     bits: int

@@ -65,7 +65,7 @@ _SECTION_PLACE = Struct("<QQ")
 
 
 def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
-    """The same object with its undefined symbols made weak, except those in `keep`.
+    """Return the object with its undefined symbols made weak, except those in `keep`.
 
     `dlopen(RTLD_NOW)` refuses an image when one strong symbol is missing from the process; a weak one is then
     null, and only the code that uses it is affected. Thread-local symbols keep their binding: null means
@@ -83,7 +83,7 @@ def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
 
 
 def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
-    """The same object with the symbols that it defines made hidden, except those in `keep`.
+    """Return the object with its defined symbols made hidden, except those in `keep`.
 
     Objects that are linked together still see each other's hidden symbols; the dynamic symbol table of the
     image does not have them. Unlike in a version script, any name will do. Raises `FormatError`.
@@ -98,7 +98,7 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
 
 
 def rename_versioned(data: bytes) -> bytes:
-    """The same object with other names for what it defines under a name with ``@`` (``k@1``, ``vcall@@16``, `.symver`).
+    """Return the object with other names for definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`).
 
     Linkers take what follows for a version, and want a script that defines it. No other symbol gets a name that is in use.
     The new names are in a copy of the string table at the end of the file. Raises `FormatError`.
@@ -109,7 +109,7 @@ def rename_versioned(data: bytes) -> bytes:
 
 
 def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
-    """The same object with other names for symbols that it leaves undefined. Raises `FormatError`."""
+    """Return the object with other names for its undefined symbols. Raises `FormatError`."""
     symbols = [symbol for symbol in object_symbols(data) if symbol.name in names and not symbol.defined]
     return _renamed(data, [(symbol, names[symbol.name]) for symbol in symbols])
 
@@ -132,8 +132,8 @@ def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
 
 
 def set_aside(data: bytes, names: Mapping[str, str]) -> bytes:
-    """The same object with definitions under other names, which it refers to and leaves undefined; references to the old names
-    stay, and are undefined.
+    """Return the object with definitions under other names, to which it refers as undefined symbols; references to the old names stay, and
+    are undefined.
 
     Raises `FormatError` where a name is not defined, or the other one not referred to.
     """
@@ -159,7 +159,7 @@ def _free_name(name: str, taken: set[str]) -> str:
 
 
 def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
-    """The same shared object without the relocations of some undefined symbols, and the places that these would have filled.
+    """Return the shared object without the relocations of some undefined symbols, and the places that these would have filled.
 
     A place is two i64: where the image holds the address of the symbol, as the distance from that of the symbol `table`, and what is
     to be added to the address. Without them the dynamic linker neither looks the symbols up nor stores anything. Raises `FormatError`
@@ -193,7 +193,7 @@ def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes,
 
 
 def protect_dynamic(data: bytes) -> bytes:
-    """The same shared object with a dynamic section that the dynamic linker does not change.
+    """Return the shared object with a dynamic section that the dynamic linker does not change.
 
     From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`): a page of private
     memory for each image, which one without relocations does without. Raises `FormatError`.
@@ -201,7 +201,7 @@ def protect_dynamic(data: bytes) -> bytes:
     read_header(data)
     start, size, number = _PROGRAM_HEADERS.unpack_from(data)
     if number and size != _PROGRAM_HEADER_SIZE:
-        raise FormatError(f"program headers of {size} bytes, and not {_PROGRAM_HEADER_SIZE}")
+        raise FormatError(f"the program headers have {size} bytes each, not {_PROGRAM_HEADER_SIZE}")
     patched = bytearray(data)
     for at in range(start, start + _PROGRAM_HEADER_SIZE * number, _PROGRAM_HEADER_SIZE):
         kind, flags = _SEGMENT.unpack(read_bytes(data, at, _SEGMENT.size, "program header"))
@@ -211,7 +211,7 @@ def protect_dynamic(data: bytes) -> bytes:
 
 
 def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
-    """The same object with other contents of the same length in those of its sections that have one of these names.
+    """Return the object with other content, of the same length, in sections with these names.
 
     Raises `FormatError` where one of them has another length.
     """
@@ -225,7 +225,7 @@ def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
 
 
 def _patched(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
-    """The same bytes with others from some offsets on, copied once: objects may be large. Edits do not overlap."""
+    """Return the bytes with replacements at some offsets, copied once because objects may be large. Edits do not overlap."""
     rest = memoryview(data)
     parts: list[bytes | memoryview] = []
     at = 0

@@ -110,7 +110,7 @@ def dynamic_undefined(data: bytes) -> tuple[str, ...]:
 
 
 def dynamic_required(data: bytes) -> tuple[str, ...]:
-    """Those of `dynamic_undefined` without which a shared object cannot be loaded: weak references may stay without a definition."""
+    """Return those of `dynamic_undefined` that a shared object needs to be loaded: weak references may stay undefined."""
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined and symbol.binding != STB_WEAK])
 
 
@@ -173,7 +173,7 @@ def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tupl
 
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """The sections of a relocatable object that have one of these names, with their content. Raises `FormatError`."""
+    """Return the sections of a relocatable object with one of these names, and their content. Raises `FormatError`."""
     for name, section in named(data, read_sections(data, ET_REL)):
         if name in names:
             yield name, read_bytes(data, section.offset, section.size, f"the section {name}")
@@ -190,7 +190,7 @@ def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
 
 
 def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dict[str, Datum]:
-    """The values of variables that a relocatable object defines in sections of these names (`places`).
+    """Return the values of variables that a relocatable object defines in sections with these names (`places`).
 
     Left out are those that linking would change, and those that the file does not hold (.bss). Raises `FormatError`.
     """

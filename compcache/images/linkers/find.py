@@ -73,7 +73,7 @@ def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]
 
 
 def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
-    """The first of `find_linkers`; None where there is none. Raises what that raises."""
+    """Return the first of `find_linkers`, or None. Raises the errors of that function."""
     return next(iter(find_linkers(environ)), None)
 
 

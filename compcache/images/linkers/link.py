@@ -83,7 +83,7 @@ class _Link(NamedTuple):
     timeout: float
 
     def command(self, output: str, inputs: Sequence[str]) -> list[str]:
-        """The command that reads and writes files of these names."""
+        """Return the command that reads and writes files with these names."""
         archives = [path for path in self.libraries if is_archive(path)]
         others = [path for path in self.libraries if path not in archives]
         members = [*_FLAGS_OF_ARCHIVES, "--start-group", *archives, "--end-group"] if archives else []
@@ -323,7 +323,7 @@ def _environment(temporary: str | None) -> dict[str, str]:
 
 
 def _describe(status: int) -> str:
-    """How a process ended."""
+    """Describe how a process ended."""
     if status > 0:
         return f"failed with exit status {status}"
     try:
@@ -341,6 +341,6 @@ def _trim(printed: bytes) -> str:
 
 
 def _cause(output: str) -> str:
-    """The first line that says what is wrong: GNU ld names the function ahead of it."""
+    """Return the first line that states the error. GNU ld names the function before it."""
     lines = output.splitlines()
     return f": {next((line for line in lines if not line.endswith(':')), lines[0])}" if lines else ""

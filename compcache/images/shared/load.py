@@ -31,7 +31,7 @@ def load(runtime: Any, file: ImageFile) -> Any:
 
 
 def way_into_memory(runtime: Any, directory: str, maps_files: int) -> str:
-    """How images below a directory, which need not exist yet, come into memory, in words; `maps_files` is that of `Loader`."""
+    """Describe how images below a directory, which need not exist yet, are loaded into memory. `maps_files` is that of `Loader`."""
     while not os.path.isdir(directory):
         directory = os.path.dirname(directory)
     place = Files().open_owned(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

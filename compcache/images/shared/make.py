@@ -137,7 +137,7 @@ def make(
 
 
 def _check_archives(image: bytes, known: Collection[str]) -> None:
-    """What the members of static libraries use must be there as well, unless they refer to it weakly, as Rust's to functions of later
+    """Check that everything exists which members of static libraries use, except weak references, such as Rust's to functions of later
     libcs.
     """
     missing = [

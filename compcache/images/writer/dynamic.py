@@ -59,7 +59,7 @@ class Strings:
         self._places: dict[str, int] = {"": 0}
 
     def add(self, text: str) -> int:
-        """Where a string stands."""
+        """Add a string; return its offset."""
         place = self._places.get(text)
         if place is None:
             place = self._places[text] = len(self.content)
@@ -111,7 +111,7 @@ class Dynamic:
         self.table.size = _TAG.size * len(self._all_tags(0))
 
     def outputs(self) -> list[Output]:
-        """The sections that the image has of these."""
+        """Return the sections for these in the image."""
         found = [self.hash, self.symbols, self.strings, self.table]
         return found + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 

@@ -59,7 +59,7 @@ def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]
 
 
 def _encoding(common: bytes) -> int:
-    """How entries with these things in common say where their functions begin."""
+    """Return how entries with this common part encode the starts of their functions."""
     version, end = common[0], common.index(0, 1)
     augmentation = common[1:end]
     if version != 1 or augmentation[:1] != b"z":

@@ -200,7 +200,7 @@ def _output_name(name: str, *, mapped: bool) -> str:
 
 
 def _relocation_tables(data: bytes, sections: Sequence[Section]) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
-    """By the number of a section its relocations."""
+    """Return the relocations by the number of their section."""
     found: dict[int, tuple[tuple[int, int, int, int], ...]] = {}
     for section in sections:
         if section.type == SHT_RELA:

@@ -40,7 +40,7 @@ class Piece:
 
 
 class Output:
-    """A section of the image; `content` where it is made here and not of pieces."""
+    """A section of the image. `content` is set if the section is created here rather than from pieces."""
 
     __slots__ = (
         "address",
@@ -71,7 +71,7 @@ class Output:
         self.link = ""
 
     def add(self, owner: int, section: InputSection) -> None:
-        """Put a section of an object behind the others."""
+        """Append a section of an object."""
         if (self.type, self.flags & ~(SHF_MERGE | SHF_STRINGS)) != (section.type, _flags(section) & ~(SHF_MERGE | SHF_STRINGS)):
             raise FormatError(f"sections {self.name} of different types or flags")
         if (self.flags, self.entry_size) != (_flags(section), section.entry_size):
@@ -100,7 +100,7 @@ class Layout:
 
 
 def _flags(section: InputSection) -> int:
-    """Those that the image's section has; constants that could be merged stay as they are."""
+    """Return the flags of the image's section; mergeable constants are not merged."""
     flags = section.flags & (SHF_WRITE | SHF_ALLOC | SHF_EXECINSTR | SHF_TLS)
     return flags if flags & SHF_ALLOC else flags | section.flags & (SHF_MERGE | SHF_STRINGS)
 
@@ -163,7 +163,7 @@ def _number(layout: Layout) -> None:
 
 
 def _in_order(outputs: list[Output], first: Sequence[str], last: Sequence[str]) -> list[Output]:
-    """Code behind what has its place before it, then what is only read."""
+    """Return the sections in order: those named in `first`, code, the others, those named in `last`."""
     middle = len(first)
 
     def key(output: Output) -> tuple[int, bool]:

@@ -42,7 +42,7 @@ class DynamicRelocation(NamedTuple):
 
 
 class Tables:
-    """What the image needs of tables: numbered entries, and how many relocations the dynamic linker gets."""
+    """The tables that the image needs: numbered entries, and how many relocations the dynamic linker gets."""
 
     def __init__(self, imports: Collection[str]) -> None:
         self._imports = imports
@@ -80,12 +80,12 @@ class Tables:
                 self.names[key] = None
 
     def size(self) -> int:
-        """Of the global offset table, in bytes."""
+        """Return the size of the global offset table, in bytes."""
         return _SIZE * (len(self.entries) + 2 * len(self.pairs))
 
 
 def scan(inputs: Sequence[Input], outside: Sequence[Mapping[int, str]], imports: Collection[str]) -> Tables:
-    """What the sections that are mapped need; `outside` are, by object, the symbols of other images.
+    """Find out what the mapped sections need. `outside` are, by object, the symbols of other images.
 
     Raises:
         FormatError: a relocation is not known here, or would change what is only read.

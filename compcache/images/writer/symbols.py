@@ -23,7 +23,7 @@ _BOUNDS = ("__start_", "__stop_")
 
 
 def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
-    """Give tentative definitions, by object and number of the symbol, a place behind the other variables without a value."""
+    """Place tentative definitions, by object and number of the symbol, after the other variables without a value."""
     found = {}
     for owner, one in enumerate(inputs):
         for number, symbol in enumerate(one.symbols):
@@ -86,7 +86,7 @@ class Symbols:
                 self.undefined[symbol.name] = symbol
 
     def values(self) -> list[list[int | None]]:
-        """By object the addresses of its symbols; None for those that have none here."""
+        """Return, by object, the addresses of its symbols; None for those without an address here."""
         homes, found = self._homes, []
         for owner, one in enumerate(self._inputs):
             row: list[int | None] = []
@@ -120,7 +120,7 @@ class Symbols:
         return value
 
     def size_of_export(self) -> int:
-        """Its size."""
+        """Return the size of an exported symbol."""
         owner, number = self._export
         return self._inputs[owner].symbols[number].size
 

@@ -114,14 +114,16 @@ def _write(
 
 
 def _asked(symbol: InputSymbol, optional: Collection[str], providers: Mapping[str, Provider]) -> Asked:
-    """How the dynamic linker is asked for a symbol. Thread-local ones keep their binding: null means nothing for them."""
+    """Return how a symbol is requested from the dynamic linker. Thread-local symbols keep their binding, because null means nothing for
+    them.
+    """
     name = symbol.name
     is_weak = symbol.binding == STB_WEAK or (name in optional and symbol.type != STT_TLS)
     return Asked(name, is_weak, symbol.type, *providers.get(name, ("", "")))
 
 
 def _own_outputs(tables: Tables, stub_size: int, frames: int) -> Iterator[Output]:
-    """The sections that the image has beside those of the objects and those for the dynamic linker."""
+    """Return the sections of the image other than those of the objects and those for the dynamic linker."""
     if tables.size():
         yield Output(".got", SHT_PROGBITS, SHF_ALLOC | SHF_WRITE, 8, 8, tables.size())
     if tables.stubs:
@@ -190,7 +192,7 @@ def _segments(layout: Layout, template: Sequence[Output], page: int) -> bytes:
 
 
 def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], segments: bytes) -> bytes:
-    """The file: headers, sections, what is not mapped, and the headers of sections. What no relocation changes is copied once, here."""
+    """Assemble the file: headers, sections, unmapped parts, section headers. Parts that no relocation changes are copied once, here."""
     names = Strings()
     parts: list[bytes | bytearray | memoryview] = [b"", segments]
     at = _HEADER.size + len(segments)

@@ -75,13 +75,13 @@ class _Differing:
 
 
 def _is_read(state: CheckState, module_id: bytes) -> bool:
-    """Whether a module that is there was there, and sound, when the modules were read."""
+    """Return whether an existing module existed, and was intact, when the modules were read."""
     known = module_id in state.slices.unlisted or module_id in state.slices.lists.rows([module_id])
     return known and state.is_there(module_id) and module_id not in state.unusable
 
 
 def _ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
-    """The function entries of all segments, and those that are wanted, by ranges of their keys."""
+    """Yield the function entries of all segments, and the expected ones, by ranges of their keys."""
     for segment in list(segments):
         with _reading(store, segments, segment):
             texts = segment.requirements
@@ -128,7 +128,7 @@ def _entry(name: str, module_id: bytes, offset: int) -> bytes:
 
 
 def _unverified(state: CheckState, segments: list[Segment]) -> int:
-    """How many modules have no stamp that is right."""
+    """Return how many modules have no valid stamp."""
     found = 0
     tables = [all_entries(segment.modules) for segment in segments]
     entries = heapq.merge(*tables)

@@ -71,7 +71,7 @@ class _Types:
         self.used: dict[tuple[str, bytes], str] = {}
 
     def read(self, state: CheckState, module_id: bytes, row: Row, wanted: Container[str]) -> None:
-        """Read those of one module. One that cannot be read counts as one that says nothing: another step tells of it."""
+        """Read the references of one module. An unreadable one counts as empty, because another step reports it."""
         payloads: dict[int, bytes] = {}
         try:
             with ModuleSections(state.store, module_id) as reader:
@@ -116,7 +116,7 @@ def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Ma
 
 
 def _is_all(state: CheckState, name: str, importer: bytes, known: Iterable[tuple[bytes, str]]) -> bool:
-    """Whether there are no other realizations of an import, in layers or added since the check began."""
+    """Return whether an import has no other realizations, in layers or added since the check began."""
     return state.store.exists(importer) and {module_id for module_id, _ in state.store.find_all(name)} <= {m for m, _ in known}
 
 

@@ -65,7 +65,7 @@ class CheckState:
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
 
     def unusable_for(self, module_id: bytes, error: Exception) -> None:
-        """Report what is wrong with a module, and repair that if asked to, unless it was removed meanwhile.
+        """Report a problem of a module, and repair it if requested, unless the module was removed meanwhile.
 
         Only what was read is damaged: a file that cannot be read now, for lack of permission, descriptors or memory or
         because of the disk, stays.

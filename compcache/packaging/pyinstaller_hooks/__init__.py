@@ -11,5 +11,5 @@ __all__ = ["get_hook_dirs"]
 
 
 def get_hook_dirs() -> list[str]:
-    """Where the hooks are, one file for each package that a program may import."""
+    """Return the directory of the hooks, one file for each package that a program may import."""
     return [os.path.dirname(__file__)]

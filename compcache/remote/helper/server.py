@@ -254,7 +254,7 @@ class Helper:
         return {
             "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "last_error": tier.reads.error,
             "latency_seconds": tier.reads.requests.latency, "uploads_rest_seconds": tier.uploads.rest_seconds(),
-            "waiting_uploads": len(tier.outbox.names()), "waiting_size": tier.outbox.size(),
+            "waiting_uploads": len(tier.outbox.names()), "waiting_size": tier.outbox.size(waiting=True),
             "repeated": tier.reads.requests.repeated + tier.requests.repeated, **tier.reads.counts,
         }  # fmt: skip
 

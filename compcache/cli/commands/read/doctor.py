@@ -27,7 +27,7 @@ _LITTLE_SPACE = 256 << 20
 
 
 class _Finding(NamedTuple):
-    """What was looked at: it is in order, worth knowing, or a problem."""
+    """A result of an examination: fine, worth knowing, or a problem."""
 
     severity: str
     subject: str
@@ -70,7 +70,7 @@ def _settings() -> Iterator[_Finding]:
 
 
 def _cache(session: Session) -> Iterator[_Finding]:
-    """What concerns the directory and all that stands beside it; the first thing that keeps it from being opened is a problem."""
+    """Examine the directory and its surroundings. The first problem that keeps it from being opened ends the examination."""
     try:
         cache = session.look()
     except (CompcacheError, ValueError, OSError) as error:
@@ -108,7 +108,7 @@ def _directory(cache: Cache, session: Session) -> Iterator[_Finding]:
 
 
 def _content(cache: Cache, _: Session) -> Iterator[_Finding]:
-    """What is there, and what would add to it."""
+    """Report the content of the cache, and what additions need."""
     info = cache.info()
     held = f"{plural(info.functions, 'function')} in {plural(info.modules, 'module')}"
     yield _Finding(OK, "content", f"{held}, {fullness(info.size, info.max_size)}")
@@ -138,7 +138,7 @@ def _layers(cache: Cache, _: Session) -> Iterator[_Finding]:
 
 
 def _rules(_: Cache, __: Session) -> Iterator[_Finding]:
-    """Which code is used, and what is signed, as the environment says."""
+    """Report which code may run, and what is signed, according to the settings."""
     from compcache.signing.keys import read_own, read_publics
 
     if setting("COMPCACHE_SIGNING_KEY"):

@@ -99,7 +99,7 @@ def _print_verdict(verdict: Verdict) -> None:
 
 
 def _print_change(variant: Variant, indent: str) -> None:
-    """What a function has that one stored before has not: each component, the lines of texts side by side."""
+    """Print how a function differs from one that was stored before: each component, lines of texts side by side."""
     which = f"{printable(short(variant.func_name))} (module {short_id(variant.module_id)}, {age_text(variant.created)} old)"
     if variant.differences is None:
         click.echo(f"{indent}what changed since {which} is not known: one of the two was stored without an Identity")

@@ -184,7 +184,7 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
 
 
 def _belongings(parts: int, entries: int) -> str:
-    """What belongs to a function, in numbers."""
+    """Return counts of what belongs to a function."""
     counts = (parts, "part", "parts"), (entries, "entry", "entries")
     return ", ".join(f"{number} {one if number == 1 else several}" for number, one, several in counts if number)
 

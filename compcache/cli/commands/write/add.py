@@ -188,7 +188,7 @@ def command(
 
 
 class _Reading:
-    """Reads the files, and has compilers translate them. `errors` are what was wrong with them, by position."""
+    """Reads the files, and has compilers translate them. `errors` are their errors, by position."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ def _as_option(match: re.Match[str]) -> str:
 
 
 def _report(files: Sequence[str], errors: Mapping[int, Exception]) -> Iterator[str]:
-    """What to say of files that could not be added: first what is wrong with them, then which only lack what these define."""
+    """Report files that could not be added: first those with errors, then those that only lack definitions from the former."""
     waiting = _waiting(files, errors)
     for number, error in sorted(errors.items()):
         if number not in waiting:

@@ -1,0 +1,37 @@
+"""Which entry points are put together of patterns here, and their object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.arch.known import architecture
+from compcache.build.entry_code.aarch64 import ArmAssembler
+from compcache.build.entry_code.object_file import object_of
+from compcache.build.entry_code.patterns import code_of
+from compcache.build.entry_code.x86_64 import X86Assembler
+from compcache.build.entry_points import symbols_of_entries
+from compcache.formats.host import platform_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compcache.build.entry_points import EntryPoint
+
+__all__ = ["entry_object"]
+
+_MACHINES = {machine.elf_machine: machine for machine in (X86Assembler, ArmAssembler)}
+
+
+def entry_object(entries: Sequence[EntryPoint], elf_machine: int | None = None) -> tuple[bytes, tuple[EntryPoint, ...]]:
+    """The object of those entry points that are made here, empty where none is, and the others, which LLVM compiles.
+
+    These are functions with calling conventions of their own, frames of more than 4 KB, and all on other architectures than x86-64 and
+    AArch64. `elf_machine` is the number of the architecture, if it is not that of this process.
+    """
+    machine = _MACHINES.get(architecture(platform_name()).elf_machine if elf_machine is None else elf_machine)
+    if machine is None:
+        return b"", tuple(entries)
+    codes = {pair: code_of(pair[1], machine) for pair in zip(symbols_of_entries(entries), entries, strict=True)}
+    made = {symbol: code for (symbol, _), code in codes.items() if code is not None}
+    others = tuple([entry for (_, entry), code in codes.items() if code is None])
+    return object_of(machine, made) if made else b"", others

@@ -1,0 +1,126 @@
+"""A relocatable object of functions that were put together here, with what unwinders need.
+
+Layout: System V gABI, chapter 4. Frames: DWARF 5, 6.4, as the Linux Standard Base changes them (`.eh_frame`).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from compcache.images.elf.parts import ET_REL, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache.build.entry_code.assembler import Assembler, Code
+
+__all__ = ["object_of"]
+
+_FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
+_SECTION_HEADER = Struct("<IIQQQQIIQQ")
+_RELOCATION = Struct("<QIIq")
+_LENGTH = Struct("<I")
+_IDENT = b"\x7fELF\x02\x01\x01"
+_SHT_STRTAB, _SHF_EXECINSTR, _SHF_INFO_LINK = 3, 4, 0x40
+_STT_FUNC, _STT_SECTION, _STV_HIDDEN = 2, 3, 2
+_TEXT, _TEXT_RELOCATIONS, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 2, 3, 6, 7, 8  # numbers of sections, and how many there are
+_ALIGNMENT = 16
+_NOP = {62: b"\x90", 183: b"\x1f\x20\x03\xd5"}
+#: DW_EH_PE_pcrel | DW_EH_PE_sdata4: how frames refer to code.
+_POINTERS = 0x1B
+_ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
+
+
+def object_of(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
+    """The object that defines these functions by hidden symbols."""
+    text, starts = bytearray(), dict[str, int]()
+    for name, function in functions.items():
+        text += _NOP[machine.elf_machine] * (-len(text) % _ALIGNMENT // len(_NOP[machine.elf_machine]))
+        starts[name] = len(text)
+        text += function.code
+    strings = _Strings()
+    symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0), SYMBOL.pack(0, _STT_SECTION, 0, _TEXT, 0, 0)]
+    numbers: dict[str, int] = {}
+    for name, start in starts.items():
+        numbers[name] = len(symbols)
+        size = len(functions[name].code)
+        symbols.append(SYMBOL.pack(strings.add(name), STB_GLOBAL << 4 | _STT_FUNC, _STV_HIDDEN, _TEXT, start, size))
+    relocations = []
+    for name, function in functions.items():
+        for offset, kind, symbol, addend in function.relocations:
+            if symbol not in numbers:
+                numbers[symbol] = len(symbols)
+                symbols.append(SYMBOL.pack(strings.add(symbol), STB_GLOBAL << 4, 0, 0, 0, 0))
+            relocations.append(_RELOCATION.pack(starts[name] + offset, kind, numbers[symbol], addend))
+    frames, places = _frames(machine, functions)
+    frame_relocations = [
+        _RELOCATION.pack(place, machine.distance, 1, start) for place, start in zip(places, starts.values(), strict=True)
+    ]  # fmt: skip
+    sections = (
+        (".text", SHT_PROGBITS, SHF_ALLOC | _SHF_EXECINSTR, bytes(text), 0, 0, _ALIGNMENT, 0),
+        (".rela.text", SHT_RELA, _SHF_INFO_LINK, b"".join(relocations), _SYMBOLS, _TEXT, 8, _RELOCATION.size),
+        (".eh_frame", machine.unwind_type, SHF_ALLOC, frames, 0, 0, 8, 0),
+        (".rela.eh_frame", SHT_RELA, _SHF_INFO_LINK, b"".join(frame_relocations), _SYMBOLS, _FRAMES, 8, _RELOCATION.size),
+        (".note.GNU-stack", SHT_PROGBITS, 0, b"", 0, 0, 1, 0),
+        (".symtab", SHT_SYMTAB, 0, b"".join(symbols), _STRINGS, 2, 8, SYMBOL.size),
+    )
+    return _file(machine.elf_machine, sections, strings)
+
+
+def _file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: _Strings) -> bytes:
+    content = bytearray(_FILE_HEADER.size)
+    headers = [bytes(_SECTION_HEADER.size)]
+    titles = [strings.add(name) for name, *_ in sections]
+    title = strings.add(".strtab")
+    table = (("", _SHT_STRTAB, 0, bytes(strings.content), 0, 0, 1, 0),)
+    for name, (_, kind, flags, data, link, info, alignment, entry) in zip((*titles, title), (*sections, *table), strict=True):
+        content += bytes(-len(content) % alignment)
+        headers.append(_SECTION_HEADER.pack(name, kind, flags, 0, len(content), len(data), link, info, alignment, entry))
+        content += data
+    content += bytes(-len(content) % 8)
+    _FILE_HEADER.pack_into(
+        content, 0, _IDENT, ET_REL, machine, 1, 0, 0, len(content), 0, _FILE_HEADER.size, 0, 0, _SECTION_HEADER.size, _SECTIONS, _STRINGS
+    )  # fmt: skip
+    return bytes(content) + b"".join(headers)
+
+
+class _Strings:
+    """A table of strings."""
+
+    def __init__(self) -> None:
+        self.content = bytearray(1)
+
+    def add(self, text: str) -> int:
+        """Add a string; where it begins."""
+        at = len(self.content)
+        self.content += text.encode() + b"\0"
+        return at
+
+
+def _frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
+    """The frames of functions, and where each refers to its code."""
+    # Version, augmentation, units of code and of data (-8), the return address, how code is referred to.
+    content = bytearray(_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((machine.return_register, 1, _POINTERS)) + machine.first_rules))
+    places = []
+    for function in functions.values():
+        rules, at = bytearray(), 0
+        for offset, rule in function.frame_rules:
+            rules += _advance(offset - at) + rule
+            at = offset
+        places.append(len(content) + 8)
+        back = _LENGTH.pack(len(content) + 4)
+        content += _record(back + bytes(4) + _LENGTH.pack(len(function.code)) + b"\0" + rules)
+    return bytes(content), places
+
+
+def _advance(distance: int) -> bytes:
+    if distance < _LONGEST1:
+        return bytes((_ADVANCE1, distance))
+    return bytes((_ADVANCE2,)) + distance.to_bytes(2, "little")
+
+
+def _record(content: bytes) -> bytes:
+    """A record of `.eh_frame`: filled up with DW_CFA_nop."""
+    content += bytes(-(len(content) + _LENGTH.size) % 8)
+    return _LENGTH.pack(len(content)) + content

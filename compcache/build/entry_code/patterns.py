@@ -1,0 +1,384 @@
+"""The code of an entry point: what `compcache.build.entry_points` says of it in LLVM's assembly, as operations of an assembler.
+
+What is not on the way of a successful call stands behind the return. Converted arguments are kept in the frame, which begins with what is
+passed in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.build.entry_points import (
+    API_AT,
+    BUFFER,
+    CSTR_HOOK,
+    FAIL_ARITY,
+    FAIL_VALUE,
+    FROM_CSTR,
+    FUNCTION_AT,
+    POINTER_HOOK,
+    U64_HOOK,
+    VIEW_NDIM,
+    VIEW_READONLY,
+    VIEW_SHAPE,
+    wanted_buffer,
+)
+from compcache.signature import BOOL, CSTR, FLOAT, OBJECT, POINTER, SIGNED, TUPLE, UNSIGNED, VOID, Parameter, Signature, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compcache.build.entry_code.assembler import Assembler, Code
+    from compcache.build.entry_points import EntryPoint
+
+__all__ = ["code_of"]
+
+_WORD, _VIEW = 8, 80
+_VIEW_OBJECT, _VIEW_SIZE = 8, 16
+_MINUS_ONE = 0xBFF0000000000000  # as a double
+_FLOATS = {"float": 4, "double": 8}
+
+
+def code_of(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
+    """The code of an entry point; None where it is not made here."""
+    if entry.convention:
+        return None
+    pattern = _Pattern(entry, machine())
+    if pattern.frame > machine.most_frame:
+        return None
+    return pattern.write()
+
+
+class _Pattern:
+    """An entry point that is being written."""
+
+    def __init__(self, entry: EntryPoint, machine: Assembler) -> None:
+        self._entry = entry
+        self._machine = machine
+        self._signature = Signature.parse(entry.signature)
+        self._later: list[tuple[int, Callable[[], None]]] = []
+        self._fail, self._done = machine.label(), machine.label()
+        #: Where the arguments of the function are: what they are (0 for a whole number, else bytes of a floating-point one), the base and
+        #: offset of the memory.
+        self._passed: list[tuple[int, int, int]] = []
+        floats = sum(type_ in _FLOATS for type_ in entry.types)
+        in_memory = max(0, floats - machine.float_arguments) + max(0, len(entry.types) - floats - len(machine.arguments))
+        self._size = in_memory * _WORD
+        parameters = self._signature.parameters
+        self._views = {i: self._room(_VIEW) for i, p in enumerate(parameters) if p.is_buffer or p.type.kind == POINTER}
+        self._slots = [self._room(_WORD * max(1, p.dimensions)) for p in parameters]
+        self._result = self._room(_WORD)
+        self._thread = self._room(_WORD)
+        self._items = self._room(_WORD * len(self._signature.result.items())) if self._signature.result.kind == TUPLE else 0
+
+    def _room(self, size: int) -> int:
+        """Take so many bytes of the frame."""
+        self._size += size
+        return self._size - size
+
+    @property
+    def frame(self) -> int:
+        """The size of the frame, in bytes."""
+        return (self._size + 15) // 16 * 16
+
+    def write(self) -> Code:
+        """The code."""
+        machine = self._machine
+        machine.enter()
+        if self._views:
+            machine.number(machine.scratch, 0)
+        for view in self._views.values():
+            machine.store(machine.scratch, view + _VIEW_OBJECT)
+        self._check_arity()
+        for index, parameter in enumerate(self._signature.parameters):
+            self._convert(index, parameter)
+        self._call()
+        machine.place(self._done)
+        if self._views:
+            machine.store(machine.result, self._result)
+            for view in self._views.values():
+                machine.address(machine.arguments[0], view)
+                machine.call("PyBuffer_Release")
+            machine.load(machine.result, machine.frame, self._result)
+        machine.leave()
+        for label, write in self._later:
+            machine.place(label)
+            write()
+        machine.place(self._fail)
+        machine.number(machine.result, 0)
+        machine.jump(self._done)
+        return machine.finish(self.frame)
+
+    def _behind(self, write: Callable[[], None]) -> int:
+        """The label of code that stands behind the return."""
+        label = self._machine.label()
+        self._later.append((label, write))
+        return label
+
+    def _call_api(self, offset: int) -> None:
+        machine = self._machine
+        machine.load(machine.scratch, machine.callee, API_AT)
+        machine.load(machine.scratch, machine.scratch, offset)
+        machine.call_register(machine.scratch)
+
+    def _check_arity(self) -> None:
+        machine, count = self._machine, len(self._signature.parameters)
+        first, given, expected, names = machine.arguments[0], machine.arguments[1], machine.arguments[2], machine.arguments[3]
+        convert = machine.label()
+
+        def ask() -> None:
+            machine.move(first, machine.callee)
+            machine.move(given, expected)  # where the number was passed
+            machine.number(expected, count)
+            self._call_api(FAIL_ARITY)
+            machine.jump_if_zero(machine.result, self._fail, half=True)
+            machine.jump(convert)
+
+        arity = self._behind(ask)
+        machine.clear_top_bit(expected)
+        machine.number(machine.scratch, count)
+        machine.jump_if_different(expected, machine.scratch, arity)
+        machine.jump_if_not_zero(names, arity)
+        machine.place(convert)
+
+    # -------------------------------------------------------------- arguments
+
+    def _convert(self, index: int, parameter: Parameter) -> None:
+        """Convert one argument, and note what is passed for it."""
+        machine, slot = self._machine, self._slots[index]
+        kind, size = parameter.type.kind, parameter.type.size
+        passed = 0
+        if parameter.is_buffer:
+            self._convert_buffer(index, parameter)
+            return
+        if kind == OBJECT:
+            self._passed.append((0, machine.items, index * _WORD))
+            return
+        if kind == FLOAT:
+            self._convert_float(index, size)
+            passed = size
+        elif kind == BOOL:
+            self._load_item(machine.arguments[0], index)
+            machine.call("PyObject_IsTrue")
+            machine.jump_if_negative(machine.result, self._fail)
+            machine.truth(machine.result, machine.result)
+            machine.store(machine.result, slot)
+        elif kind in (SIGNED, UNSIGNED) and parameter.type.name != "u64":
+            self._convert_integer(index, size, signed=kind == SIGNED)
+        else:
+            self._convert_by_hook(index, {POINTER: POINTER_HOOK, CSTR: CSTR_HOOK}.get(kind, U64_HOOK))
+            if kind == POINTER and not self._entry.readonly[index]:
+                self._refuse_readonly(index)
+        self._passed.append((passed, machine.frame, slot))
+
+    def _load_item(self, register: int, index: int) -> None:
+        self._machine.load(register, self._machine.items, index * _WORD)
+
+    def _begin_hook(self, index: int) -> None:
+        """The first three arguments of what is called about an argument."""
+        machine = self._machine
+        self._load_item(machine.arguments[2], index)
+        machine.number(machine.arguments[1], index)
+        machine.move(machine.arguments[0], machine.callee)
+
+    def _refuse(self, index: int) -> int:
+        """The label of code that says what is wrong with an argument."""
+
+        def refuse() -> None:
+            self._begin_hook(index)
+            self._call_api(FAIL_VALUE)
+            self._machine.jump(self._fail)
+
+        return self._behind(refuse)
+
+    def _is_error(self, index: int) -> tuple[int, int]:
+        """The label of code that fails where an exception is set, and else goes on, with the number in `result`, at the second label."""
+        machine, back = self._machine, self._machine.label()
+        refuse = self._refuse(index)
+
+        def check() -> None:
+            machine.call("PyErr_Occurred")
+            machine.jump_if_not_zero(machine.result, refuse)
+            machine.load(machine.result, machine.frame, self._slots[index])
+            machine.jump(back)
+
+        return self._behind(check), back
+
+    def _convert_float(self, index: int, size: int) -> None:
+        machine, slot = self._machine, self._slots[index]
+        check, back = self._is_error(index)
+        self._load_item(machine.arguments[0], index)
+        machine.call("PyFloat_AsDouble")
+        machine.store_float(0, slot, 8)
+        machine.float_bits(machine.scratch)
+        machine.number(machine.other_scratch, _MINUS_ONE)
+        machine.jump_if_equal(machine.scratch, machine.other_scratch, check)
+        machine.place(back)
+        if size < _WORD:
+            machine.load_float(0, slot, 8)
+            machine.convert_float(to=size)
+            machine.store_float(0, slot, size)
+
+    def _convert_integer(self, index: int, size: int, *, signed: bool) -> None:
+        machine = self._machine
+        check, back = self._is_error(index)
+        self._load_item(machine.arguments[0], index)
+        machine.call("PyLong_AsLongLong")
+        machine.store(machine.result, self._slots[index])
+        machine.jump_if_minus_one(machine.result, check)
+        machine.place(back)
+        if size < _WORD:
+            machine.extend(machine.scratch, machine.result, size, signed=signed)
+            machine.jump_if_different(machine.scratch, machine.result, self._refuse(index))
+
+    def _convert_by_hook(self, index: int, hook: int) -> None:
+        machine = self._machine
+        last = machine.arguments[3]
+        self._begin_hook(index)
+        if index in self._views:
+            machine.address(last, self._views[index])
+            last = machine.arguments[4]
+        machine.address(last, self._slots[index])
+        self._call_api(hook)
+        machine.jump_if_zero(machine.result, self._fail, half=True)
+
+    def _refuse_readonly(self, index: int) -> None:
+        """Fail where a pointer belongs to a read-only buffer. `readonly` is not set where it belongs to no buffer."""
+        machine, good = self._machine, self._machine.label()
+        machine.load(machine.scratch, machine.frame, self._views[index] + _VIEW_OBJECT)
+        machine.jump_if_zero(machine.scratch, good)
+        machine.load(machine.scratch, machine.frame, self._views[index] + VIEW_READONLY, half=True)
+        machine.jump_if_not_zero(machine.scratch, self._refuse(index))
+        machine.place(good)
+
+    def _convert_buffer(self, index: int, parameter: Parameter) -> None:
+        machine, view, slot = self._machine, self._views[index], self._slots[index]
+        self._begin_hook(index)
+        machine.address(machine.arguments[3], view)
+        machine.number(machine.arguments[4], wanted_buffer(parameter.type, writable=not self._entry.readonly[index]))
+        self._call_api(BUFFER)
+        machine.jump_if_zero(machine.result, self._fail, half=True)
+        self._passed.append((0, machine.frame, view))
+        if not parameter.dimensions:
+            machine.load(machine.scratch, machine.frame, view + _VIEW_SIZE)
+            machine.shift_right(machine.scratch, parameter.type.size.bit_length() - 1)
+            machine.store(machine.scratch, slot)
+            self._passed.append((0, machine.frame, slot))
+            return
+        machine.load(machine.scratch, machine.frame, view + VIEW_NDIM, half=True)
+        machine.number(machine.other_scratch, parameter.dimensions)
+        machine.jump_if_different(machine.scratch, machine.other_scratch, self._refuse(index))
+        machine.load(machine.scratch, machine.frame, view + VIEW_SHAPE)
+        for at in range(0, parameter.dimensions * _WORD, _WORD):
+            machine.load(machine.other_scratch, machine.scratch, at)
+            machine.store(machine.other_scratch, slot + at)
+            self._passed.append((0, machine.frame, slot + at))
+
+    # ----------------------------------------------------------- call, result
+
+    def _call(self) -> None:
+        machine, result = self._machine, self._signature.result
+        if self._entry.nogil:
+            machine.call("PyEval_SaveThread")
+            machine.store(machine.result, self._thread)
+        self._pass_arguments()
+        machine.load(machine.scratch, machine.callee, FUNCTION_AT)
+        machine.call_register(machine.scratch)
+        if result.kind == FLOAT:
+            machine.store_float(0, self._result, result.size)
+        elif result.kind not in (VOID, TUPLE):
+            machine.store(machine.result, self._result)
+        if self._entry.nogil:
+            machine.load(machine.arguments[0], machine.frame, self._thread)
+            machine.call("PyEval_RestoreThread")
+        # Code that uses the C API itself may have raised.
+        machine.call("PyErr_Occurred")
+        machine.jump_if_not_zero(machine.result, self._fail)
+        if result.kind == TUPLE:
+            self._return_tuple(result.items())
+        else:
+            self._make_object(result, self._entry.result, self._result)
+
+    def _pass_arguments(self) -> None:
+        """Load the arguments of the function: first those in memory, which take a register that others may have afterwards."""
+        machine = self._machine
+        places = [(0, -1, self._items)] if self._signature.result.kind == TUPLE else []
+        places += self._passed
+        numbers = [place for place in places if not place[0]]
+        floats = [place for place in places if place[0]]
+        in_registers = [*numbers[: len(machine.arguments)], *floats[: machine.float_arguments]]
+        at = 0
+        for _, base, offset in [place for place in places if place not in in_registers]:
+            machine.load(machine.scratch, base, offset)
+            machine.store(machine.scratch, at)
+            at += _WORD
+        for number, (size, _, offset) in enumerate(floats[: machine.float_arguments]):
+            machine.load_float(number, offset, size)
+        for register, (_, base, offset) in zip(machine.arguments, numbers, strict=False):
+            if base < 0:
+                machine.address(register, offset)
+            else:
+                machine.load(register, base, offset)
+
+    def _return_tuple(self, items: tuple[Type, ...]) -> None:
+        """A tuple of what the function left in the slots."""
+        machine = self._machine
+        first, second, third = machine.arguments[:3]
+
+        def drop() -> None:
+            machine.load(first, machine.frame, self._result)
+            machine.call("Py_DecRef")
+            machine.jump(self._fail)
+
+        dropped = self._behind(drop)
+        machine.number(first, len(items))
+        machine.call("PyTuple_New")
+        machine.jump_if_zero(machine.result, self._fail)
+        machine.store(machine.result, self._result)
+        for number, item in enumerate(items):
+            self._make_object(item, "", self._items + number * _WORD)
+            machine.jump_if_zero(machine.result, dropped)
+            machine.move(third, machine.result)
+            machine.number(second, number)
+            machine.load(first, machine.frame, self._result)
+            machine.call("PyTuple_SetItem")
+        machine.load(machine.result, machine.frame, self._result)
+
+    def _make_object(self, result: Type, llvm_type: str, slot: int) -> None:
+        """The object of a value in the frame."""
+        machine = self._machine
+        first, kind = machine.arguments[0], result.kind
+        if kind == VOID:
+            machine.symbol(first, "_Py_NoneStruct")
+            machine.call("Py_IncRef")
+            machine.symbol(machine.result, "_Py_NoneStruct")
+        elif kind == FLOAT:
+            machine.load_float(0, slot, result.size)
+            if result.size < _WORD:
+                machine.convert_float(to=_WORD)
+            machine.call("PyFloat_FromDouble")
+        elif kind == OBJECT:
+            machine.load(machine.result, machine.frame, slot)
+        else:
+            machine.load(first, machine.frame, slot)
+            self._call_maker(result, llvm_type)
+
+    def _call_maker(self, result: Type, llvm_type: str) -> None:
+        """Make the object of the number or pointer that is the first argument."""
+        machine = self._machine
+        first, kind = machine.arguments[0], result.kind
+        if kind == CSTR:
+            self._call_api(FROM_CSTR)
+        elif kind == POINTER:
+            machine.call("PyLong_FromVoidPtr")
+        elif kind == BOOL:
+            if llvm_type == "i1":
+                machine.low_bit(first)
+            else:
+                machine.extend(first, first, 1, signed=False)
+                machine.truth(first, first)
+            machine.call("PyBool_FromLong")
+        else:
+            if result.size < _WORD:
+                machine.extend(first, first, result.size, signed=kind == SIGNED)
+            machine.call("PyLong_FromLongLong" if kind == SIGNED else "PyLong_FromUnsignedLongLong")
