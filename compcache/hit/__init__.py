@@ -326,7 +326,7 @@ class PlainLoader:
         return module if module is not None and module.image is not None else None
 
     def mapping(self) -> Any:
-        """The lock of who maps images and runs constructors."""
+        """The lock of threads that map images and run constructors."""
         return _Impatient() if _lock._is_owned() else _mapping
 
     def _map(self, module_id: bytes, size: int, map_image: Callable[[], Any]) -> LoadedModule:

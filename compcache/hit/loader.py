@@ -323,7 +323,7 @@ class Loader(PlainLoader):
                 yield admitted
 
     def is_loaded(self, module_id: bytes) -> bool:
-        """Whether this loader has mapped a module that somebody uses."""
+        """Return whether this loader has mapped a module that is in use."""
         return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
@@ -501,9 +501,9 @@ class Loader(PlainLoader):
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, *, chosen_by: Accept | None) -> TypedCallTarget | None:
-        """Fill slots and tables; return None where another thread has loaded one of the modules anew meanwhile.
+        """Fill slots and tables; return None if another thread has replaced one of the modules meanwhile.
 
-        A target that is there already is returned, unless somebody has `chosen_by` more than the name.
+        A target that exists already is returned, unless `chosen_by` adds a condition to the name.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
@@ -621,7 +621,7 @@ class Loader(PlainLoader):
         return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_targets(self) -> list[TypedCallTarget]:
-        """The valid call targets that this loader returned and somebody has."""
+        """The valid call targets that this loader has returned and that are in use."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
 
