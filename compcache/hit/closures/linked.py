@@ -261,7 +261,7 @@ def _shared(file: ModuleFile) -> ModuleFile:
     if file._opened is not None:
         other.adopt(file._opened)
     other.describe(file.image, file.records, file.target_id, file.flags, file.key)
-    other.size, other.elsewhere, other.copied = file.size, file.elsewhere, file.copied
+    other.size, other.elsewhere, other.copied, other.volume = file.size, file.elsewhere, file.copied, file.volume
     return other
 
 
