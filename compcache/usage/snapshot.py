@@ -310,15 +310,12 @@ def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileSt
     """Return the status of those files of these modules that exist."""
     found = {}
     for module_id in module_ids:
-        path = store.module_path(module_id)
         try:
-            status = store.files.stat(path)
+            found[module_id] = FileStatus(*store.status_of(module_id))
         except (FileNotFoundError, NotADirectoryError) as error:
             reraise_interrupt(error)
             continue
         except OSError as error:
             reraise_interrupt(error)
-            store.tell_unreadable(path, error)
-            continue
-        found[module_id] = FileStatus(status.st_size, status.st_mtime)
+            store.tell_unreadable(store.module_path(module_id), error)
     return found

@@ -451,7 +451,7 @@ def _described(file: ModuleFile) -> ModuleFile:
     """Another object for the same file, which is not open."""
     other = type(file)(file._files, file.path, file.module_id)
     other.describe(file.image, file.records, file.target_id, file.flags, file.key)
-    other.size, other.elsewhere, other.copied = file.size, file.elsewhere, file.copied
+    other.size, other.elsewhere, other.copied, other.volume = file.size, file.elsewhere, file.copied, file.volume
     return other
 
 
