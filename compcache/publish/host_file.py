@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
@@ -10,20 +9,26 @@ from compcache.formats.host_file import HostFile, encode_host
 from compcache.formats.records import version_numbers
 from compcache.publish.writer import publish_file
 from compcache.store import HOSTS
-from compcache.targets.host_probe import probe_host
+from compcache.targets.host_probe import Host, probe_host
 
 if TYPE_CHECKING:
     from compcache.formats.host import Processor
     from compcache.store import Store
-    from compcache.targets.host_probe import Host
 
 __all__ = ["describe_host"]
 
 
-@cache
-def _probe_once(identity: str, processor: Processor) -> Host:  # noqa: ARG001 - what the answer depends on
-    """Return this host, for all cache directories of the process."""
-    return probe_host(processor)
+#: What LLVM has said of this host, by the processor's identity: for all cache directories of the process, and without anything of theirs.
+_probed: dict[str, tuple[str, str, str]] = {}
+
+
+def _probe_once(processor: Processor) -> Host:
+    if processor.identity not in _probed:
+        found = probe_host(processor)
+        if not processor.identity:  # nothing tells whether another one is the same
+            return found
+        _probed[processor.identity] = found.cpu, found.features, found.adjustments
+    return Host(*_probed[processor.identity], processor)
 
 
 def describe_host(store: Store, *, keep: bool = True) -> Host:
@@ -33,7 +38,7 @@ def describe_host(store: Store, *, keep: bool = True) -> Host:
         MissingPackageError: LLVM is not installed.
     """
     processor = store.processor()
-    found = _probe_once(processor.identity, processor)
+    found = _probe_once(processor)
     if not keep:
         return found
     from compcache.build.codegen import llvm_version

@@ -12,6 +12,7 @@ from hosts import LOOP, host_like, on_host
 
 from compcache import Cache, CompileError, ModuleSource, NotCachedError
 from compcache.formats.host import platform_name
+from compcache.publish import host_file
 from compcache.targets.cpu_table import cpu_table
 from compcache.targets.host_probe import probe_host
 from compcache.targets.machine import machine_for
@@ -19,6 +20,9 @@ from compcache.targets.processor_words import required
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from compcache.formats.host import Processor
+    from compcache.targets.host_probe import Host
 
 pytestmark = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
 
@@ -218,3 +222,21 @@ def test_a_function_with_features_of_its_own_does_not_get_the_hidden_ones_back(c
     cache.add_module(ModuleSource(code))
     assert not [name for name in features_of(cache, "f") if name.startswith("avx512")]
     assert cache.get_target("f")(3) == 3
+
+
+def test_llvm_is_asked_once_for_all_directories_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is kept of its answer keeps no processor, which refers to the directory that it was asked for."""
+    asked: list[str] = []
+
+    def probe(processor: Processor) -> Host:
+        asked.append(processor.identity)
+        return probe_host(processor)
+
+    monkeypatch.setattr(host_file, "probe_host", probe)
+    monkeypatch.setattr(host_file, "_probed", {})
+    for number in range(3):
+        with Cache(tmp_path / str(number)) as cache:
+            cache.add_module(ModuleSource(adder("f", number)))
+            assert cache.get_target("f")(1) == number + 1
+    assert len(asked) == 1
+    assert [{type(part) for part in told} for told in host_file._probed.values()] == [{str}]

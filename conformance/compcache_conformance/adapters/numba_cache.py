@@ -69,6 +69,7 @@ class NumbaCache(Adapter):
         "constant in another file": _GLOBALS,
         "environment read while compiling": _GLOBALS,
         "data file read while compiling": _GLOBALS,
+        "tool of a tool": _GLOBALS,
         "ranks": _GLOBALS,
         "touched files": _TIMES,
         "files of 1980": _TIMES,
