@@ -106,6 +106,7 @@ _PROCESS = [
     ("float(sys.argv[-1])", "sys.argv.append('V')"),
     ("float(sys.modules['builtins'].NAME)", "import builtins; builtins.NAME = V"),
     ("float(random.Random(V0).random() + random.getrandbits(8))", "import random; random.seed(V)"),
+    ("float(len(str(np.full(1, 1 / 3))))", "import numpy; numpy.set_printoptions(precision=V)"),
     ("float(__import__('sys').getswitchinterval())", "sys.setswitchinterval(V / 100)"),
     ("float(len(os.sched_getaffinity(0)) * 0 + __import__('locale').localeconv()['frac_digits'] * 0 + np.get_printoptions()['precision'])",
      "import numpy; numpy.set_printoptions(precision=V)"),
@@ -118,6 +119,9 @@ _PACKAGES = [
     ("float(DEP.get.v)", "def get(): pass\nget.v = V"), ("float(next(DEP.get()))", "def get():\n    yield V"),
     ("float(DEP.__getattr__('x'))", "def __getattr__(name):\n    return V"), ("float(DEP.B.v)", "class A:\n    v = V\nclass B(A): pass"),
     ("float(DEP.K.A.value)", "import enum\nclass K(enum.Enum):\n    A = V"), ("float(DEP.get(1))", "get = lambda x, y=V: x + y"),
+    ("float(DEP.T.__bound__ is int)", "import typing\nT = typing.TypeVar('T', bound=int if V == 3 else str)"),
+    ("float(DEP.C().a)", "import dataclasses\n@dataclasses.dataclass\nclass C:\n    a: int = dataclasses.field(default_factory=lambda: V)"),
+    ("float(DEP.v[1])", "import ctypes\nv = (ctypes.c_int * 2)(1, V)"), ("float(DEP.v.args[0])", "class E(ValueError): pass\nv = E(V)"),
     ("float(DEP.P(1, 2)[1] + DEP.P.extra)", "from collections import namedtuple\nclass P(namedtuple('P', 'a b')):\n    extra = V"),
 ]  # fmt: skip
 _STATE = [
@@ -129,6 +133,15 @@ _STATE = [
     ("float(DEP.get())", "def make(v):\n    return lambda: v\nget = None", "DEP.get = DEP.make(V)"),
     ("float(DEP.a[1])", "import numpy as np\na = np.zeros(3)", "DEP.a[1] = V"),
     ("float(next(DEP.v))", "import itertools\nv = itertools.count()", "DEP.v = __import__('itertools').count(V)"),
+    ("float(DEP.get())", "import functools\nv = 9\n@functools.lru_cache\ndef get():\n    return v", "DEP.v = V; DEP.get(); DEP.v = 9"),
+    ("float(DEP.o.get)", "import functools\nv = 9\nclass C:\n    @functools.cached_property\n    def get(self):\n        return v\no = C()",
+     "DEP.v = V; DEP.o.get; DEP.v = 9"),
+    ("float(DEP.get(1))", "import functools\n@functools.singledispatch\ndef get(x): pass\ndef make(v):\n    return lambda x: v",
+     "DEP.get.register(int, DEP.make(V))"),
+    ("float(DEP.v[0])", "import collections\nclass D(collections.deque): pass\nv = D()", "DEP.v.append(V)"),
+    ("float(DEP.v['x'])", "import collections\nclass D(collections.defaultdict): pass\nv = D()", "DEP.v.default_factory = lambda: V"),
+    ("float(DEP.v.x)", "class L(list): pass\nv = L()", "DEP.v.x = V"),
+    ("float(DEP.v.locked())", "import threading\nv = threading.Lock()", "V == 3 and DEP.v.acquire()"),
     ("float(DEP.v.most)", "import weakref\nclass C: pass\nkept = C()\nv = weakref.proxy(kept)", "DEP.kept.most = V"),
 ]  # fmt: skip
 SOURCES = (

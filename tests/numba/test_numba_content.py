@@ -9,11 +9,13 @@ import textwrap
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import PACKAGE_ROOT
 
 pytest.importorskip("numba")
 
+_MEMO = "from functools import lru_cache\nv = V\n"
 #: What is read, and the module that it is read of, in the version V (3 or 5).
 _COUNTS = [
     ("DEP.get('a')", "D = {'a': V}\nget = D.get"),
@@ -34,15 +36,53 @@ _COUNTS = [
     ("int(DEP.table[0, 1])", "import numpy as np\ntable = np.array([[1, 2], [3, 4]], order='C' if V == 3 else 'F')"),
     ("DEP.zero", "zero = 0.0 if V == 3 else -0.0"),
     ("DEP.nan", "nan = float('nan') if V == 3 else -float('nan')"),
+    # what a memo keeps was computed from what was there then
+    ("DEP.g()", f"{_MEMO}@lru_cache\ndef g(): return v\ng()\nv = 9"),
+    ("DEP.g(1, a=2)", f"{_MEMO}@lru_cache(maxsize=None)\ndef g(x, a): return v\ng(1, a=2)\nv = 9"),
+    ("DEP.g(2)", f"{_MEMO}@lru_cache(2)\ndef g(x): return x * v\ng(1), g(2), g(0), g(2)\nv = 9"),
+    ("DEP.C().g()", f"{_MEMO}class C:\n    @staticmethod\n    @lru_cache\n    def g(): return v\nC.g()\nv = 9"),
+    ("DEP.g.v", "from functools import lru_cache\n@lru_cache\ndef g(): pass\ng.v = V"),
+    ("DEP.g.v", "from functools import partial\ng = partial(int, 1)\ng.v = V"),
+    # what the program adds to classes of a library, and what these keep in C
+    ("DEP.o.v", "class L(list): pass\no = L()\no.v = V"),
+    ("DEP.o.v", "class L(tuple):\n    v = V\no = L()"),
+    ("DEP.o[0]", "from collections import deque\nclass D(deque): pass\no = D([V])"),
+    ("DEP.o['a']", "from collections import defaultdict\nclass D(defaultdict): pass\no = D(lambda: V)"),
+    ("DEP.o[0]", "from array import array\nclass A(array): pass\no = A('i', [V])"),
+    ("DEP.o[0]", "class A(bytearray): pass\no = A([V])"),
+    ("DEP.o[0]", "import ctypes\no = (ctypes.c_int * 2)(V)"),
+    ("DEP.o.v", "from functools import partial\nclass P(partial):\n    v = V\no = P(int, 1)"),
+    ("DEP.o.v", "import threading\nclass L(threading.local):\n    v = V\no = L()"),
+    ("DEP.T.__bound__ is int", "from typing import TypeVar\nT = TypeVar('T', bound=int if V == 3 else str)"),
+    ("DEP.T.__supertype__ is int", "from typing import NewType\nT = NewType('T', int if V == 3 else str)"),
+    ("isinstance(1, DEP.Number)", "from numbers import Number, Real\nC = type('C%d' % V, (), {})\nReal.register(C)"),
+    ("DEP.C().a", "from dataclasses import dataclass, field\n@dataclass\nclass C:\n    a: int = field(default_factory=lambda: V)"),
+    ("str(DEP.A)", "import numpy as np\nA = np.ones(1)\nnp.set_printoptions(precision=V)"),
+    ("DEP.A / DEP.A", "import numpy as np\nA = np.zeros(1)\nnp.seterr(all='raise' if V == 3 else 'ignore')"),
 ]
 #: What no key has: addresses, the seed of hashes, lines, what a process was set to.
 _REFUSED = [
-    ("id(DEP.L)", "L = [1]"), ("DEP.A.ctypes.data", "import numpy as np\nA = np.ones(3)"),
+    ("id(DEP.L)", "L = [1]"),
+    ("DEP.A.ctypes.data", "import numpy as np\nA = np.ones(3)"),
     ("DEP.A.__array_interface__['data'][0]", "import numpy as np\nA = np.ones(3)"),
-    ("DEP.ctypes.addressof(DEP.C)", "import ctypes\nC = (ctypes.c_int * 4)()"), ("hash('abc')", ""),
+    ("DEP.ctypes.addressof(DEP.C)", "import ctypes\nC = (ctypes.c_int * 4)()"),
+    ("hash('abc')", ""),
     ("DEP.callback.address", "from numba import cfunc\n@cfunc('f8(f8)')\ndef callback(x): return x"),
-    ("DEP.g.__code__.co_firstlineno", "def g(): pass"), ("DEP.logging.getLogger('a').level", "import logging"),
-    ("DEP.u(1)", "import numpy as np\nu = np.frompyfunc(lambda x: 3, 1, 1)"), ("DEP.threading.get_ident()", "import threading"),
+    ("DEP.g.__code__.co_firstlineno", "def g(): pass"),
+    ("DEP.logging.getLogger('a').level", "import logging"),
+    ("DEP.u(1)", "import numpy as np\nu = np.frompyfunc(lambda x: 3, 1, 1)"),
+    ("DEP.threading.get_ident()", "import threading"),
+    ("DEP.L.locked()", "import threading\nL = threading.Lock()"),
+    ("DEP.L.isEnabledFor(1)", "import logging\nL = logging.getLogger('a')"),
+    ("DEP.logging.root.manager.disable", "import logging"),
+    ("DEP.g.cache_info()", "from functools import lru_cache\ng = lru_cache(int)"),
+    ("DEP.f.peek()", "import weakref\nclass C: pass\nkept = C()\nf = weakref.finalize(kept, int, 3)\nf.atexit = False"),
+    ("DEP.numba.get_num_threads()", "import numba"),
+    ("DEP.numba.cuda.is_available()", "import numba, numba.cuda"),
+    ("DEP.binding.get_host_cpu_name()", "from llvmlite import binding"),
+    ("0\n    from numba import get_num_threads\n    value = get_num_threads()", ""),
+    ("0\n    from numba.core import config\n    value = config.OPT", ""),
+    ("0\n    import numba as n\n    value = n.config.OPT", ""),
 ]
 _PROGRAM = """
 import DEP
@@ -83,12 +123,13 @@ def _contents(read: str, dep: str, version: int) -> list[str]:
             return f"refused: {error}"
 
     try:
-        _module("content_dep", re.sub(r"\bV\b", str(version), dep))
-        program = _module("content_program", _PROGRAM.replace("READ", read).replace("DEP", "content_dep"))
-        return [
-            said(lambda: fingerprint_of_implementations([Implementation(program.implementation, ())])),
-            said(lambda: content_of(program.f, ()).digest),
-        ]
+        with np.errstate(), np.printoptions():
+            _module("content_dep", re.sub(r"\bV\b", str(version), dep))
+            program = _module("content_program", _PROGRAM.replace("READ", read).replace("DEP", "content_dep"))
+            return [
+                said(lambda: fingerprint_of_implementations([Implementation(program.implementation, ())])),
+                said(lambda: content_of(program.f, ()).digest),
+            ]
     finally:
         for name in ("content_dep", "content_program"):
             sys.modules.pop(name, None)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import PACKAGE_ROOT
 from numba_helpers import Project
 from test_numba_stale import EDITS
 
@@ -90,6 +94,51 @@ def test_what_objects_raise_is_a_reason_not_to_cache(tmp_path: Path) -> None:
     assert said == [4] * 8
     assert {reason.rpartition(" raised ")[2] for reason in refused} == {"LookedAtError when it was examined"}
     assert len(refused) == 8
+
+
+_STAND_INS = """
+class Raising(type):
+    __getattribute__ = __instancecheck__ = __subclasscheck__ = __eq__ = __hash__ = lambda *_: 1 / 0
+
+class Answering(type):
+    def __getattr__(cls, name):
+        return 3
+
+from numba import njit
+raising, answering = [object.__new__(meta("Class", (), {})) for meta in (Raising, Answering)]
+
+@njit(cache=True)
+def f(x):
+    return x + 1
+
+@njit(cache=True)
+def g(x):
+    return raising if x < 0 else answering
+
+def said(x):
+    try:
+        return g(x)
+    except Exception as error:
+        return type(error).__name__
+
+@njit(cache=True, nogil=raising)
+def h(x):
+    return x + 2
+
+print(f(1), h(1), said(1))
+"""
+
+
+def test_what_metaclasses_answer_makes_nothing_a_stand_in(tmp_path: Path) -> None:
+    """Where Numba is not imported yet, what stands for its objects is told by classes, and metaclasses are the program's."""
+    program = tmp_path / "program.py"
+    program.write_text(_STAND_INS)
+    environment = {**os.environ, "COMPCACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(PACKAGE_ROOT)}
+    said = [
+        subprocess.run([sys.executable, *way, program], env=environment, capture_output=True, text=True, check=True).stdout
+        for way in ([], ["-m", "compcache.numba", "run"])
+    ]
+    assert said == ["2 3 ZeroDivisionError\n"] * 2
 
 
 def test_interrupts_while_objects_are_looked_at_reach_the_program(tmp_path: Path) -> None:

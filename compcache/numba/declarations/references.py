@@ -9,6 +9,7 @@ from compcache.numba.declarations.types import CONSTRUCTORS, type_of, type_of_dt
 from compcache.numba.lazy.awaited import when_imported
 from compcache.numba.lazy.c_helpers import has_numba, number_of_threads, set_number_of_threads
 from compcache.numba.lazy.stand_ins import LazyObject, is_probe, original, real_numba
+from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -118,7 +119,7 @@ class Reference:
 def _may_be_numbas(value: Any) -> bool:
     """Return whether an object may be a stand-in for one of Numba's: a type, a class, a jitted function."""
     kind = type(value)
-    return hasattr(kind, "_compcache_original") or hasattr(kind, "_compcache_is_declaration") or issubclass(kind, LazyObject)
+    return is_marked(kind, "_compcache_original") or is_marked(kind, "_compcache_is_declaration") or issubclass(kind, LazyObject)
 
 
 def _original_named(module: str, name: str) -> Any:

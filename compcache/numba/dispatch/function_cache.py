@@ -24,7 +24,7 @@ from compcache.numba.identity.key import Identity, flags_text, identify, type_te
 from compcache.numba.lazy.entries import Key
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.registered.options import of_compiler
-from compcache.numba.registered.refusals import NotLazy, Unidentifiable
+from compcache.numba.registered.refusals import NotLazy, Unidentifiable, looks_at_programs
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
@@ -229,16 +229,18 @@ class FunctionCache(CacheObject):
             for flags in reversed(callers):
                 stack.push(flags)
 
+    @looks_at_programs(Unidentifiable)
     def _flags(self) -> Any:
         compiler_ = getattr(self._owner, "_compiler", None)
         if compiler_ is None:  # a ufunc, which has pushed them already
             return ConfigStack.top_or_none()
         flags = compiler.Flags()
         # Copies: Numba modifies dictionaries while it reads them.
-        options = {k: dict(v) if isinstance(v, dict) else v for k, v in compiler_.targetoptions.items()}
+        options = {k: dict(v) if issubclass(type(v), dict) else v for k, v in compiler_.targetoptions.items()}
         compiler_.targetdescr.options.parse_as_flags(flags, options)
         return compiler_._customize_flags(flags)
 
+    @looks_at_programs(Unidentifiable)
     def _extra(self) -> dict[str, str]:
         compiler_ = getattr(self._owner, "_compiler", None)
         pipeline = getattr(compiler_, "pipeline_class", compiler.Compiler)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.numba_plain import frozen_kernel
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
@@ -79,11 +80,10 @@ def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> N
 
 def _real(value: Any) -> Any:
     """Return Numba's own dispatcher for a lazy function; None while it is being created."""
-    find = getattr(type(value), "_compcache_real", None)
-    if find is None:
+    if not is_marked(type(value), "_compcache_real"):
         return None
     _ = value.targetoptions  # creates the dispatcher
-    return find(value)
+    return type(value)._compcache_real(value)
 
 
 def _lifted(walk: Walk, value: Any, where: str) -> None:

@@ -32,7 +32,8 @@ _MODULES_THAT_READ_ALL = frozenset(("_pickle", "annotationlib", "inspect", "pick
 _ATTRIBUTES_THAT_READ_ALL = frozenset((
     "__dir__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__", "format_map", "vformat",
 ))  # fmt: skip
-_OF_LOGGERS = frozenset(("disabled", "getEffectiveLevel", "handlers", "hasHandlers", "isEnabledFor", "level", "propagate"))
+_OF_LOGGERS = frozenset(("disabled", "handlers", "level", "manager", "propagate"))
+_LOGGING = frozenset(("getLogger", "logging"))
 _LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
 _FIELD = r"\.(\w+)"  # of an object that is passed to `str.format`
 
@@ -73,7 +74,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     if anywhere and not may_lead_anywhere:
         raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that no code names")
     untold = NOT_IN_KEYS.intersection(reads.attributes)
-    if any("getLogger" in chain for chain in reads.chains):
+    if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
         untold |= _OF_LOGGERS.intersection(reads.attributes)  # of a logger that no value leads to
     if untold:
         raise Unidentifiable(f"{code.co_qualname} reads {min(untold)}, which is in no key")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.reviewed import CODE_GENERATORS
 from compcache.numba.registered.type_texts import text_of
@@ -32,7 +33,7 @@ _OBJECT_MODE = "objmode"
 
 def note_real(real: Any, lazy: Any) -> None:
     """Record that an object of Numba's replaces a lazy one in globals, and has its content."""
-    if hasattr(type(lazy), "_compcache_content"):
+    if is_marked(type(lazy), "_compcache_content"):
         _made[id(real)] = real, lazy
 
 
@@ -43,14 +44,13 @@ def stand_for_prange(cls: Any) -> None:
 
 def jitted(value: Any) -> Any:
     """Return the jitted function that a value is, or from which Numba created it; None for other values."""
-    lazy = value if hasattr(type(value), "_compcache_is_declaration") else _made.get(id(value), (None, None))[1]
-    return lazy if hasattr(type(lazy), "_compcache_is_declaration") else None
+    lazy = value if is_marked(type(value), "_compcache_is_declaration") else _made.get(id(value), (None, None))[1]
+    return lazy if is_marked(type(lazy), "_compcache_is_declaration") else None
 
 
 def is_declared_as(value: Any, function: Any) -> bool:
     """Return whether a function that was compiled on declaration reads itself: its name was not set at that time."""
-    is_declaration = getattr(type(value), "_compcache_is_declaration", None)
-    return is_declaration is not None and bool(is_declaration(value, function))
+    return is_marked(type(value), "_compcache_is_declaration") and bool(type(value)._compcache_is_declaration(value, function))
 
 
 def is_generators_module(value: Any) -> bool:
@@ -65,7 +65,7 @@ def is_object_mode(value: Any) -> bool:
 
 def _context_of(value: Any) -> str | None:
     kind = type(value)
-    if hasattr(kind, "_compcache_context"):
+    if is_marked(kind, "_compcache_context"):
         name: str | None = kind._compcache_context(value)
         return name
     if kind.__module__ != "numba.core.withcontexts":
@@ -76,7 +76,7 @@ def _context_of(value: Any) -> str | None:
 def handler_without_numba(value: Any) -> Callable[[Walk, Any, str], None] | None:
     """Return the handler for an object of Numba's or its stand-in; None for other values."""
     kind = type(value)
-    if hasattr(kind, "_compcache_content"):
+    if is_marked(kind, "_compcache_content"):
         return _of_stand_in
     if id(value) in _made:
         return _of_made

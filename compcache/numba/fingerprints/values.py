@@ -8,12 +8,12 @@ import sys
 import types as python_types
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.state import state_of
+from compcache.numba.fingerprints.state import attributes_of_wrapper, has_state_in_c, kept_results, names_told, registered_with, state_of
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from compcache.numba.fingerprints.walk import Walk
@@ -56,17 +56,41 @@ def _plain_function(walk: Walk, value: Any, where: str) -> None:
 
 
 def _wrapper(walk: Walk, value: Any, where: str) -> None:
-    """Feed a `functools.lru_cache` wrapper without its cached results."""
+    """Feed a `functools.lru_cache` wrapper. Code that runs finds what it keeps, which may have been computed from other values."""
     walk.token("wrapper", type(value).__qualname__)
     walk.value(value.__wrapped__, where)
+    if walk.mode != "run" or is_library_function(value.__wrapped__) or walk.is_again(value):
+        return
+    kept = kept_results(value)
+    if kept is None:
+        walk.unknown(value, where)
+    for key, result in kept or ():
+        walk.value(key, f"an argument of {where}")
+        walk.value(result, f"a result that {where} keeps")
+    _attributes(walk, attributes_of_wrapper(value), where)
+
+
+def _class_of_program(walk: Walk, value: Any, where: str) -> None:
+    """Feed the class of an object that is known by its base in a library, where the program has derived one."""
+    if walk.mode == "run" and not is_library_module(type(value).__module__):
+        walk.value(type(value), f"the class of {where}")
+
+
+def _attributes(walk: Walk, attributes: Iterable[tuple[str, Any]], where: str) -> None:
+    for name, item in attributes:
+        walk.token("attribute", name)
+        walk.value(item, f"{where}, {name!r}")
 
 
 def _partial(walk: Walk, value: Any, where: str) -> None:
     walk.token("partial")
+    _class_of_program(walk, value, where)
     walk.overloads(value)
     walk.value(value.func, where)
     walk.sequence(value.args, f"an argument of {where}")
     walk.value(value.keywords, f"the arguments of {where}")
+    if walk.mode == "run":
+        _attributes(walk, attributes_of_wrapper(value), where)
 
 
 def _method(walk: Walk, value: Any, where: str) -> None:
@@ -104,6 +128,9 @@ def _class(walk: Walk, value: Any, where: str) -> None:
     walk.overloads(value)
     if is_library_module(value.__module__):
         walk.library(value, where)
+        found = registered_with(value) if walk.mode == "run" else ()
+        if found:
+            walk.token("registered", *found)
         return
     if walk.is_again(value):
         return
@@ -116,18 +143,8 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         walk.value(getattr(value, "_field_defaults", {}), where)
     if walk.mode == "run":
         walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
-        walk.token("registered", *_registered_with(value))
+        walk.token("registered", *registered_with(value))
         walk.reach().add(walk, value, where)
-
-
-def _registered_with(cls: type) -> list[str]:
-    """Return the classes that were registered with an abstract class, and so are its subclasses."""
-    if not hasattr(cls, "_abc_impl"):
-        return []
-    from _abc import _get_dump  # type: ignore[import-not-found]
-
-    found = [reference() for reference in _get_dump(cls)[0]]
-    return sorted([f"{one.__module__}.{one.__qualname__}" for one in found if one is not None])
 
 
 def _is_enumeration(cls: type) -> bool:
@@ -146,11 +163,13 @@ def _sequence(walk: Walk, value: Any, where: str) -> None:
     if kind not in (tuple, list):
         walk.value(kind, where)
     walk.sequence(value, f"an item of {where}")
+    if walk.mode == "run" and kind not in (tuple, list):
+        _attributes(walk, state_of(value).items(), where)
 
 
 def _set(walk: Walk, value: Any, where: str) -> None:
     walk.token("set", type(value).__name__)
-    walk.sequence(sorted(value, key=lambda item: (type(item).__name__, repr(item))), f"an item of {where}")
+    walk.sequence(sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0])), f"an item of {where}")
 
 
 def _dict(walk: Walk, value: Any, where: str) -> None:
@@ -217,12 +236,24 @@ def _content(walk: Walk, value: Any, kind: type, where: str) -> None:
     for plain in (str, bytes, int, float, complex):
         if isinstance(value, plain):
             walk.token("value", plain.__repr__(value))
+    if has_state_in_c(kind):
+        _state_in_c(walk, value, where)
     if walk.mode == "run" and not _answers_for_all(kind) and not _has_methods_of_python(kind):
         walk.reach().add(walk, value, where)
         return
-    for name, item in state_of(value).items():
-        walk.token("attribute", name)
-        walk.value(item, f"{where}, {name!r}")
+    _attributes(walk, state_of(value).items(), where)
+
+
+def _state_in_c(walk: Walk, value: Any, where: str) -> None:
+    """Feed what a class written in C keeps in an object, as pickling it finds it."""
+    try:
+        _, *parts = value.__reduce_ex__(4)
+    except Exception as error:  # noqa: BLE001 - any exception means that there is no content to digest
+        reraise_interrupt(error)
+        walk.unknown(value, where)
+        return
+    for part in parts:
+        walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
 
 
 def _items(walk: Walk, value: Any, where: str) -> None:
@@ -274,6 +305,8 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         walk.reach().add(walk, value, where)  # it is pickled by its name, but has a level
     if isinstance(parts, str):
         walk.token("named", getattr(value, "__module__", ""), parts)
+        if not is_library_module(getattr(value, "__module__", None)) and not walk.is_again(value):
+            _attributes(walk, names_told(value), where)
     elif not walk.is_again(value):
         for part in parts:
             walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
@@ -287,6 +320,7 @@ def _lock(walk: Walk, value: Any, _where: str) -> None:
 def _of_thread(walk: Walk, value: Any, where: str) -> None:
     """Feed what a `threading.local` contains in this thread, which runs the code."""
     walk.token("local", type(value).__qualname__)
+    _class_of_program(walk, value, where)
     if not walk.is_again(value):
         walk.value(vars(value), where)
 
@@ -303,6 +337,7 @@ def _of_context(walk: Walk, value: Any, where: str) -> None:
 
 def _reference(walk: Walk, value: Any, where: str) -> None:
     walk.token("reference", type(value).__qualname__)
+    _class_of_program(walk, value, where)
     if not walk.is_again(value):
         walk.value(value(), where)
 
@@ -353,9 +388,7 @@ def _more_of_array(walk: Walk, value: Any, where: str) -> None:
     walk.value(value.dtype, f"the dtype of {where}")
     if type(value) is not sys.modules["numpy"].ndarray:
         walk.value(type(value), f"the class of {where}")
-        for name, item in state_of(value).items():
-            walk.token("attribute", name)
-            walk.value(item, f"{where}, {name!r}")
+        _attributes(walk, state_of(value).items(), where)
 
 
 def _scalar(walk: Walk, value: Any, where: str) -> None:

@@ -23,12 +23,12 @@ from opcode import opmap
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
-from compcache.numba.fingerprints.state import annotates
+from compcache.numba.fingerprints.state import annotates, settings_of_numpy
 from compcache.numba.fingerprints.values import handler_of, is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, resolve
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, looks_at_programs
-from compcache.numba.registered.reviewed import CODE_GENERATORS
+from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -264,6 +264,12 @@ class Walk:
                 self.max_values = min(self.max_values, self._count + self.max_unnamed)
             if not self._reach.follow_all(self):
                 break
+        if self._reach is not None:
+            self.mode = RUN
+            for name, setting in settings_of_numpy():
+                self.token("setting of NumPy", name)
+                self.value(setting, f"the setting {name!r} of NumPy")
+            self.end_part()
         return Fingerprint(self._total.hexdigest(), self._lines.hexdigest() + self._files.hexdigest(), self._reads, tuple(self._parts))
 
     # --------------------------------------------------------------- functions
@@ -378,7 +384,10 @@ class Walk:
         self.compiled = function
         name = f"{function.__module__}.{function.__qualname__}"
         self.token("def", self.mode, function.__module__, plain_name(function.__qualname__))
-        self._code(code, function.__globals__, name)
+        if self.mode == RUN and _is_reviewed(function):
+            self.token("closure of a library", function.__globals__["__name__"], code.co_qualname)
+        else:
+            self._code(code, function.__globals__, name)
         for number, value in enumerate(function.__defaults__ or ()):
             self.token("default")
             self._read(value, f"the default {number + 1} of {name}")
@@ -447,7 +456,7 @@ class Walk:
 
         for module, chains in imported_reads(code):
             self.token("import", module)
-            if self.without_numba and self._import_is_known(module, name):
+            if self.without_numba and self._import_is_known(module, [(one,) for one in code.co_names] if chains is None else chains, name):
                 continue
             if chains is None or not is_library_module(module):
                 self.reach().add_import(self, module, namespace, name)
@@ -459,15 +468,13 @@ class Walk:
                 value, at = resolve(chain, vars(found))
                 self._chain(chain, value, at, (), name)
 
-    def _import_is_known(self, module: str, name: str) -> bool:
+    def _import_is_known(self, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
         """Return whether an import is one of Numba, whose parts follow from its version. Nothing is imported that the program has not
         imported.
         """
-        from compcache.numba.registered.purity import is_reviewed
-
         if module.partition(".")[0] in CODE_GENERATORS:
-            if not is_reviewed(module, ""):
-                raise NotLazy(f"{name} runs at compile time, and imports {module}")
+            for chain in (*chains, ()):
+                self._refuse_settings(module, chain, f"{name} runs at compile time, and what it imports from {module}")
             return True
         if module not in sys.modules:
             raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}")
@@ -507,8 +514,17 @@ class Walk:
     def _of_generators(self, module: python_types.ModuleType, names: tuple[str, ...], where: str) -> None:
         """Feed a part of Numba by its name: it follows from the version, except for settings."""
         self.token("of a generator of code", module.__name__, *names)
-        if not _SETTINGS.isdisjoint((*names, *module.__name__.split("."))):
+        self._refuse_settings(module.__name__, names, where)
+
+    def _refuse_settings(self, module: str, names: tuple[str, ...], where: str) -> None:
+        """Raise `NotLazy` if something of Numba is a setting, or, where code runs, tells what only this process or host knows."""
+        from compcache.numba.registered.purity import looks_outside
+
+        name = ".".join((module, *names))
+        if not _SETTINGS.isdisjoint(name.split(".")):
             raise NotLazy(f"{where} reads settings of Numba")
+        if self.mode == RUN and (not _OF_PROCESS.isdisjoint(names) or looks_outside(name)):
+            raise NotLazy(f"{where} asks what only the process or the host knows")
 
     def _chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
         from compcache.numba.fingerprints.outside import is_reader
@@ -635,10 +651,23 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
+def _is_reviewed(function: Any) -> bool:
+    """Whether a function is one that a reviewed function of a library makes, such as the `__repr__` of a data class: only what it closes
+    over is the program's.
+    """
+    exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
+    return exceptions is not None and is_made_by_library(function) and function.__code__.co_qualname.partition(".")[0] not in exceptions
+
+
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 _OBJECT_MODE = "objmode"
 #: Names of Numba's settings, or of objects that contain them.
 _SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
+#: Functions of Numba whose results are the process's, where code runs while Numba compiles.
+_OF_PROCESS = frozenset((
+    "address_of_symbol", "get_default_triple", "get_host_cpu_features", "get_host_cpu_name", "get_num_threads", "get_parallel_chunksize",
+    "get_process_triple", "get_thread_id", "set_num_threads", "set_parallel_chunksize", "threading_layer",
+))  # fmt: skip
 
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:

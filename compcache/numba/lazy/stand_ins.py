@@ -7,6 +7,7 @@ import sys
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
 from compcache.numba.lazy.awaited import when_imported
+from compcache.numba.registered.marks import is_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,9 +73,8 @@ def original(value: Any) -> Any:
 
 
 def _stands_for_numbas(value: Any) -> bool:
-    """Return whether this is a stand-in for an object of Numba: its class tells, not its metaclass."""
-    found = getattr(type(value), "_compcache_original", None)
-    return value is prange or (found is not None and not hasattr(found, "__self__"))
+    """Return whether this is a stand-in for an object of Numba."""
+    return value is prange or is_marked(type(value), "_compcache_original")
 
 
 #: Numba's own decorators, if those of `compcache.numba` replace them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compcache.numba.lazy.awaited import stand_in_of
 from compcache.numba.lazy.stand_ins import are_decorators_taken
 from compcache.numba.registered.options import of_compiler
-from compcache.numba.registered.refusals import NotLazy
+from compcache.numba.registered.refusals import NotLazy, looks_at_programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,6 +92,16 @@ def _why_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None
     """Return why a function is left to Numba, or "". `cache=False` is a reason if the program uses the decorators of this package; for
     Numba's own decorators it is the default.
     """
+    try:
+        reason = _why_options(decorator, options)
+    except NotLazy as error:
+        reason = str(error)
+    return reason or _why_parameters(function, is_plain=signatures is None and decorator in ("jit", "njit"))
+
+
+@looks_at_programs(NotLazy)
+def _why_options(decorator: str, options: dict[str, Any]) -> str:
+    """Return why the options need Numba, or ""."""
     if options.get("cache") is False and stand_in_of() is None and not are_decorators_taken():
         return "it is declared with cache=False"
     if options.get("nopython") is False:
@@ -102,7 +112,7 @@ def _why_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None
         is_target = name == "target" and decorator in ("vectorize", "guvectorize") and value in _TARGETS
         if (name in _FOR_NUMBA and value and not is_target) or not _is_plain(value):
             return f"it is declared with {name}={value!r}"
-    return _why_parameters(function, is_plain=signatures is None and decorator in ("jit", "njit"))
+    return ""
 
 
 def _why_parameters(function: Any, *, is_plain: bool) -> str:

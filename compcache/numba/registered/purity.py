@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["is_held", "is_reviewed", "outside"]
+__all__ = ["is_held", "is_reviewed", "looks_outside", "outside"]
 
 _MOST = 2000
 _STORES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL"))
@@ -102,8 +102,12 @@ def is_reviewed(module: str, name: str) -> bool:
         return top not in exceptions
     if top in NAMES.get(module, ()):
         return True
-    excluded = CODE_GENERATORS.get(module.partition(".")[0])
-    return excluded is not None and not any(module == one or module.startswith(one + ".") for one in excluded)
+    return module.partition(".")[0] in CODE_GENERATORS and not looks_outside(module)
+
+
+def looks_outside(module: str) -> bool:
+    """Return whether a module of a code generator, or what has this full name in one, looks at the process, the host or files."""
+    return any(module == one or module.startswith(one + ".") for one in CODE_GENERATORS.get(module.partition(".")[0], ()))
 
 
 def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kind of object
@@ -176,7 +180,7 @@ def _of_function(function: Any) -> Iterator[Any]:
         return
     if str(module).startswith("namedtuple_"):  # its `__new__` has a namespace of its own
         return
-    if not is_library_module(module):
+    if not is_library_module(module) or looks_outside(str(module)):
         raise _OutsideError(name_of(function))
     yield from filter(callable, function.__defaults__ or ())
     for cell in function.__closure__ or ():

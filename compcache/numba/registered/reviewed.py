@@ -25,7 +25,7 @@ EVERYTHING: dict[str, frozenset[str]] = {
         "cmath": "", "collections": "", "collections.abc": "", "contextlib": "chdir", "copy": "", "copyreg": "", "dataclasses": "",
         "enum": "", "functools": "", "heapq": "", "itertools": "", "keyword": "", "math": "", "numbers": "", "operator": "", "re": "",
         "re._compiler": "", "re._parser": "", "re._constants": "", "reprlib": "", "string": "", "struct": "", "textwrap": "",
-        "types": "", "typing": "", "unicodedata": "", "weakref": "", "zlib": "",
+        "types": "", "typing": "", "unicodedata": "", "weakref": "finalize", "zlib": "",
     }.items()
 }  # fmt: skip
 #: Only the listed names of these modules.
@@ -84,8 +84,8 @@ CODE_GENERATORS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 #: Attributes that contain what no key does: addresses of the process, and the places of source code.
 NOT_IN_KEYS = frozenset((
-    "__array_interface__", "__array_struct__", "co_filename", "co_firstlineno", "co_lines", "co_linetable", "co_lnotab", "co_positions",
-    "ctypes",
+    "__array_interface__", "__array_struct__", "cache_info", "co_filename", "co_firstlineno", "co_lines", "co_linetable", "co_lnotab",
+    "co_positions", "ctypes", "getEffectiveLevel", "hasHandlers", "isEnabledFor", "locked", "nopython_signatures",
 ))  # fmt: skip
 #: Attributes by which Python's objects lead to namespaces that no code names.
 LEADS_ANYWHERE = frozenset((

@@ -5,6 +5,8 @@ Keys contain these texts, for Numba's types and for their stand-ins (`compcache.
 
 from __future__ import annotations
 
+from compcache.numba.registered.marks import is_marked
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -40,8 +42,7 @@ def tuple_text(items: list[str]) -> str:
 
 def text_of(value: Any) -> str | None:
     """Return the text of a type; None for types without one, and for other objects."""
-    own = getattr(type(value), "_compcache_text", None)
-    text: str | None = own(value) if own is not None else _text_of_real(value)
+    text: str | None = type(value)._compcache_text(value) if is_marked(type(value), "_compcache_text") else _text_of_real(value)
     return text
 
 
