@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from compcache.maintain.report_types import (
         CheckReport,
         CheckStep,
+        CompactReport,
         Finding,
         LinkedClosure,
         LinkReport,
@@ -89,6 +90,7 @@ __all__ = [
     "CacheWarning",
     "CheckReport",
     "CheckStep",
+    "CompactReport",
     "CompcacheError",
     "CompileError",
     "CompiledFunctions",
@@ -170,6 +172,7 @@ _HOMES = {
     "ModuleSource": "build.source",
     "Provenance": "inspect.descriptions",
     "PrunePolicy": "maintain.policy",
+    "CompactReport": "maintain.report_types",
     "LinkReport": "maintain.report_types",
     "LinkedClosure": "maintain.report_types",
     "PruneReport": "maintain.report_types",

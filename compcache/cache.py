@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from compcache.inspect.explain import Explanation
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import PruneProposal
-    from compcache.maintain.report_types import CheckReport, LinkReport, PruneReport
+    from compcache.maintain.report_types import CheckReport, CompactReport, LinkReport, PruneReport
     from compcache.remote.client import RemoteStore
     from compcache.session import Session
     from compcache.usage.module_files import Progress
@@ -547,6 +547,25 @@ class Cache(Facade):
         from compcache.maintain.prune import carry_out
 
         return carry_out(self._store, proposal)
+
+    def compact(self, *, grace: float = 10.0, progress: Progress | None = None) -> CompactReport:
+        """Put small modules together: thousands in one file, a *volume*, each compressed and as it was published.
+
+        Of modules that realize the same functions by the same content, for the same hosts, the newest stays. What is loaded and held goes
+        on working, and processes that use the directory meanwhile find every function all the time.
+
+        Args:
+            grace: for how many seconds the files stay beside the volume that has them, for processes on other hosts that do not see it yet.
+            progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            StorageError: the cache is read-only, another process compacts it, or a file could not be written or removed.
+            ValueError: `grace` is negative.
+        """
+        self._require_open()
+        from compcache.maintain.compact import compact
+
+        return compact(self._store, grace=grace, progress=progress)
 
     def check(
         self, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None

@@ -337,7 +337,7 @@ class Facade:
             raise StorageError(f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path)
 
     for _name in (
-        "__contains__", "add_module", "add_modules", "replace", "link", "exists", "readonly", "layers",
+        "__contains__", "add_module", "add_modules", "replace", "link", "compact", "exists", "readonly", "layers",
         "loaded", "unload", "__repr__", "_repr_html_", "__reduce__", "functions", "__iter__", "__len__", "__bool__", "labelled",
         "function", "realizations", "dependencies", "graph", "ir", "asm", "explain", "modules", "module", "info", "stats", "history",
         "zero_stats", "prune", "propose_prune", "carry_out", "check", "pin", "unpin", "pinned", "remove", "remove_module", "clear",

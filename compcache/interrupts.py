@@ -112,7 +112,7 @@ def _codes_of_handlers() -> set[CodeType]:
 
 
 def _raises(step: TracebackType) -> bool:
-    """Whether the instruction where an error began is one that raises, and not one where it arrived."""
+    """Return whether an error began at an instruction that raises, rather than at one where it only arrived."""
     import dis
 
     return dis.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")

@@ -136,7 +136,7 @@ class Signature(Record):
         return f"{self.result}({', '.join(parts)})"
 
     def parameter_names(self) -> tuple[str, ...]:
-        """A distinct Python identifier for every parameter: that of the text, where it can be one."""
+        """Return a distinct Python identifier for every parameter: its name in the text if that is valid."""
         from keyword import iskeyword
 
         given = [parameter.name for parameter in self.parameters]

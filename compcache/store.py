@@ -24,16 +24,19 @@ from compcache.record import Record, set_field
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeVar
 
     from compcache.formats.entry import EntryRecord
     from compcache.formats.footer import Footer
     from compcache.formats.host import Processor
     from compcache.formats.host_file import HostFile
+    from compcache.formats.volume import Member, Volume, Volumes
     from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
     from compcache.signing.keys import PublicKey, SecretKey
     from compcache.targets.host_probe import Host
 
+    _T = TypeVar("_T")
     #: Whether a realization is preferred to others of the same content, by its module_id.
     IsNear = Callable[[bytes], bool]
     #: Image, records, graph, bitcode and notes of a module.
@@ -43,6 +46,7 @@ __all__ = [
     "BUNDLES",
     "CLOSURES",
     "FORMER_DIRECTORIES",
+    "GONE",
     "HOSTS",
     "INDEX",
     "JOURNALS",
@@ -62,6 +66,7 @@ __all__ = [
     "TAG",
     "TEMPORARY",
     "UNCACHED",
+    "VOLUMES",
     "ModuleFile",
     "NullRecorder",
     "Place",
@@ -124,22 +129,25 @@ STATISTICS = Place("stats/<unique>.stats1")
 SIZE = Place("stats/size-v2", derived=True, cleared=True)
 PINS = Place("pins-v1/<key of the name>.pin")
 UNCACHED = Place("uncached-v2/<key of the name>.uncached", cleared=True)
+VOLUMES = Place("volumes-v1/<digest>.volume", cleared=True)
+GONE = Place("volumes-v1/<digest>.gone", cleared=True)
 LOCKS = Place("locks/<key of the name>.lock")
 TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
     TAG, MODULES, INDEX, PARTS, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_LISTS, MODULE_FILES, JOURNALS,
-    STATISTICS, SIZE, PINS, UNCACHED, LOCKS, TEMPORARY, QUARANTINE,
+    STATISTICS, SIZE, PINS, UNCACHED, VOLUMES, GONE, LOCKS, TEMPORARY, QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.
 FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v", "notes-v")
 
 _MAX_SMALL_FILE = 1 << 24
+_FAN = 2  # hexadecimal digits
 
 
 def is_ordered(name: str) -> bool:
-    """Whether of several realizations of a name the newest is meant: of plain names, not of content, and not of entries of data."""
+    """Return whether, of several realizations of a name, the newest is meant: for plain names, but not for content or entries of data."""
     return not (is_content_name(name) or name.startswith("\0"))
 
 
@@ -148,7 +156,7 @@ class ModuleFile:
 
     __slots__ = (
         "_files", "_opened", "copied", "descriptor", "elsewhere", "flags", "image", "key", "module_id", "path", "records", "size",
-        "target_id",
+        "stored", "target_id", "volume",
     )  # fmt: skip
 
     def __init__(self, files: file_ops.Files, path: str, module_id: bytes) -> None:
@@ -160,12 +168,37 @@ class ModuleFile:
         self.size = 0
         self.elsewhere = False  # in a layer, and nothing says that somebody who is trusted has made it
         self.copied = False  # a verified copy, because others could change the file itself
+        self.volume: os.stat_result | None = None  # the status of the volume that it was read of
+        self.stored = 0  # how many bytes it takes on disk
         self.describe(0, 0, bytes(8), 0, bytes(16))
 
-    def open(self) -> None:
-        """Open the file, which `close`, or the end of this object, closes."""
-        opened = self._opened = self._files.open_owned(self.path, file_ops.READ_FLAGS)
-        self.descriptor = opened.number
+    def open(self, store: Store) -> os.stat_result:
+        """Open the file, or what a volume has of it, which `close`, or the end of this object, closes; return its status, or the volume's.
+
+        Raises:
+            FormatError: a volume has it, and it is damaged there.
+            OSError: it cannot be read.
+        """
+        try:
+            self.adopt(self._files.open_owned(self.path, file_ops.READ_FLAGS))
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
+            found = store.read_volume(self.module_id)
+            if found is None:
+                raise
+            from compcache.images.anonymous_file import anonymous_file
+
+            content, self.stored, self.volume = found
+            self.adopt(anonymous_file(content))
+            self.size = len(content)
+            return self.volume
+        status = self._files.fstat(self.descriptor)
+        self.size = self.stored = status.st_size
+        return status
+
+    def status(self) -> os.stat_result:
+        """The status of the open file, or of the volume that it was read of."""
+        return self.volume or self._files.fstat(self.descriptor)
 
     def adopt(self, opened: file_ops.Opened) -> None:
         """Read from this file, which belongs to this object from now on."""
@@ -301,6 +334,7 @@ class Store:
         "_pack",
         "_owners",
         "_processor",
+        "_volumes",
         "_warned",
         "exposed",
         "files",
@@ -354,6 +388,7 @@ class Store:
         self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
         self.mac_key = mac(self.known_faults, self.stamp_key or b"") if self.known_faults else self.stamp_key
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
+        self._volumes: Volumes | None = None
         self._host: Host | None = None
         self._processor: Processor | None = None
         self.min_llvm = min_llvm
@@ -452,16 +487,116 @@ class Store:
 
     def is_cache(self) -> bool:
         """Whether the directory has been used as a cache: an empty one has its places, too."""
-        return any(self.present_names(self.directory(place)) for place in (MODULES, INDEX, HOSTS, UNCACHED, BUNDLES))
+        return any(self.present_names(self.directory(place)) for place in (MODULES, VOLUMES, INDEX, HOSTS, UNCACHED, BUNDLES))
 
     def module_ids(self, *fans: str) -> Iterator[bytes]:
         """The ids of all modules on disk, or in these directories, in no order; for tools, never for look-ups."""
         base = self.directory(MODULES)
-        for fan in fans or self.present_names(base):
-            for name in self.present_names(f"{base}/{fan}"):
+        present = self.directories()
+        for fan in fans or self.fans():
+            found = set(self.in_volumes(fan))
+            for name in self.present_names(f"{base}/{fan}") if fan in present else ():
                 module_id = module_id_of(name)
                 if module_id is not None and name[:2] == fan:
-                    yield module_id
+                    found.add(module_id)
+            yield from found
+
+    def fans(self) -> list[str]:
+        """The first two digits of modules: those that have a directory, or all where there are volumes."""
+        return [f"{number:02x}" for number in range(256)] if self.has_volumes() else self.directories()
+
+    def directories(self) -> list[str]:
+        """The names of the directories of module files, sorted."""
+        names = self.present_names(self.directory(MODULES))
+        return sorted(name for name in names if len(name) == _FAN and not name.strip("0123456789abcdef"))
+
+    @property
+    def volumes(self) -> Volumes:
+        """The files that hold several modules: asked where a module has none of its own."""
+        if self._volumes is None:
+            from compcache.formats.volume import Volumes
+
+            self._volumes = Volumes(self.files, self.directory(VOLUMES), (VOLUMES.suffix, GONE.suffix))
+            self._volumes.owners, self._volumes.vouching = self.index.owners, self._owners
+        return self._volumes
+
+    def has_volumes(self) -> bool:
+        """Whether modules were put together.
+
+        Raises:
+            StorageError: what there is cannot be read.
+        """
+        nothing: list[Volume] = []
+        return bool(self._read_volumes(self.volumes.current, nothing))
+
+    def in_volumes(self, fan: str) -> dict[bytes, tuple[int, float, os.stat_result]]:
+        """The modules in volumes whose ids begin with these two digits; see `compcache.formats.volume.Volumes.status_of`.
+
+        Raises:
+            StorageError: what there is cannot be read.
+        """
+        nothing: dict[bytes, tuple[Volume, Member]] = {}
+        found = self._read_volumes(lambda: self.volumes.of_directory(int(fan, 16)), nothing)
+        return {module_id: (member[1], member[4], volume.status) for module_id, (volume, member) in found.items()}
+
+    def _read_volumes(self, read: Callable[[], _T], nothing: _T) -> _T:
+        try:
+            found = read()
+        except OSError as error:
+            reraise_interrupt(error)
+            self.tell_unreadable(self.directory(VOLUMES), error)
+            return nothing
+        self._tell_of_volumes()
+        return found
+
+    def read_volume(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
+        """The file of a module that a volume has, how many bytes it takes there, and the status of the volume.
+
+        Raises:
+            FormatError: it is damaged.
+            OSError: it cannot be read.
+        """
+        found = self.volumes.find(module_id)
+        self._tell_of_volumes()
+        return None if found is None else (found[0].content(found[1])[0], found[1][1], found[0].status)
+
+    def signatures_of(self, module_id: bytes) -> bytes:
+        """The signatures of a module; empty where it has none that can be read."""
+        known = self.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True)
+        if known is not None:
+            return known
+        try:
+            found = self.volumes.find(module_id)
+            return b"" if found is None else found[0].content(found[1])[1]
+        except (OSError, FormatError) as error:
+            reraise_interrupt(error)
+            return b""
+
+    def status_of(self, module_id: bytes) -> tuple[int, float]:
+        """What a module takes on disk in bytes, and when its file was written, in seconds since the epoch.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            OSError: that cannot be found out.
+        """
+        try:
+            status = self.files.stat(self.module_path(module_id))
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
+            found = self.volumes.status_of(module_id)
+            if found is None:
+                raise
+            return found[:2]
+        return status.st_size, status.st_mtime
+
+    def _tell_of_volumes(self) -> None:
+        """Warn once of each volume that is damaged: what was in it is made again."""
+        for name, reason in self.volumes.damaged.items():
+            path = self.path(VOLUMES, name)
+            if self.is_first_warning(path):
+                from compcache.publish.quarantine import warn
+
+                warn(f"{path} is not used as a whole: {reason}; what is missing is compiled again, 'compcache check --repair' mends it")
 
     def present_names(self, directory: str) -> list[str]:
         """The names in a directory, in no order; empty where it does not exist.
@@ -534,13 +669,12 @@ class Store:
         Raises:
             StorageError: that cannot be found out.
         """
-        path = self.module_path(module_id)
         try:
-            self.files.stat(path)
+            self.status_of(module_id)
         except OSError as error:
             reraise_interrupt(error)
             if error.errno not in (ENOENT, ENOTDIR, ELOOP):
-                self.tell_unreadable(path, error)
+                self.tell_unreadable(self.module_path(module_id), error)
             return False
         return True
 
@@ -600,9 +734,7 @@ class Store:
         try:
             if not entry:  # else the closure has just been read below the same directory
                 self.files.look_again()
-            module.open()
-            status = self.files.fstat(module.descriptor)
-            module.size = status.st_size
+            status = module.open(self)
             foreign = self.exposed or self.is_foreign(status)
             if foreign or not (
                 (entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)
@@ -821,6 +953,8 @@ class Store:
     def close(self) -> None:
         """Close the file descriptors."""
         self._pack = None
+        if self._volumes is not None:
+            self._volumes.close()
         self.index.close()
         self.files.forget()
 

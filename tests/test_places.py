@@ -90,6 +90,12 @@ def everything(cache: Cache) -> Cache:
     note(cache._store, "two", "a reason")
     frontend.put_entry(cache, "a front end's", b"data", kind="data")
     cache._entries.flush()  # type: ignore[union-attr]
+    cache.add_module(ModuleSource(constant("four", 4)))
+    cache.compact(grace=0)
+    cache.remove("four")
+    cache.add_module(ModuleSource(constant("five", 5)))
+    with Cache(cache.path) as planned:
+        planned.get_target("third")
     for directory in (MODULES, *PLACES):  # everything that is listed is old enough to be remembered
         path = cache._store.directory(directory)
         for folder, _, _ in os.walk(path) if directory is MODULES else ():
@@ -148,7 +154,7 @@ def test_every_file_that_is_written_is_of_one_kind(everything: Cache) -> None:
 
 
 def test_clear_removes_what_the_table_says(everything: Cache) -> None:
-    assert everything.clear() == 4
+    assert everything.clear() == 5
     assert kinds_present(everything) == {place.form for place in PLACES if not place.cleared}
 
 

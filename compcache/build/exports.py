@@ -193,7 +193,7 @@ def _require_some(visible: Sequence[object], values: GlobalValues, *, may_be_emp
 
 
 def _only_begins_streams(values: GlobalValues) -> bool:
-    """Whether a module has nothing but the object that each file with ``#include <iostream>`` has: who uses streams has one as well."""
+    """Return whether a module contains only the object of ``#include <iostream>``: every module that uses streams has one too."""
     used = {function.name for function in values.functions if function.is_declaration}
     return "_ZNSt8ios_base4InitC1Ev" in used and used <= _STREAMS
 

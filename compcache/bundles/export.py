@@ -18,7 +18,6 @@ from compcache.publish.atomic_file import unique_name
 from compcache.publish.module_rows import make_row
 from compcache.publish.packs import encode_pack, entries_of, holding, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
-from compcache.store import SIGNATURES
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
 from compcache.targets.processor_words import processor_with
 
@@ -138,7 +137,7 @@ def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
         data = content_only(module.read(0, module.size))
         requirement = decode_module(module.read_record(0)).requirement()
     holder = next((place for place in (store, *store.layers) if module.path.startswith(place.root + "/")), store)
-    known = holder.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True) or b""
+    known = holder.signatures_of(module_id)
     if store.publish_key is not None:
         from compcache.signing.signatures import add_signature
 

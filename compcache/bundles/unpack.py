@@ -131,7 +131,7 @@ def _publish(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) 
             from compcache.signing.signatures import merged_signatures
 
             file_name = SIGNATURES.file_name(name)
-            known = store.read_file(SIGNATURES, file_name, authenticated=True) or b""
+            known = store.signatures_of(module.module_id)
             merged = merged_signatures(known, module.signatures, keys, module.module_id, module.requirement)
             publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged], sync=False)
         path = store.module_path(module.module_id)

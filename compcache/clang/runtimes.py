@@ -126,7 +126,7 @@ def _library(name: str, places: Iterable[str]) -> str | None:
 
 
 def _is_elf(path: str) -> bool:
-    """Whether a file is a library, and not a linker's script."""
+    """Return whether a file is a library rather than a linker script."""
     try:
         with open(path, "rb") as file:
             return is_elf(file.read(len(ELF_MAGIC)))

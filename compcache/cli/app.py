@@ -60,6 +60,7 @@ COMMANDS = {
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
     "prune": ("commands.write.prune", "Remove modules by age, size, use or name."),
     "link": ("commands.write.link", "Link the code that functions reach in several modules."),
+    "compact": ("commands.write.compact", "Put small modules together in few files."),
     "rm": ("commands.write.rm", "Remove functions by name."),
     "export": ("commands.read.export", "Write functions and what they need to one file."),
     "import": ("commands.write.import_", "Add the functions of such a file."),

@@ -31,6 +31,7 @@ EXAMPLES = {
         "compcache prune --duplicates --stale 90d --keep 'n*' --yes",
     ),
     "link": ("compcache link norm", "compcache link norm sieve --into kernels --json", "compcache link --all"),
+    "compact": ("compcache compact --grace 0s", "compcache compact --grace 1s --json"),
     "rm": ("compcache rm sieve", "compcache rm --dry-run 'd*t' norm", "compcache rm --force dot"),
     "export": ("compcache export 'norm' -o app.ccb", "compcache export dot norm --targets native -o app.ccb"),
     "import": ("compcache import app.ccb",),

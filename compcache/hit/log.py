@@ -108,7 +108,7 @@ class LoggingRecorder(NullRecorder):
         self._counts.write_by(files)
 
     def watch(self, loader: Loader) -> None:
-        """A loader holds modules."""
+        """Count what this loader holds as used each time the journal is written."""
         self._counts.watch(loader)
 
     def flush(self, *, now_held: bool = False) -> None:

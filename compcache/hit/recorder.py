@@ -173,7 +173,7 @@ class Recorder:
             self._events += events  # the directory is made by the first addition
 
     def _write(self, data: bytes) -> bool:
-        """Append to the journal; return False where there is no directory for it."""
+        """Append to the journal; return False if it has no directory."""
         # Two hosts append to two files: between them appending is not atomic.
         path = f"{self._directory}/{_host_name()}{SUFFIX}"
         try:

@@ -31,7 +31,7 @@ def default_triple() -> str:
 
 @functools.cache
 def tuning(level: int) -> Any:
-    """The options of LLVM's pipeline of a level. Nobody changes them: who builds a pipeline copies them."""
+    """The options of LLVM's pipeline for a level. They are never changed: callers that build a pipeline copy them."""
     options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = level > 1
     options.slp_vectorization = level > 1

@@ -14,7 +14,6 @@ from compcache.formats.records import decode_module
 from compcache.inspect.descriptions import Provenance, Signer
 from compcache.interrupts import suppress
 from compcache.publish.module_reader import read_notes
-from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +53,7 @@ def _status(store: Store, module: ModuleFile) -> tuple[float, str]:
     if store.holds_in_memory(module.module_id):
         return 0.0, ""
     try:
-        status = store.files.fstat(module.descriptor)
+        status = module.status()
     except OSError as error:
         reraise_interrupt(error)
         return 0.0, ""
@@ -70,7 +69,7 @@ def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, .
     """The names in the file of signatures, each with what a check with the key of that name says."""
     from compcache.signing.signatures import is_signed, signers
 
-    content = holder.read_file(SIGNATURES, SIGNATURES.file_name(module.module_id.hex()), authenticated=True) or b""
+    content = holder.signatures_of(module.module_id)
     names = dict.fromkeys(signers(content))
     if not names:
         return ()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import remove_file
+from compcache.publish.volumes import remove_lists
 from compcache.store import MODULES, PLACES
 from compcache.usage.whole_directories import remove_directory
 
@@ -38,4 +39,5 @@ def clear(store: Store) -> int:
     store.index.close()
     for path in others:
         remove_directory(store, path)
+    remove_lists(store)
     return removed

@@ -7,7 +7,17 @@ from typing import NamedTuple
 
 from compcache.display import Shown
 
-__all__ = ["CheckReport", "CheckStep", "Finding", "LinkReport", "LinkedClosure", "PruneReport", "PrunedFile", "PrunedModule"]
+__all__ = [
+    "CheckReport",
+    "CheckStep",
+    "CompactReport",
+    "Finding",
+    "LinkReport",
+    "LinkedClosure",
+    "PruneReport",
+    "PrunedFile",
+    "PrunedModule",
+]
 
 
 class PrunedModule(NamedTuple):
@@ -155,6 +165,29 @@ class CheckReport(Shown):
 
     def __bool__(self) -> bool:
         return not self.errors
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport(Shown):
+    """What `Cache.compact` has done.
+
+    Attributes:
+        packed: how many modules are now in a volume that had a file of their own.
+        merged: ids of modules that were removed, since others realize all their functions by the same content.
+        modules: how many there are now.
+        size_before, size_after: what all modules take, in bytes.
+        files_before, files_after: in how many files they are.
+        seconds: how long it took.
+    """
+
+    packed: int
+    merged: tuple[str, ...]
+    modules: int
+    size_before: int
+    size_after: int
+    files_before: int
+    files_after: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ def _first_module(session: Session, func_name: str) -> tuple[str, int]:
 
 def _size_of(session: Session, module_id: bytes) -> int:
     try:
-        return session.store.files.stat(session.store.module_path(module_id)).st_size
+        return session.store.status_of(module_id)[0]
     except OSError as error:
         reraise_interrupt(error)
         return 0

@@ -125,5 +125,5 @@ def _first_on_path(directory: str) -> Iterator[None]:
 
 
 def wheel_tag() -> str:
-    """The tag of a wheel with kernels: for every Python 3 of this platform."""
+    """Return the tag of a wheel with kernels: for every Python 3 of this platform."""
     return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

@@ -27,7 +27,7 @@ from compcache.publish.module_lists import forget_list, write_list
 from compcache.publish.module_rows import make_row
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.small_modules import IndexedModule, read_small_module
-from compcache.store import MODULES, PARTS, ModuleFile
+from compcache.store import MODULES, PARTS, VOLUMES, ModuleFile
 
 if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
@@ -84,13 +84,11 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
     """Return an open module with the published content, whether usable here or not. `elsewhere` tells that this cache must not run it."""
     module = ModuleFile(store.files, store.module_path(module_id), module_id)
     try:
-        module.open()
-        status = store.files.fstat(module.descriptor)
+        status = module.open(store)
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("it is not a regular file")
-        if status.st_size > LARGEST_FOREIGN:
+        if module.size > LARGEST_FOREIGN:
             raise FormatError("it is larger than what is read from other users")
-        module.size = status.st_size
         require_intact(module.footer(), module_id, module.read)
         describe(module)
     except (OSError, FormatError) as error:
@@ -117,7 +115,7 @@ def rebuild_index(store: Store) -> int:
     known = _known_parts(store)
     parts = [name for name in known if _is_current(store, name)]
     done = {fan for name in parts for fan in _fans_of(name)}
-    fans = sorted({f"{number:02x}" for number in range(256)}.intersection(store.present_names(store.directory(MODULES))) - done)
+    fans = sorted(set(store.fans()) - done)
     reading = IndexedModules()
     first, started = "", 0
     for fan in fans:
@@ -190,6 +188,8 @@ def _is_current(store: Store, part: str) -> bool:
             return False
         present = set(store.present_names(store.directory(MODULES))).intersection(_fans_of(part))
         started = int(part[6:22], 16) - _TICK
+        if store.has_volumes() and store.files.stat(store.directory(VOLUMES)).st_mtime_ns >= started:
+            return False
         return all(store.files.stat(store.path(MODULES, fan)).st_mtime_ns < started for fan in present)
     except (FormatError, OSError) as error:
         reraise_interrupt(error)
@@ -273,6 +273,6 @@ def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp
         if other is None:
             raise
         module = other
-    status = store.files.fstat(module.descriptor)
+    status = module.status()
     believed = is_settled(status) and not module.elsewhere
-    return module, status.st_size, Stamp.of(status) if believed else _NO_STAMP
+    return module, module.stored, Stamp.of(status) if believed else _NO_STAMP

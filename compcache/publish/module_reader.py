@@ -9,14 +9,15 @@ import stat
 from typing import TYPE_CHECKING, Any, Self
 
 from compcache.errors import FormatError
-from compcache.files import READ_FLAGS, read_at
+from compcache.files import read_at
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.formats.graph import decode_graph, decode_notes
+from compcache.store import ModuleFile
 
 if TYPE_CHECKING:
     from compcache.formats.footer import Footer
     from compcache.formats.graph import ModuleGraph
-    from compcache.store import ModuleFile, Store
+    from compcache.store import Store
 
 __all__ = ["ModuleSections", "read_graph", "read_notes"]
 
@@ -31,30 +32,25 @@ class ModuleSections:
         FormatError: it is not a module file.
     """
 
-    __slots__ = ("_descriptor", "_files", "_start", "_tail", "footer", "module_id", "size")
+    __slots__ = ("_file", "_files", "_start", "_tail", "footer", "module_id", "size", "stored")
 
     def __init__(self, store: Store, module_id: bytes) -> None:
         self._files = store.files
         self.module_id = module_id
-        self._descriptor = self._files.open(store.module_path(module_id), READ_FLAGS)
-        try:
-            status = self._files.fstat(self._descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise FormatError("it is not a regular file")
-            self.size: int = status.st_size
-            self._start = max(self.size - _TAIL, 0)
-            self._tail: bytes = read_at(self._files, self._descriptor, self._start, self.size - self._start)
-            self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
-        except BaseException:
-            self._files.close(self._descriptor)
-            raise
+        self._file = ModuleFile(store.files, store.module_path(module_id), module_id)
+        if not stat.S_ISREG(self._file.open(store).st_mode):
+            raise FormatError("it is not a regular file")
+        self.size, self.stored = self._file.size, self._file.stored
+        self._start = max(self.size - _TAIL, 0)
+        self._tail: bytes = read_at(self._files, self._file.descriptor, self._start, self.size - self._start)
+        self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes, or fewer at the end of the file."""
         if offset >= self._start:
             at = offset - self._start
             return self._tail[at : at + size]
-        return read_at(self._files, self._descriptor, offset, size)
+        return read_at(self._files, self._file.descriptor, offset, size)
 
     def image(self) -> bytes:
         """Return the code."""
@@ -76,7 +72,7 @@ class ModuleSections:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._files.close(self._descriptor)
+        self._file.close()
 
 
 def read_graph(module: ModuleFile) -> ModuleGraph:

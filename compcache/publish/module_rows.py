@@ -318,10 +318,10 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
-    """Return the same, and the size of the file."""
+    """Return the same, and how many bytes it takes on disk."""
     try:
         with ModuleSections(store, module_id) as module:
-            return make_row(module_id, module.records(), module.notes()), module.size
+            return make_row(module_id, module.records(), module.notes()), module.stored
     except OSError as error:
         reraise_interrupt(error)
         if is_shortage(error):

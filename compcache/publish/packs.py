@@ -24,7 +24,6 @@ from compcache.formats.table import all_entries
 from compcache.publish.index_merge import readable
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
-from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -135,7 +134,7 @@ def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], b
 
 def _is_signed(store: Store, pack: bytes) -> bool | None:
     """Return whether a pack has the signature of this store's public key; None if it has signatures that this store cannot make."""
-    content = store.read_file(SIGNATURES, SIGNATURES.file_name(pack.hex()), authenticated=True)
+    content = store.signatures_of(pack)
     try:
         with store.open_module(pack, leave_stamp=False) as file:
             if any(file.footer().mac) and not store.signing_key:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import CacheWarning, IntegrityError
 from compcache.files import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, unique_name
+from compcache.publish.removal import remove_of_volumes
 from compcache.store import QUARANTINE, module_id_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
     store.stats.refused(path, reason)
     if not store.readonly:
         try:
-            message += f"; it was moved to {set_aside(store, path)}"
+            message += f"; {set_aside(store, path)}"
         except OSError as error:
             reraise_interrupt(error)
             message += "; it could not be moved to quarantine"
@@ -45,19 +46,26 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
 
 
 def set_aside(store: Store, path: str) -> str:
-    """Move a damaged file to quarantine; return where it is now.
+    """Move a damaged file to quarantine, or have its volume hold it no more; return what was done.
 
     Raises:
         OSError: it could not be moved.
     """
     target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")
     make_directories(store.files, os.path.dirname(target))
-    store.files.rename(path, target)
     module_id = module_id_of(os.path.basename(path))
+    try:
+        store.files.rename(path, target)
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
+        if module_id is None or not remove_of_volumes(store, module_id):
+            raise
+        store.stats.count("corrupt")
+        return "its volume holds it no more"
     if module_id is not None:
         store.tell_gone(module_id)
     store.stats.count("corrupt")
-    return target
+    return f"it was moved to {target}"
 
 
 def refuse(store: Store, path: str, reason: str) -> IntegrityError:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
-from compcache.files import reraise_interrupt
-from compcache.store import SIGNATURES
+from compcache.files import FILE_MODE, reraise_interrupt
+from compcache.formats.volume import encode_gone
+from compcache.store import GONE, SIGNATURES, VOLUMES
 
 if TYPE_CHECKING:
-    from compcache.store import Store
+    from compcache.store import Place, Store
 
-__all__ = ["remove_file", "unlink"]
+__all__ = ["append", "remove_file", "remove_of_volumes", "unlink"]
+
+
+#: In how many volumes, one after another, a module is looked for: mostly one has it.
+_ATTEMPTS = 16
 
 
 def remove_file(store: Store, module_id: bytes) -> bool:
-    """Remove the file of a module, and its signatures; return whether it existed. Mapped code stays mapped; later look-ups miss it.
+    """Remove a module, and its signatures; return whether it existed. Mapped code stays mapped; later look-ups miss it.
 
     Raises:
         StorageError: it could not be removed.
     """
     store.tell_gone(module_id)
-    if not unlink(store, store.module_path(module_id)):
+    existed = unlink(store, store.module_path(module_id))
+    if not remove_of_volumes(store, module_id) and not existed:
         return False
     try:
         store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
@@ -29,6 +36,41 @@ def remove_file(store: Store, module_id: bytes) -> bool:
         # It has no signature.
         reraise_interrupt(error)
     return True
+
+
+def remove_of_volumes(store: Store, module_id: bytes) -> bool:
+    """Have no volume hold a module; return whether one did.
+
+    Who puts volumes together reads what was removed of them again, after the new one is there: what is written to the list of one volume
+    is not lost, or the new one is seen here.
+
+    Raises:
+        StorageError: that could not be written.
+    """
+    removed = False
+    try:
+        for _ in range(_ATTEMPTS):
+            found = store.volumes.find(module_id)
+            if found is None:
+                break
+            append(store, GONE, found[0].gone_name, encode_gone(module_id))
+            removed = True
+    except OSError as error:
+        reraise_interrupt(error)
+        path = store.directory(VOLUMES)
+        raise StorageError(f"cannot remove a module of {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+    return removed
+
+
+def append(store: Store, place: Place, file_name: str, data: bytes) -> None:
+    """Add to the end of a small file, which is created, in one write.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    opened = store.files.open_owned(store.path(place, file_name), flags, FILE_MODE)
+    store.files.write(opened.number, data)
 
 
 def unlink(store: Store, path: str) -> bool:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError
-from compcache.files import READ_FLAGS, read_at, reraise_interrupt
+from compcache.files import read_at, reraise_interrupt
 from compcache.formats.entry import index_name
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, require_intact
 from compcache.formats.graph import decode_notes
@@ -22,6 +22,7 @@ from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.module_rows import row_of_frames, seconds_in
+from compcache.store import ModuleFile
 
 if TYPE_CHECKING:
     import os
@@ -68,11 +69,11 @@ def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
     if store.mac_key or store.exposed or not store.verify:
         return None
     try:
-        opened = store.files.open_owned(store.module_path(module_id), READ_FLAGS)
-        status = store.files.fstat(opened.number)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _SMALL or store.is_foreign(status):
+        module = ModuleFile(store.files, store.module_path(module_id), module_id)
+        status = module.open(store)
+        if not stat.S_ISREG(status.st_mode) or module.size > _SMALL or store.is_foreign(status):
             return None
-        return _decode(module_id, read_at(store.files, opened.number, 0, status.st_size), status)
+        return _decode(module_id, read_at(store.files, module.descriptor, 0, module.size), status)._replace(size=module.stored)
     except (OSError, FormatError, UnicodeDecodeError) as error:
         reraise_interrupt(error)
         return None
@@ -96,7 +97,7 @@ def _decode(module_id: bytes, data: bytes, status: os.stat_result) -> IndexedMod
     stamp = Stamp.packed(status) if is_settled(status) else bytes(STAMP_SIZE)
     fields = footer.image, footer.records, header.target, header.flag, len(indexed), key, bytes(16)
     entry = module_id + stamp + MODULE.pack(bytes(16), 0, 0, 0, 0, *fields)[len(module_id) + STAMP_SIZE :]
-    return IndexedModule(indexed, entry, order, row, status.st_size)
+    return IndexedModule(indexed, entry, order, row, len(data))
 
 
 def _read_notes(section: bytes) -> tuple[Order, float]:

@@ -16,7 +16,7 @@ from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe, rebuild_index
 from compcache.publish.locks import claim
 from compcache.publish.quarantine import quarantine, refuse, warn, warn_once
-from compcache.store import INDEX, SIGNATURES, ModuleFile
+from compcache.store import INDEX, ModuleFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
     """
     from compcache.signing.signatures import is_signed, signers
 
-    content = store.read_file(SIGNATURES, SIGNATURES.file_name(module.module_id.hex()), authenticated=True) or b""
+    content = store.signatures_of(module.module_id)
     if not is_signed(content, store.trusted_keys, module.module_id, requirement):
         names = ", ".join(map(repr, signers(content)))
         trusted = ", ".join(repr(key.name) for key in store.trusted_keys)
@@ -103,8 +103,7 @@ def is_vouched_for(store: Store, module: ModuleFile) -> bool:
 
     keys = (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
     requirement = decode_module(module.read_record(0)).requirement()
-    name = SIGNATURES.file_name(module.module_id.hex())
-    contents = [place.read_file(SIGNATURES, name, authenticated=True) or b"" for place in (store, *store.layers)]
+    contents = [place.signatures_of(module.module_id) for place in (store, *store.layers)]
     return any(is_signed(content, keys, module.module_id, requirement) for content in contents)
 
 

@@ -186,7 +186,7 @@ def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> N
     assert store.publish_key is not None
     header = decode_module(read_frame(lambda at, size: records[at : at + size], 0, len(records), key))
     name = SIGNATURES.file_name(module_id.hex())
-    known = store.read_file(SIGNATURES, name, authenticated=True) or b""
+    known = store.signatures_of(module_id)
     content = add_signature(known, store.publish_key, store.trusted_keys, module_id, header.requirement())
     if content != known:
         publish(store.files, store.temporary, store.path(SIGNATURES, name), [content])
@@ -216,7 +216,7 @@ def _existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp
         with (store.open_module if elsewhere else partial(Store.open_module, store))(module_id, leave_stamp=False) as module:
             footer = module.footer()
             notes = decode_notes(module.read(footer.content, footer.notes))
-            return Stamp.of(store.files.fstat(module.descriptor)), order_of(notes)
+            return Stamp.of(module.status()), order_of(notes)
     except (FileNotFoundError, FormatError, IntegrityError, IncompatibleTargetError) as error:
         reraise_interrupt(error)
         return None

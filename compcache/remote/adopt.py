@@ -59,7 +59,7 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
     if signatures and keys:
         from compcache.signing.signatures import merged_signatures
 
-        known = store.read_file(SIGNATURES, SIGNATURES.file_name(name), authenticated=True) or b""
+        known = store.signatures_of(footer.module_id)
         merged = merged_signatures(known, signatures, keys, footer.module_id, header.requirement())
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
     module_id = add_module(

@@ -35,7 +35,6 @@ from compcache.remote.connection import ask, wake_helper
 from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, includes, module_key, platform_shelf, shelf_of, usable_shelves
-from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -402,7 +401,7 @@ class RemoteStore:
             manifest = WholeManifest(module.read(module.image, module.records))
             footer = module.footer()
             seconds = float(decode_notes(module.read(footer.content, footer.notes)).get("seconds", 0.0))
-        signatures = self._store.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True) or b""
+        signatures = self._store.signatures_of(module_id)
         return Card(name, module_id, len(data), seconds, b"", signatures), data, manifest
 
     def _imports(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:

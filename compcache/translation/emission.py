@@ -100,7 +100,7 @@ class Translated(NamedTuple):
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
-    """From the optimized module, and what it is as text, to its object."""
+    """Compile the optimized module, given with its text, to an object."""
     written = read_module(text)
     definitions = with_image_symbols(written, text)
     constructors = find_constructors(text)

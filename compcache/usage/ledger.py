@@ -101,7 +101,7 @@ def read_ledger(store: Store) -> Ledger:
 
 
 class Uses:
-    """The sum of statistics files: long ones are looked up in, and not held as a whole.
+    """The sum of statistics files. Long files are searched rather than held in memory.
 
     A file that another one contains is ignored. If two contain the same one, which only folds without working locks
     can cause, the smaller is ignored.

@@ -106,7 +106,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     holder = next((place for place in (store, *store.layers) if Store.exists(place, key)), store)
     path = holder.module_path(key)
     try:
-        status = holder.files.stat(path)
+        size, modified = holder.status_of(key)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -118,7 +118,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     ledger = Uses(store).of([key])
     counts = [count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY]
     used = sum(counts), ledger.last_uses().get(key, 0.0)
-    return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used, holder.source)
+    return _summary(row, size, modified, _problem(store, row.platform), used, holder.source)
 
 
 def functions(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     #: Called with (modules read, modules to read) now and then.
     Progress = Callable[[int, int], object]
 
-__all__ = ["FileStatus", "list_modules", "modules_by_directory", "statuses_by_directory"]
+__all__ = ["FileStatus", "files_of_directory", "list_modules", "modules_by_directory", "statuses_by_directory"]
 
 _MAGIC = b"CCFILES3"
 _MAX_SIZE = 1 << 31
@@ -65,25 +65,22 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
     known = _Known(store)
     now = time.time_ns()
     count, renewed = 0, False
-    names = _directories(store)
+    names, present = store.fans(), set(store.directories())
     kept = Scratch()
     for number, name in enumerate(names):
-        path = store.path(MODULES, name)
-        try:
-            changed = store.files.stat(path).st_mtime_ns
-        except (FileNotFoundError, NotADirectoryError) as error:
-            reraise_interrupt(error)
+        path, found = store.path(MODULES, name), None
+        for status in _status_of_directory(store, path) if name in present else ():
+            found = known.read(name, status.st_mtime_ns)
+            if found is None:
+                found = {i: FileStatus(s.st_size, s.st_mtime) for i, s in sorted(_look_at(store, path, name).items())}
+                renewed = True
+            if status.st_mtime_ns < now - _SETTLED_NS:
+                kept.write(_encode(name, status.st_mtime_ns, found))
+        packed = {i: FileStatus(*row[:2]) for i, row in store.in_volumes(name).items()}
+        if packed:
+            found = dict(sorted({**packed, **(found or {})}.items()))
+        elif found is None:
             continue  # removed meanwhile
-        except OSError as error:
-            reraise_interrupt(error)
-            store.tell_unreadable(path, error)
-            continue
-        found = known.read(name, changed)
-        if found is None:
-            found = {i: FileStatus(s.st_size, s.st_mtime) for i, s in sorted(_look_at(store, path, name).items())}
-            renewed = True
-        if changed < now - _SETTLED_NS:
-            kept.write(_encode(name, changed, found))
         count += len(found)
         yield int(name, 16), found
         if progress is not None:
@@ -93,25 +90,31 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
 
 
 def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[bytes, os.stat_result]]:
-    """The status of every module file, without the stored list, a directory that has changed `since` at a time, in order."""
-    for name in _directories(store):
-        if since and all(status.st_ctime < since for status in _status_of_directory(store, store.path(MODULES, name))):
-            continue
-        yield dict(sorted(_look_at(store, store.path(MODULES, name), name).items()))
+    """The status of every module file, or of its volume, without the stored list, a directory that has changed `since` at a time."""
+    present = set(store.directories())
+    for name in store.fans():
+        path = store.path(MODULES, name)
+        packed = {i: status for i, (_, _, status) in store.in_volumes(name).items() if status.st_ctime >= since}
+        changed = name in present and any(status.st_ctime >= since for status in _status_of_directory(store, path))
+        if changed or packed:
+            yield dict(sorted({**packed, **(_look_at(store, path, name) if changed else {})}.items()))
 
 
 def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
     """The status of a directory, if it is there."""
     try:
         return [store.files.stat(path)]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        reraise_interrupt(error)
     except OSError as error:
         reraise_interrupt(error)
-        return []
+        store.tell_unreadable(path, error)
+    return []
 
 
-def _directories(store: Store) -> list[str]:
-    names = store.present_names(store.directory(MODULES))
-    return sorted(name for name in names if len(name) == _FAN and not name.strip("0123456789abcdef"))
+def files_of_directory(store: Store, fan: str) -> dict[bytes, os.stat_result]:
+    """The status of every module file in a directory: of none in a volume."""
+    return _look_at(store, store.path(MODULES, fan), fan)
 
 
 def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:

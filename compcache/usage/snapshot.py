@@ -87,7 +87,7 @@ class Slice:
         return {module_id: row for module_id in self.present if (row := listed.get(module_id) or more.get(module_id)) is not None}
 
     def kinds(self) -> dict[bytes, bool]:
-        """The readable ones, and whether they are packs."""
+        """The readable modules, and whether each is a pack."""
         listed = self._slices.lists.kinds_of_directory(self.first)
         more = {module_id: row.is_pack for module_id, row in self._note(listed).items()}
         return {module_id: is_pack for module_id, is_pack in {**listed, **more}.items() if module_id in self.present}
@@ -310,15 +310,12 @@ def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileSt
     """Return the status of those files of these modules that exist."""
     found = {}
     for module_id in module_ids:
-        path = store.module_path(module_id)
         try:
-            status = store.files.stat(path)
+            found[module_id] = FileStatus(*store.status_of(module_id))
         except (FileNotFoundError, NotADirectoryError) as error:
             reraise_interrupt(error)
             continue
         except OSError as error:
             reraise_interrupt(error)
-            store.tell_unreadable(path, error)
-            continue
-        found[module_id] = FileStatus(status.st_size, status.st_mtime)
+            store.tell_unreadable(store.module_path(module_id), error)
     return found

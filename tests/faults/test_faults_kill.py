@@ -73,6 +73,10 @@ def count(cache: Cache) -> object:
     return None
 
 
+def compact(cache: Cache) -> object:
+    return cache.compact(grace=0)
+
+
 def filled(directory: Path, built: dict[str, BuiltModule], *names: str) -> MockDirectory:
     with Cache(directory) as cache:
         for name in names:
@@ -80,7 +84,14 @@ def filled(directory: Path, built: dict[str, BuiltModule], *names: str) -> MockD
     return MockDirectory.read(directory)
 
 
-@pytest.fixture(params=["first", "addition", "dependent", "again", "merge", "prune", "statistics", "rebuild"])
+def _long(kind: str) -> Any:
+    return pytest.param(kind, marks=[pytest.mark.fault, pytest.mark.timeout(900)])
+
+
+KINDS = ("first", "addition", "dependent", "again", "merge", "prune", "statistics", "rebuild")
+
+
+@pytest.fixture(params=[*KINDS, *map(_long, ("compact", "volumes"))])
 def scene(request: pytest.FixtureRequest, directory: Path, built: dict[str, BuiltModule]) -> Scene:
     return make_scene(request.param, directory, built)
 
@@ -107,6 +118,17 @@ def make_scene(kind: str, directory: Path, built: dict[str, BuiltModule]) -> Sce
         return Scene(before, prune, kept | {name: {values[name], None} for name in names[:5]})
     if kind == "statistics":
         return Scene(before, count, kept)
+    everything: dict[str, set[int | None]] = {name: {values[name]} for name in names}
+    if kind == "compact":
+        return Scene(before, compact, everything)
+    if kind == "volumes":
+        with Cache(directory) as cache:
+            compact(cache)
+            for name in ("f9", "f10"):
+                publish_built(cache._session(), [built[name]])
+            cache.remove("f1", force=True)
+        everything["f1"] = {None}
+        return Scene(MockDirectory.read(directory), compact, everything | {"f9": {10}, "f10": {11}})
     return Scene(before.without("index-v1"), count, kept)
 
 

@@ -21,6 +21,7 @@ from compcache.formats.index import MODULE, NAME_SIZE, ModuleEntry, Stamp
 from compcache.formats.journal import HOUR
 from compcache.formats.order import GREATEST_NUMBER, Order
 from compcache.formats.statistics import encode_stats
+from compcache.formats.volume import encode_gone
 from compcache.hit.closures import MAGIC, seal
 from compcache.hit.recorder import encode_batch
 from compcache.layers.layered_store import LayeredStore
@@ -30,11 +31,13 @@ from compcache.publish.index_rebuild import module_index
 from compcache.publish.module_lists import _items_of, _publish
 from compcache.publish.module_rows import read_row
 from compcache.publish.scratch import Scratch
+from compcache.publish.volumes import Content, write_volume
 from compcache.signing.keys import new_key
 from compcache.signing.signatures import add_signature
 from compcache.store import (
     BUNDLES,
     CLOSURES,
+    GONE,
     HOSTS,
     INDEX,
     JOURNALS,
@@ -54,6 +57,7 @@ from compcache.store import (
     TAG,
     TEMPORARY,
     UNCACHED,
+    VOLUMES,
     Place,
     module_id_of,
 )  # fmt: skip
@@ -274,6 +278,24 @@ def _copies_in(place: Place) -> Callable[[Victim], None]:
     return forge
 
 
+def _volume(victim: Victim) -> None:
+    """Of all modules of the victim what the other user has in their place, in a volume that replaces every other one."""
+    evil = next(victim.evil.glob(f"{MODULES.directory}/*/*")).read_bytes()
+    with Cache(victim.root, trust=True) as cache:
+        store = cache._store
+        known = store.volumes.current()
+        forged = write_volume(store, [Content(module_id, evil, b"", 1.0) for module_id in store.module_ids()], known)
+        assert forged is not None
+    os.chown(victim.root / VOLUMES.directory / forged.name, OTHER_USER, OTHER_USER)
+
+
+def _gone(victim: Victim) -> None:
+    """That everything was removed of each volume."""
+    everything = b"".join([encode_gone(module_id) for module_id in _module_ids(victim.root)])
+    for path in (victim.root / VOLUMES.directory).iterdir():
+        victim.write(GONE, GONE.file_name(path.stem), everything)
+
+
 FORGERIES: dict[Place, Callable[[Victim], None]] = {
     BUNDLES: _unpacked_bundle,  # before the reader has unpacked it
     TAG: lambda victim: victim.write(TAG, "", b"wrong"),
@@ -290,6 +312,8 @@ FORGERIES: dict[Place, Callable[[Victim], None]] = {
     SIZE: lambda victim: victim.write(SIZE, "", b"0 99999999999999\n"),
     PINS: lambda victim: victim.write(PINS, PINS.file_name(name_key("f").hex()), b"f"),
     UNCACHED: _uncached,
+    VOLUMES: _volume,
+    GONE: _gone,
     LOCKS: lambda victim: victim.write(LOCKS, LOCKS.file_name(name_key("f").hex()), b""),
     TEMPORARY: _copies_in(TEMPORARY),
     QUARANTINE: _copies_in(QUARANTINE),

@@ -28,7 +28,7 @@ _COLOURS = {"replace": "yellow", "delete": "red", "insert": "green"}
 
 
 def is_of_digests(difference: Difference) -> bool:
-    """Whether all that is known of both is a digest: it says that they differ, and not in what."""
+    """Return whether only digests are known of both values: these show that they differ, but not how."""
     return all(_DIGEST.fullmatch(text or "") for text in (difference.stored, difference.wanted))
 
 

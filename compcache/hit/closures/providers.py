@@ -51,7 +51,7 @@ def defines_for_all(loader: Loader, source: Source, offset: int) -> bool:
 
 
 def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> None:
-    """A module that was unloaded and is still in use provides its variable, and not another mapping of its file.
+    """Refuse to map a module again if its variable is provided by an earlier mapping that was unloaded and is still in use.
 
     Raises:
         LinkError: the module would be mapped anew.

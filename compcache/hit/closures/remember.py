@@ -83,7 +83,7 @@ def _describe(store: Store, source: Source) -> bytes | None:
     """The index entry that vouches for a module's file as it is now; None where the index does not."""
     suspended = source.suspended
     file = source.open_file(store)
-    status = store.files.fstat(file.descriptor)
+    status = file.status()
     known = ModuleFile(store.files, file.path, file.module_id)
     recognized = not file.copied and store._recognize(known, status)
     if suspended:

@@ -201,7 +201,7 @@ def protect_dynamic(data: bytes) -> bytes:
     read_header(data)
     start, size, number = _PROGRAM_HEADERS.unpack_from(data)
     if number and size != _PROGRAM_HEADER_SIZE:
-        raise FormatError(f"program headers of {size} bytes, and not {_PROGRAM_HEADER_SIZE}")
+        raise FormatError(f"the program headers have {size} bytes each, not {_PROGRAM_HEADER_SIZE}")
     patched = bytearray(data)
     for at in range(start, start + _PROGRAM_HEADER_SIZE * number, _PROGRAM_HEADER_SIZE):
         kind, flags = _SEGMENT.unpack(read_bytes(data, at, _SEGMENT.size, "program header"))

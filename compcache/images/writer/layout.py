@@ -40,7 +40,7 @@ class Piece:
 
 
 class Output:
-    """A section of the image; `content` where it is made here and not of pieces."""
+    """A section of the image. `content` is set if the section is created here rather than from pieces."""
 
     __slots__ = (
         "address",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from compcache.files import reraise_interrupt
 from compcache.maintain.checks.state import DIRECTORIES
 from compcache.maintain.policy import PrunePolicy
 from compcache.maintain.prune import clear_leftovers, find_leftovers
-from compcache.store import MODULES, PLACES, QUARANTINE, module_id_of
+from compcache.publish.quarantine import set_aside
+from compcache.publish.volumes import contents_of, write_volume
+from compcache.store import MODULES, PLACES, QUARANTINE, VOLUMES, module_id_of
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:
@@ -32,8 +35,34 @@ def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
     strangers = list(_strangers(store))
     for path in strangers:
         state.find("stranger", path, f"{path} was not written by compcache; delete it if it is not needed", note=True)
+    _check_volumes(state)
     quarantined = len(store.names(QUARANTINE))
     return len(found) + len(strangers), {"leftovers": len(found), "strangers": len(strangers), "quarantined": quarantined}
+
+
+def _check_volumes(state: CheckState) -> None:
+    """Look for volumes that cannot be read, or not all of them; repair keeps what can be."""
+    store = state.store
+    for fan in store.fans() if store.has_volumes() else ():
+        store.in_volumes(fan)
+    for name, reason in list(store.volumes.damaged.items()):
+        path = store.path(VOLUMES, name)
+        done = state.repair and _repair_volume(store, name)
+        what = "what can be read of it is in another one now" if done else "repair keeps what can be read of it"
+        state.find("damaged", path, f"{path} is damaged: {reason}; {what}", repaired=done)
+
+
+def _repair_volume(store: Store, name: str) -> bool:
+    volume = store.volumes.known(name)
+    try:
+        if volume is not None:
+            write_volume(store, contents_of(volume), [volume])
+        set_aside(store, store.path(VOLUMES, name))
+    except OSError as error:
+        reraise_interrupt(error)
+        return False
+    store.volumes.close()
+    return True
 
 
 def _strangers(store: Store) -> Iterator[str]:

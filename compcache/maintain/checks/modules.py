@@ -42,7 +42,7 @@ def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _note_fault(state: CheckState, row: Row) -> None:
-    """Report a module that is intact and not used, since one of its makers is known to be wrong."""
+    """Report an intact module that is not used, because one of its makers is known to be faulty."""
     fault = known_faults.fault_of(row.platform.made_by()) if known_faults.FAULTS else ""
     if fault:
         path = state.store.module_path(row.module_id)

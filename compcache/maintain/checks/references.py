@@ -116,7 +116,7 @@ def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Ma
 
 
 def _is_all(state: CheckState, name: str, importer: bytes, known: Iterable[tuple[bytes, str]]) -> bool:
-    """Whether there are no other realizations of an import, in layers or added since the check began."""
+    """Return whether an import has no other realizations, in layers or added since the check began."""
     return state.store.exists(importer) and {module_id for module_id, _ in state.store.find_all(name)} <= {m for m, _ in known}
 
 

@@ -47,7 +47,7 @@ class GufuncCache(CacheObject):
         return library
 
     def find(self, sig: Any, target_context: Any) -> Any:
-        """The stored wrapper, or None, which is no hit and no miss: it has been compiled or loaded already."""
+        """Return the stored wrapper, or None. It is not counted as a hit or a miss: the function itself was counted."""
         identity = self._identify() if self._enabled else None
         return self._load(identity, sig, target_context) if identity is not None else None
 

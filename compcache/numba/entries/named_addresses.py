@@ -99,7 +99,7 @@ def without_dead_code(text: str, kept: Container[str] | None = None) -> Any:
 
 
 def with_names(module: Any, kept: Container[str]) -> str | None:
-    """The assembly of a finished module with names for addresses; None where it holds one of something else.
+    """Return the assembly of a finished module with names in place of addresses; None if it contains any other address.
 
     `kept` are the functions that others may call.
     """

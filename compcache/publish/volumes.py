@@ -1,0 +1,130 @@
+"""Writes volumes (`compcache.formats.volume`), and puts others in their place."""
+
+from __future__ import annotations
+
+import zlib
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.digest import check, digest
+from compcache.errors import FormatError
+from compcache.formats.footer import intact_footer
+from compcache.formats.table_writer import table_parts
+from compcache.formats.volume import MAGIC, MEMBER, NAME_SIZE, TAIL, Volume, encode_gone
+from compcache.publish.atomic_file import make_directories, publish
+from compcache.publish.removal import append, unlink
+from compcache.publish.scratch import Scratch
+from compcache.store import GONE, VOLUMES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from compcache.store import Store
+
+__all__ = ["Content", "contents_of", "mark_gone", "remove_lists", "remove_volume", "write_volume"]
+
+_LEVEL, _RAW, _MEMORY = 9, -15, 9
+#: Of so many of the first modules some are the dictionary, as many as fit deflate's window.
+_SAMPLES, _WINDOW = 256, 1 << 15
+
+
+class Content(NamedTuple):
+    """A module file, its signatures, and when it was written, in seconds since the epoch."""
+
+    module_id: bytes
+    data: bytes
+    signatures: bytes
+    modified: float
+
+
+def write_volume(store: Store, contents: Iterable[Content], replaced: Collection[Volume] = ()) -> Volume | None:
+    """Publish modules as one volume, which replaces others from then on; None where there are none. They may be in any order.
+
+    Raises:
+        OSError: it could not be written, and nothing has changed.
+    """
+    waiting = iter(contents)
+    first = list(islice(waiting, _SAMPLES))
+    if not first:
+        return None
+    dictionary = _dictionary([content.data for content in first])
+    members, rows = Scratch(), []
+    primed = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
+    for content in chain(first, waiting):
+        one = primed.copy()
+        stream = one.compress(content.data + content.signatures) + one.flush()
+        sizes = len(stream), len(content.data), len(content.signatures)
+        rows.append(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
+        members.write(stream)
+    table = b"".join(sorted(rows))
+    names = b"".join([bytes.fromhex(volume.name.removesuffix(VOLUMES.suffix)) for volume in replaced])
+    head = TAIL.pack(len(MAGIC) + members.size, len(dictionary), len(replaced), len(MAGIC) + members.size + len(dictionary + names), b"")
+    tail = head[:-8] + check(head[:-8] + dictionary + names)
+    name = VOLUMES.file_name(digest([table, dictionary, tail], size=NAME_SIZE).hex())
+
+    def parts() -> Iterator[bytes]:
+        yield MAGIC
+        yield from members.parts()
+        yield dictionary + names
+        yield from table_parts(lambda at, size: table[at : at + size], len(table), MEMBER.size)
+        yield tail
+
+    make_directories(store.files, store.directory(VOLUMES))
+    publish(store.files, store.temporary, store.path(VOLUMES, name), parts())
+    return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
+
+
+def _dictionary(samples: list[bytes]) -> bytes:
+    """Modules that others are like: some at even distances, as many as fit."""
+    count = max(1, min(len(samples), _WINDOW * len(samples) // (sum(map(len, samples)) + 1)))
+    chosen = [samples[number * len(samples) // count] for number in range(count)]
+    return b"".join(chosen)[-_WINDOW:]
+
+
+def contents_of(volume: Volume) -> Iterator[Content]:
+    """What can be read of a volume and is intact.
+
+    Raises:
+        OSError: it cannot be read now.
+    """
+    for first in range(256):
+        try:
+            found = list(volume.members(first))
+        except FormatError:
+            continue
+        for module_id, member in found:
+            try:
+                content = Content(module_id, *volume.content(member), member[4])
+                intact_footer(content.data, module_id)
+            except FormatError:
+                continue
+            yield content
+
+
+def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None:
+    """Have a volume hold these modules no more.
+
+    Raises:
+        OSError: that could not be written.
+    """
+    data = b"".join(map(encode_gone, module_ids))
+    if data:
+        append(store, GONE, volume.gone_name, data)
+
+
+def remove_lists(store: Store) -> None:
+    """Remove the lists of what was removed from volumes that are gone."""
+    volumes = {name.removesuffix(VOLUMES.suffix) for name in store.names(VOLUMES)}
+    for name in store.names(GONE):
+        if name.removesuffix(GONE.suffix) not in volumes:
+            unlink(store, store.path(GONE, name))
+
+
+def remove_volume(store: Store, volume: Volume) -> None:
+    """Remove a volume that another one replaces, or that holds nothing.
+
+    Raises:
+        StorageError: it could not be removed.
+    """
+    unlink(store, store.path(VOLUMES, volume.name))
+    unlink(store, store.path(GONE, volume.gone_name))

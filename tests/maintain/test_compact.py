@@ -1,0 +1,302 @@
+"""Compaction: few files with the same functions in them, each as it was published, for everybody who reads, adds and removes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_process import compcache
+from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
+
+from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache.maintain import compact as compaction
+from compcache.publish import volumes as writing
+from compcache.publish.locks import wait_lock
+from compcache.publish.removal import remove_file
+from compcache.signing.keys import new_key
+
+if TYPE_CHECKING:
+
+    from compcache.formats.volume import Volume
+    from compcache.store import Store
+
+COUNT = 30
+
+
+def fill(cache: Cache, count: int = COUNT, first: int = 0) -> dict[str, int]:
+    """Small modules; what each function answers to 1."""
+    cache.add_modules([ModuleSource(adder(f"f{number}", number)) for number in range(first, first + count)])
+    return {f"f{number}": number + 1 for number in range(first, first + count)}
+
+
+def contents(cache: Cache) -> dict[str, tuple[str, ...]]:
+    """What a directory says of its modules, byte by byte."""
+    store = cache._store
+    found: dict[str, tuple[str, ...]] = {}
+    for module_id in store.module_ids():
+        with store.open_module(module_id, leave_stamp=False) as module:
+            found[module_id.hex()] = module.read(0, module.size).hex(), store.signatures_of(module_id).hex()
+    return found
+
+
+def answer(cache: Cache, name: str) -> int | None:
+    try:
+        value: int = cache.get_target(name)(1)
+    except CompcacheError:
+        return None
+    return value
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*.*") if path.parent.parent.name == "modules-v1")
+
+
+def volumes(directory: Path) -> list[Path]:
+    return sorted((directory / "volumes-v1").glob("*.volume"))
+
+
+def require(cache: Cache, answers: dict[str, int]) -> None:
+    assert {name: cache.get_target(name)(1) for name in answers} == answers
+    assert cache.check().findings == ()
+
+
+@pytest.mark.parametrize("how", ["plain", "signed", "published"])
+def test_everything_is_there_as_it_was(directory: Path, how: str) -> None:
+    key = new_key("test")
+    options = {"plain": {}, "signed": {"signing_key": b"a key of the tests, of some length"}, "published": {"publish_key": str(key)}}[how]
+    with Cache(directory, **options) as cache:  # type: ignore[arg-type]
+        answers = fill(cache) | {"h": 102}
+        cache.add_module(ModuleSource(caller("h", "f1", plus=100)))
+        before, listed = contents(cache), cache.functions()
+        report = cache.compact(grace=0)
+        assert (report.packed, report.modules, report.files_before, report.files_after) == (COUNT + 1, COUNT + 1, COUNT + 1, 1)
+        assert report.size_after < 1000 * report.modules < report.size_before
+        assert contents(cache) == before
+        assert [(each.func_name, each.modules, each.created) for each in cache.functions()] == [
+            (each.func_name, each.modules, each.created) for each in listed
+        ]
+    assert files(directory) == []
+    assert not list(directory.glob("signatures-v1/*"))
+    assert len(volumes(directory)) == 1
+    readers = [options, {"readonly": True}]
+    readers += [{"trusted_keys": [str(key.public())]}] if how == "published" else []
+    for reading in readers if how != "signed" else [options]:
+        with Cache(directory, **reading) as cache:  # type: ignore[arg-type]
+            require(cache, answers)
+    with Cache(directory, trusted_keys=[str(new_key("other").public())]) as cache, pytest.warns(CacheWarning, match="is not used"):
+        assert answer(cache, "f1") is None
+
+
+def test_a_fresh_process_hits_without_llvm(directory: Path) -> None:
+    with Cache(directory) as cache:
+        answers = fill(cache)
+        cache.compact(grace=0)
+    script = f"""
+import sys
+from compcache import Cache
+cache = Cache({str(directory)!r}, readonly=True)
+result = [{{name: cache.get_target(name)(1) for name in {list(answers)!r}}}, "llvmlite" in sys.modules, cache.has("f1"), cache.has("no")]
+"""
+    assert run_fresh(directory, script) == [answers, False, True, False]
+
+
+def test_an_open_cache_finds_what_others_put_together(directory: Path) -> None:
+    with Cache(directory) as writer, Cache(directory) as reader:
+        for first in (0, 2, 4):
+            answers = fill(writer, 2, first=first)
+            writer.compact(grace=0)
+            assert {name: reader.get_target(name)(1) for name in answers} == answers
+
+
+def test_duplicates_of_one_content_become_one(cache: Cache) -> None:
+    first = cache.add_module(ModuleSource(adder("f", 1)))
+    other = cache.add_module(ModuleSource(adder("f", 5)))
+    both = cache.add_module(ModuleSource(adder("f", 1) + adder("g", 2)))
+    user = cache.add_module(ModuleSource(caller("h", "f", plus=100)))
+    assert cache.compact(grace=0).merged == (first,)
+    assert {m.module_id for m in cache.modules()} == {other, both, user}
+    require(cache, {"f": 2, "g": 3, "h": 102})
+    assert cache.compact(grace=0).merged == ()
+
+
+def test_what_is_removed_and_added_again(directory: Path) -> None:
+    with Cache(directory) as cache:
+        answers = fill(cache)
+        cache.compact(grace=0)
+        (removed,) = cache.remove("f3")
+        assert not cache.has("f3")
+        assert cache.add_module(ModuleSource(adder("f3", 3))) == removed
+        require(cache, answers)
+        answers |= fill(cache, 10, first=COUNT)
+        pruned = cache.prune(PrunePolicy(match=["f1?"]))
+        assert len(pruned.removed) == 10
+        answers = {name: value for name, value in answers.items() if not (name.startswith("f1") and len(name) == 3)}
+        with pytest.raises(NotCachedError):
+            cache.get_target("f11")
+        require(cache, answers)
+        assert cache.compact(grace=0).packed == 11
+        assert len(volumes(directory)) == 1
+        require(cache, answers)
+        assert cache.compact(grace=0).packed == 0
+        before = volumes(directory)[0].stat().st_size
+        cache.prune(PrunePolicy(max_modules=5))
+        assert cache.compact(grace=0).modules == 5
+        assert volumes(directory)[0].stat().st_size < before
+        assert not list((directory / "volumes-v1").glob("*.gone"))
+        assert cache.clear() == 5
+        assert not list((directory / "volumes-v1").iterdir())
+
+
+def test_what_is_removed_meanwhile_stays_removed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cache)
+    cache.compact(grace=0)
+    fill(cache, 60, first=COUNT)
+    lost = {name: bytes.fromhex(cache.realizations(name)[0].module_id) for name in ("f1", "f40")}
+    write = writing.write_volume
+
+    def written(store: Store, given: object, replaced: list[Volume]) -> Volume | None:
+        assert replaced
+        listed = list(given)  # type: ignore[call-overload]
+        for module_id in lost.values():
+            remove_file(store, module_id)
+        return write(store, listed, replaced)
+
+    monkeypatch.setattr(compaction, "write_volume", written)
+    cache.compact(grace=0)
+    with Cache(cache.path) as other:
+        assert [other.has(name) for name in lost] == [False, False]
+        assert other.get_target("f2")(1) == 3
+        assert len(other.modules()) == COUNT + 60 - 2
+
+
+def test_what_is_published_again_meanwhile_stays(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is added again has a new file, which is newer than what the volume has."""
+    fill(cache, 3)
+    monkeypatch.setattr(
+        time, "sleep", lambda _: [cache.add_module(ModuleSource(adder("f1", number))) for number in (7, 1)]
+    )
+    cache.compact(grace=5)
+    with Cache(cache.path) as other:
+        require(other, {"f0": 1, "f1": 2, "f2": 3})
+        monkeypatch.undo()
+        other.compact(grace=0)
+        shutil.rmtree(Path(cache.path) / "index-v1")
+    with Cache(cache.path) as other:
+        require(other, {"f0": 1, "f1": 2, "f2": 3})
+
+
+def test_an_index_is_made_again_of_volumes(directory: Path) -> None:
+    with Cache(directory) as cache:
+        answers = fill(cache)
+        cache.compact(grace=0)
+    shutil.rmtree(directory / "index-v1")
+    with Cache(directory) as cache:
+        require(cache, answers)
+
+
+def test_layers_bundles_and_copies_of_what_is_compact(directory: Path, tmp_path: Path) -> None:
+    with Cache(directory) as cache:
+        answers = fill(cache)
+        shutil.copytree(directory / "modules-v1", tmp_path / "copy" / "modules-v1")  # a copy that is made meanwhile
+        cache.compact(grace=0)
+        shutil.copytree(directory, tmp_path / "copy", dirs_exist_ok=True)
+        cache.export(list(answers), tmp_path / "all.ccb")
+    (tmp_path / "copy").chmod(0o700)
+    for name, layers in (("copy", []), ("a", [directory]), ("b", [tmp_path / "all.ccb"])):
+        with Cache(tmp_path / name, layers=layers) as place:
+            assert {name: place.get_target(name)(1) for name in answers} == answers
+
+
+def test_damage_is_a_miss_at_worst(directory: Path, tmp_path: Path) -> None:
+    with Cache(directory) as cache:
+        answers = fill(cache, 12)
+        cache.compact(grace=0)
+    (volume,) = volumes(directory)
+    size = volume.stat().st_size
+    for number, at in enumerate([*range(3, size, size // 8), *range(size - 34, size, 7)]):
+        place = tmp_path / str(number)
+        shutil.copytree(directory, place)
+        data = bytearray(volume.read_bytes())
+        data[at] ^= 1 << at % 8
+        (place / "volumes-v1" / volume.name).write_bytes(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CacheWarning)
+            with Cache(place) as cache:
+                for name in list(answers) if number % 2 else ():
+                    assert answer(cache, name) in (answers[name], None)
+                cache.check(repair=True)
+            with Cache(place) as cache:
+                assert cache.check()
+                assert [name for name in answers if answer(cache, name) not in (answers[name], None)] == []
+                assert fill(cache, len(answers)) == answers
+                require(cache, answers)
+
+
+def test_the_volume_of_another_user_is_not_used(directory: Path) -> None:
+    with Cache(directory) as cache:
+        fill(cache, 3)
+        cache.compact(grace=0)
+    os.chmod(volumes(directory)[0], 0o666)
+    with Cache(directory) as cache, pytest.warns(CacheWarning, match="users other than you can write"):
+        assert answer(cache, "f1") is None
+
+
+def test_one_at_a_time_and_never_where_nothing_is_written(cache: Cache) -> None:
+    fill(cache, 2)
+    with Cache(cache.path, readonly=True) as reader, pytest.raises(StorageError, match="readonly"):
+        reader.compact()
+    with wait_lock(cache._store, "compact", timeout=0), Cache(cache.path) as other:
+        holder = subprocess.run(
+            [sys.executable, "-m", "compcache", "--dir", other.path, "compact", "--grace", "0s"],
+            capture_output=True, text=True, check=False, cwd=PACKAGE_ROOT, env={**os.environ, "COMPCACHE_TEST": "1"},
+        )  # fmt: skip
+    assert holder.returncode
+    assert "another process compacts" in holder.stderr
+    with pytest.raises(ValueError, match="grace"):
+        cache.compact(grace=-1)
+
+
+def test_the_command(directory: Path) -> None:
+    with Cache(directory) as cache:
+        fill(cache, 5)
+    assert compcache("--dir", directory, "compact", "--grace", "0s").out == "5 modules put together\n"
+    assert compcache("--dir", directory, "call", "f4", "1").out == "5\n"
+
+
+def test_readers_find_every_function_all_the_time(directory: Path) -> None:
+    """A reader in another process asks for each function again and again while the directory is compacted, and functions are added."""
+    with Cache(directory) as cache:
+        answers = fill(cache)
+        script = f"""
+import sys
+sys.path.insert(0, {str(PACKAGE_ROOT)!r})
+from compcache import Cache
+answers = {answers!r}
+print("ready", flush=True)
+while not sys.stdin.readline().startswith("end"):
+    for _ in range(3):
+        with Cache({str(directory)!r}) as cache:
+            assert {{name: cache.get_target(name)(1) for name in answers}} == answers
+    print("done", flush=True)
+"""
+        command = [sys.executable, "-W", "error", "-c", script]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "ready\n"
+            for turn in range(5):
+                reader.stdin.write("on\n")
+                reader.stdin.flush()
+                cache.add_module(ModuleSource(constant(f"c{turn}", turn)))
+                cache.compact(grace=0)
+                assert reader.stdout.readline() == "done\n"
+            reader.stdin.write("end\n")
+            reader.stdin.flush()
+            assert reader.wait() == 0
