@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 from _weakref import ref
+from itertools import chain
 
 from compcache import hit
 from compcache.digest import DIGEST_SIZE
@@ -321,10 +322,11 @@ class Loader(PlainLoader):
         yield from later
 
     def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
+        first = next(found, None)  # the look-up renews what is known of the index, on which it depends what is bound
         place = self.linked.place_of(func_name) if self.linked is not None and linked else None
         if place is not None and self.linked is not None and self.linked.is_closure(place):
             yield place, 0
-        for module_id, offset in found:
+        for module_id, offset in chain((first,), found) if first is not None else ():
             if self.linked is None:
                 if offset < LINKED:
                     yield module_id, offset

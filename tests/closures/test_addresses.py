@@ -193,6 +193,16 @@ def test_what_was_bound_in_a_closure_stays_bound_there(tmp_path: Path, event: tu
     assert linked == apart
 
 
+@pytest.mark.parametrize("name", ["f", "address_b"])
+def test_what_was_bound_in_a_closure_gives_way_to_what_is_newer(tmp_path: Path, name: str) -> None:
+    """A newer `f` is what the next look-up finds, also the first one after it was added."""
+    steps = [("link", ("f", "k", "z"), False, "set"), ("get", "address_a"), ("get", "k"), ("add", adder("f", 70)), ("get", name)]
+    steps.append(("get", "f"))
+    ((apart, linked),) = run_fresh(tmp_path, _RUN.format(histories=[steps], base=str(stored(tmp_path / "base"))))
+    assert linked == apart
+    assert 72 in apart[-1]
+
+
 def test_planned_closures_do_not_hide_that_a_function_is_a_copy(tmp_path: Path) -> None:
     with Cache(stored(tmp_path)) as cache:
         cache.link(["f", "k"], into="set")
