@@ -87,7 +87,7 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
 
 
 def _plan(planner: Loader, root: str) -> dict[str, Bound]:
-    sources = Sources(root, None)
+    sources = Sources(root, None, 0)
     try:
         chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()
         alike = dict.fromkeys(chosen, True)

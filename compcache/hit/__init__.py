@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from compcache.files import Opened, Tree
     from compcache.hit.closures.linked import LinkedClosures
+    from compcache.hit.plain_closures import PlainClosure
     from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile
 
@@ -146,6 +147,7 @@ class PlainLoader:
         "_accepted",
         "_by_link",
         "_by_name",
+        "_closure",
         "_ended",
         "_files",
         "_functions",
@@ -181,6 +183,7 @@ class PlainLoader:
         self._accepted: set[bytes] = set()
         self._recorder: Any = None
         self._owner = -1
+        self._closure: PlainClosure | None = None
         self.allow_pickle = False
         self.maps_files = 2  # by the kind of their file system
         #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
@@ -209,6 +212,7 @@ class PlainLoader:
             self._recorder.flush()
         self.close()
         self.leave_plain()
+        self._closure = None
 
     def leave_plain(self) -> None:
         """Close the files; no hit is plain any more."""
@@ -237,41 +241,77 @@ class PlainLoader:
             self._recorder.hit(func_name, found[0].module_id, perf_counter() - started)
         return target
 
-    def _look_up(self, func_name: str) -> tuple[LoadedModule, tuple[Any, ...]] | None:
-        """The module and the record of a function."""
+    def _look_up(self, func_name: str) -> tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes] | None:
+        """Return the module and the record of a function."""
         runtime = load_runtime()
-        ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
-        if (ordered or self._names is None) and not self._look_again(runtime):
+        found = self._find(runtime, func_name)
+        if found is None:
             return None
-        found = runtime.newest(self._functions, func_name, ordered)
-        if found is None or found[2] >= _LINKED:
-            return None
-        segment, module_id, offset, number = found
-        name = module_id.hex()
-        path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
-        files = self._files
-        opened = files.open_owned(path, _READ)
-        descriptor = opened.number
-        stamp = runtime.stamp_of(descriptor, self._owner)
-        mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
-        entry = runtime.stamped(self._modules, segment, module_id, stamp, mac_key) if stamp is not None else None
+        (segment, module_id, offset, number, content), closure = found
+        where = closure.where if closure is not None and closure.where else self._open_module(runtime, segment, module_id)
+        opened, path, total, entry = where
         if entry is None:
             return None
+        files, descriptor = self._files, opened.number
         image, records, target_id, flags, _, key, _ = entry
-        payload = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
-        record = runtime.function_record(payload)
-        if flags != _IMAGE_SHARED or record[0] != func_name or record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
+
+        def read(offset: int) -> bytes:
+            payload: bytes = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
+            return payload
+
+        record = runtime.function_record(read(offset & ~_LINKED))
+        if flags != _IMAGE_SHARED or record[0] != func_name or record[5] == _NO_ENTRY or record[2].startswith(_LINK_ONLY):
             return None
         accepted = self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
             return None
+        if record[6]:
+            from compcache.hit.plain_closures import is_alone
+
+            if not is_alone(runtime, read, record[6]):
+                return None
+        if closure is not None:
+            closure.where = where
         module = self._loaded(module_id)
         if module is None:
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
-                    module_id, image, lambda: _mapped(runtime, descriptor, path, key, stamp[1], self.maps_files)
+                    module_id, image, lambda: _mapped(runtime, descriptor, path, key, total, self.maps_files)
                 )
-        return module, record
+        return module, record, closure, content
+
+    def _open_module(self, runtime: Any, segment: int, module_id: bytes) -> Any:
+        name = module_id.hex()
+        path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
+        opened = self._files.open_owned(path, _READ)
+        stamp = runtime.stamp_of(opened.number, self._owner)
+        if stamp is None:
+            return opened, path, 0, None
+        mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
+        return opened, path, stamp[1], runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
+
+    def _find(self, runtime: Any, func_name: str) -> Any:
+        ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
+        if (ordered or self._names is None) and not self._look_again(runtime):
+            return None
+        found = runtime.newest(self._functions, func_name, ordered)
+        if found is None:
+            return None
+        closure = None
+        if found[2] >= _LINKED:
+            from compcache.hit.plain_closures import find_holding
+
+            closure = find_holding(runtime, self._files, self._root, self._names, found[1], self)
+            if closure is None:
+                return None
+        return (found, closure) if self._goes_with(closure) else None
+
+    def _goes_with(self, closure: PlainClosure | None) -> bool:
+        if closure is None and self._closure is None:
+            return True
+        from compcache.hit.plain_closures import goes_with
+
+        return goes_with(self, closure)
 
     def _look_again(self, runtime: Any) -> bool:
         """Have the segments of the index as they are now; False where there is more than segments."""
@@ -352,8 +392,10 @@ class PlainLoader:
         known = self._by_name.get(func_name)
         return known() if known is not None else None
 
-    def _commit_plain(self, module: LoadedModule, record: tuple[Any, ...], owner: object) -> TypedCallTarget | None:
-        """Return the target of a function that needs nothing; None if another thread has replaced its module meanwhile."""
+    def _commit_plain(
+        self, module: LoadedModule, record: tuple[Any, ...], closure: PlainClosure | None, content: bytes, owner: object
+    ) -> TypedCallTarget | None:
+        """Return the target of a function that needs nothing; None if another thread has decided otherwise."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -362,7 +404,7 @@ class PlainLoader:
             done = False
             while not done:  # again where what interrupts this thread has changed the tables meanwhile
                 change = self.changed = object()
-                if self.closed:
+                if self.closed or self._files is None or not self._goes_with(closure):
                     return None
                 existing = self.held(name)
                 if existing is not None:
@@ -374,6 +416,8 @@ class PlainLoader:
                 tables = *self._table_updates(name, target), self._mine, mine
                 commit = runtime.commit
                 done = self.changed is change and commit(b"", tables) is None  # handlers run between lines
+            if closure is not None:
+                self._closure = closure.note(self._closure, record, content)
             self.opened += not module.committed
             module.committed = True
         return target

@@ -103,12 +103,14 @@ class Source:
 class Sources(dict[bytes, Source]):
     """The modules that one load has opened, the decision function for realizations, and what is known about several modules."""
 
-    __slots__ = ("accept", "listing", "root")
+    __slots__ = ("accept", "bound", "listing", "root", "since")
 
-    def __init__(self, root: str, accept: Accept | None) -> None:
+    def __init__(self, root: str, accept: Accept | None, since: int) -> None:
         self.root = root
         self.accept = accept
+        self.since = since  # how many loads had bound something, where there are linked closures
         self.listing: Listing | None = None
+        self.bound: list[Source] = []  # modules as they are for what was bound before
 
 
 class Choice:
@@ -155,6 +157,15 @@ class Loader(PlainLoader):
         self.store = store
         store.listener = ref(self)
         store.stats.watch(self)
+        with hit._lock:  # no plain hit is committed any more
+            closure = self._closure
+            module = self._loaded(closure.module_id) if closure is not None else None
+        if closure is not None and module is not None:
+            from compcache.hit.closures.linked import LinkedClosures
+
+            linked = LinkedClosures(self, (Choice, Source, Sources))
+            linked.inherit(store, closure, module)
+            self.linked = self.linked or linked
 
     # ------------------------------------------------------------------- plan
 
@@ -198,18 +209,18 @@ class Loader(PlainLoader):
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
-        sources = Sources(func_name, accept)
+        sources = Sources(func_name, accept, self.linked.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
             root = choice if choice is not None and choice.record.needs and not self._has_loaded() else None
             planned = self._find_planned(root, offset, sources) if root is not None else None
             if planned is not None:
-                return self._commit(func_name, planned, owner, chosen_by=accept)
+                return self._commit(func_name, planned, owner, sources)
             if choice is not None:
                 try:
                     if self._prepare_alone(choice, sources):
-                        return self._commit(func_name, {func_name: choice}, owner, chosen_by=accept)
+                        return self._commit(func_name, {func_name: choice}, owner, sources)
                 except ReentrantLoadError:
                     raise
                 except (CompcacheError, OSError) as failure:
@@ -221,7 +232,7 @@ class Loader(PlainLoader):
             chosen = plan.choose()
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
-            target = self._commit(func_name, chosen, owner, chosen_by=accept)
+            target = self._commit(func_name, chosen, owner, sources)
             if (
                 target is not None
                 and root is not None
@@ -233,7 +244,7 @@ class Loader(PlainLoader):
                 self._remember_closure(root, offset, chosen)
             return target
         finally:
-            for source in sources.values():
+            for source in [*sources.values(), *sources.bound]:
                 source.release()
 
     def _open_first(
@@ -299,17 +310,20 @@ class Loader(PlainLoader):
         # All that have a name of content have the same. `again` is that of `Store.find`.
         if is_ordered(func_name):
             found = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
-            yield from self._unmarked(func_name, found)
+            yield from self._unmarked(func_name, found, linked=linked)
             return
         later = []
-        for candidate in self._unmarked(func_name, self.store.find(func_name, linked=linked)):
+        for candidate in self._unmarked(func_name, self.store.find(func_name, linked=linked), linked=linked):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 later.append(candidate)
         yield from later
 
-    def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
+        place = self.linked.place_of(func_name) if self.linked is not None and linked else None
+        if place is not None and self.linked is not None and self.linked.is_closure(place):
+            yield place, 0
         for module_id, offset in found:
             if self.linked is None:
                 if offset < LINKED:
@@ -317,8 +331,9 @@ class Loader(PlainLoader):
                     continue
                 from compcache.hit.closures.linked import LinkedClosures
 
-                self.linked = LinkedClosures(self, (Choice, Source, Sources))
-            admitted = self.linked.admitted(func_name, module_id, offset)
+                with hit._lock:
+                    self.linked = self.linked or LinkedClosures(self, (Choice, Source, Sources))
+            admitted = self.linked.admitted(func_name, module_id, offset, is_bound=place is not None)
             if admitted is not None:
                 yield admitted
 
@@ -331,6 +346,9 @@ class Loader(PlainLoader):
 
         `sources` has the modules that this load has opened; the caller releases them.
         """
+        bound = self.linked.chosen(func_name, module_id, sources) if self.linked is not None and not offset else None
+        if bound is not None:
+            return bound
         source = self.open_source(module_id, sources)
         try:
             if self.providers and not self.is_loaded(module_id):
@@ -500,16 +518,18 @@ class Loader(PlainLoader):
 
     # ----------------------------------------------------------------- commit
 
-    def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, *, chosen_by: Accept | None) -> TypedCallTarget | None:
+    def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, sources: Sources) -> TypedCallTarget | None:
         """Fill slots and tables; return None if another thread has replaced one of the modules meanwhile.
 
-        A target that exists already is returned, unless `chosen_by` adds a condition to the name.
+        A target that exists already is returned, unless `sources.accept` adds a condition to the name.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
         modules = {c.module_id: c.loaded for c in chosen.values()}
-        if self.linked:
-            self.linked.keep_files(chosen)
+        linked = self.linked
+        bound = linked.bind(chosen) if linked is not None else {}
+        if linked is not None:
+            linked.keep_files(chosen)
         with hit._lock:
             done = False
             while not done:  # again where what interrupts this thread has changed the tables meanwhile
@@ -517,9 +537,9 @@ class Loader(PlainLoader):
                 if self.closed:
                     raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
                 existing = self.held(func_name)
-                if existing is not None and (chosen_by is None or _is_of(existing, chosen[func_name])):
+                if existing is not None and (sources.accept is None or _is_of(existing, chosen[func_name])):
                     return existing
-                if not self._agree(chosen):
+                if self.linked is not linked or not self._agree(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
                 mine = self._new_among(modules)
@@ -528,6 +548,8 @@ class Loader(PlainLoader):
                     from compcache.hit.closures.providers import provider_updates
 
                     updates += provider_updates(self, chosen, _weak)
+                if linked is not None and bound:
+                    updates += linked.updates(bound)
                 stores, tables, commit = b"".join(writes), tuple(updates), runtime.commit
                 done = self.changed is change and commit(stores, tables) is None  # handlers run between lines
             for module in modules.values():
@@ -544,7 +566,7 @@ class Loader(PlainLoader):
         """
         return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
 
-    def _agree(self, chosen: dict[str, Choice]) -> bool:
+    def _agree(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
         """Whether no module that this loader has by now is another mapping than the one that was prepared.
 
         And no variable is that of another module: another thread may have bound it meanwhile.
@@ -554,7 +576,7 @@ class Loader(PlainLoader):
 
             if not have_providers(self, chosen):
                 return False
-        if self.linked and not self.linked.agree(chosen):
+        if self.linked and not self.linked.agree(chosen, bound, since):
             return False
         return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
 

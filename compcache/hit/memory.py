@@ -53,14 +53,14 @@ def _bound(module: LoadedModule) -> list[LoadedModule]:
 def forget(loader: Loader, module_id: bytes) -> None:
     """Implement `Loader.forget`. What is bound to a removed module must be loaded again too, because it would keep using it."""
     linked = loader.linked
-    if linked is not None and linked.homes_of(module_id) and linked.is_whole(module_id):
+    if linked is not None and linked.is_closure(module_id) and linked.is_whole(module_id):
         return  # it stands for modules of which none is gone
     with loader.lock():
-        module = loader._loaded(module_id) or (linked.house_of(module_id) if linked is not None else None)
-        if module is None:
+        modules = [loader._loaded(module_id), *(linked.closures_of(module_id) if linked is not None else ())]
+        gone = {user for module in modules if module is not None for user in _users_of(loader, module)}
+        if not gone:
             return
         loader.changed = None
-        gone = _users_of(loader, module)
         for names in (loader.merged, loader.providers):
             for name in [name for name, weak in list(names.items()) if weak() in gone]:
                 del names[name]

@@ -39,7 +39,8 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
     store = loader.store
     if type(store) is not Store or store.has_in_memory() or loader.merged or loader.providers:
         return {}
-    kinds = {name: kind for _, name, _, kind in user.imports if is_ordered(name)}
+    linked = loader.linked
+    kinds = {name: kind for _, name, _, kind in user.imports if is_ordered(name) and (linked is None or linked.place_of(name) is None)}
     try:
         by_module = _by_module(store.index.segments, loader.runtime(), list(kinds))
     except (CompcacheError, OSError) as error:  # the plan meets it

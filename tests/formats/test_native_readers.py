@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from compcache import hit, store
 from compcache.formats import manifest
-from compcache.hit import recorder
+from compcache.formats.index import MODULE
+from compcache.hit import plain_closures, recorder
+from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE
 from compcache.native import runtime
 
 
@@ -20,6 +22,9 @@ def test_digests_are_those_of_the_standard_library(data: bytes, size: int, perso
 
 def test_the_plain_case_knows_the_places_of_the_store() -> None:
     assert (store.INDEX.directory, store.INDEX.suffix) == (hit.INDEX_DIRECTORY, hit.SEGMENT_SUFFIX)
+    assert (store.CLOSURES.directory, store.CLOSURES.suffix) == (plain_closures.DIRECTORY, plain_closures.SUFFIX)
+    assert plain_closures.MAGIC == MAGIC
+    assert len(MAGIC) + SEAL_SIZE + HEAD.size + MODULE.size == plain_closures.PARTS
     assert (store.MODULES.directory, store.MODULES.suffix) == (hit.MODULES_DIRECTORY, hit.MODULE_SUFFIX)
     assert (store.JOURNALS.directory, store.JOURNALS.suffix) == (recorder.DIRECTORY, recorder.SUFFIX)
 

@@ -10,6 +10,7 @@ import pytest
 from helpers import adder, run_fresh
 
 from compcache import Cache, ModuleSource
+from compcache.formats.manifest import LINKED
 from compcache.hit.target import load_runtime
 from compcache.publish.index_merge import encode_function_entry, encode_segment
 
@@ -181,6 +182,20 @@ def test_of_several_realizations_the_newest_is_plain_unless_any_has_its_content(
     assert chosen(one, other, bytes(8)) == 7
     assert chosen(one, other, one) is None
     assert chosen(other, one, one) is None
+
+
+def test_of_linked_realizations_one_whose_content_is_known_goes_first() -> None:
+    def chosen(*rows: tuple[int, bytes]) -> object:
+        encoded = [encode_function_entry("f", bytes([at]) * 16, offset, "r", at, content) for at, (offset, content) in enumerate(rows, 5)]
+        data = encode_segment(encoded, [], ["r"], 9)
+        found = load_runtime().newest((load_runtime().open_segment(data, len(data), "s")[0],), "f", True)
+        return found and found[1][0]
+
+    content = b"1" * 8
+    assert chosen((8 | LINKED, content), (8, content), (8, content)) == 5
+    assert chosen((8 | LINKED, content), (8, b"2" * 8)) == 5  # it does not hold, which its file tells
+    assert chosen((8 | LINKED, bytes(8)), (8, bytes(8))) is None
+    assert chosen((8 | LINKED, content), (8, content), (8 | LINKED, content)) is None
 
 
 def test_files_that_only_look_like_segments_are_no_part_of_the_index(stored: Path) -> None:

@@ -245,7 +245,7 @@ def test_the_dynamic_section_is_protected_and_not_one_byte_else_changes(image: b
     assert [flags & 2 for kind, flags in segments if kind == 2] == [0]
     changed = [at for at, (old, new) in enumerate(zip(image, protected, strict=True)) if old != new]
     assert len(changed) == 1
-    with pytest.raises(FormatError, match="program headers of 0 bytes"):
+    with pytest.raises(FormatError, match="program headers have 0 bytes"):
         patching.protect_dynamic(image[:54] + bytes(2) + image[56:])
 
 

@@ -11,7 +11,7 @@ from compcache.digest import DIGEST_SIZE, digest, mac
 
 __all__ = ["HEAD", "MAGIC", "SEAL_SIZE", "seal"]
 
-MAGIC = b"CCCLOSE4"
+MAGIC = b"CCCLOSE5"
 SEAL_SIZE = DIGEST_SIZE
 #: State, and the numbers of modules, of functions and of bytes of texts.
 HEAD = Struct("<16s3I")

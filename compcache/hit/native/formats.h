@@ -65,6 +65,9 @@ typedef struct {
     Bytes content;
 } FunctionEntry;
 
+/* Set in the offsets of functions of linked closures (compcache/formats/linked.py). */
+#define LINKED 0x80000000u
+
 Fault decode_function_entry(Bytes entry, FunctionEntry *function);
 
 /* What a segment says of a module, without its key. */

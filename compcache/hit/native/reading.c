@@ -409,6 +409,10 @@ typedef struct {
     PyObject *kept; /* keeps the entry; NULL where there is none */
     int others;     /* how many entries were other realizations than the one that was the newest so far */
     int is_open;
+    FunctionEntry linked; /* the realization in a linked closure that was found first, */
+    Py_ssize_t linked_index;
+    PyObject *linked_kept;
+    int links; /* and how many there are, at least */
 } Newest;
 
 static int is_same(const FunctionEntry *one, const FunctionEntry *other) {
@@ -430,6 +434,17 @@ static int leaves_open(const FunctionEntry *one, const FunctionEntry *other, int
     return !ordered || one->order == other->order
         || (has_content(one) && one->content.size == other->content.size
             && memcmp(one->content.at, other->content.at, one->content.size) == 0);
+}
+
+static void look_at_linked(PyObject *kept, Py_ssize_t index, const FunctionEntry *entry, Newest *newest) {
+    if (newest->linked_kept == NULL) {
+        newest->linked_kept = Py_NewRef(kept);
+        newest->linked = *entry;
+        newest->linked_index = index;
+        newest->links = 1;
+    } else {
+        newest->links += !is_same(entry, &newest->linked);
+    }
 }
 
 static int require_table(PyObject *module, PyObject *object) {
@@ -456,6 +471,10 @@ static int look_in(Table *table, Py_ssize_t index, const uint8_t *key, int order
             damaged(fault, NULL);
             return -1;
         }
+        if (entry.offset & LINKED) {
+            look_at_linked(kept, index, &entry, newest);
+            continue;
+        }
         const int other = newest->kept != NULL && !is_same(&entry, &newest->entry);
         newest->others += other;
         newest->is_open |= other && leaves_open(&entry, &newest->entry, ordered);
@@ -470,9 +489,15 @@ static int look_in(Table *table, Py_ssize_t index, const uint8_t *key, int order
     return 0;
 }
 
-/* newest(tables: tuple[Table, ...], func_name: str, ordered: bool) -> (index, module_id, offset, number) | None
+static PyObject *fields_of_newest(Py_ssize_t index, const FunctionEntry *entry) {
+    return Py_BuildValue("(ny#Iy#y#)", index, entry->module_id, (Py_ssize_t)NAME_BYTES, entry->offset, entry->number, (Py_ssize_t)4,
+                         entry->content.at, (Py_ssize_t)entry->content.size);
+}
+
+/* newest(tables: tuple[Table, ...], func_name: str, ordered: bool) -> (index, module_id, offset, number, content) | None
  * The realization that goes before all others of the function tables: the only one, or of those that are ordered by their additions the
- * newest, unless others have its content. Else None. */
+ * newest, unless others have its content. Else None. Before these goes the only one in a linked closure, for as long as that holds, if it
+ * is known what content it has. */
 PyObject *newest(PyObject *module, PyObject *args) {
     PyObject *tables, *name;
     int ordered;
@@ -486,7 +511,7 @@ PyObject *newest(PyObject *module, PyObject *args) {
     uint8_t key[NAME_BYTES];
     key_of_name(bytes_of(encoded), key);
     Py_DECREF(encoded);
-    Newest found = {.kept = NULL};
+    Newest found = {.kept = NULL, .linked_kept = NULL};
     int status = 0;
     for (int round = 0; status == 0 && (round == 0 || (round == 1 && found.others > 1)); round++) {
         found.is_open = 0; /* of three or more, one may have been compared with others than the newest: again, with that from the start */
@@ -499,13 +524,16 @@ PyObject *newest(PyObject *module, PyObject *args) {
         }
     }
     PyObject *result = NULL;
-    if (status == 0 && (found.kept == NULL || found.is_open)) {
+    const int is_linked = found.links == 1 && (!ordered || has_content(&found.linked));
+    if (status == 0 && is_linked) {
+        result = fields_of_newest(found.linked_index, &found.linked);
+    } else if (status == 0 && (found.kept == NULL || found.is_open || found.links > 0)) {
         result = Py_NewRef(Py_None);
     } else if (status == 0) {
-        result = Py_BuildValue("(ny#Iy#)", found.index, found.entry.module_id, (Py_ssize_t)NAME_BYTES, found.entry.offset,
-                               found.entry.number, (Py_ssize_t)4);
+        result = fields_of_newest(found.index, &found.entry);
     }
     Py_XDECREF(found.kept);
+    Py_XDECREF(found.linked_kept);
     return result;
 }
 

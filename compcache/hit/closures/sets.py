@@ -1,0 +1,70 @@
+"""A linked closure of which several functions were loaded: all of its records in memory, for loads without a look-up."""
+
+from __future__ import annotations
+
+from compcache.errors import CompcacheError, ReentrantLoadError
+from compcache.files import reraise_interrupt
+from compcache.formats.manifest import decode_function
+from compcache.hit.needs import Listed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from compcache.hit.closures.linked import LinkedClosures
+    from compcache.hit.loader import LoadedModule, Loader
+    from compcache.hit.target import TypedCallTarget
+    from compcache.store import ModuleFile
+
+__all__ = ["ListedFunction", "list_functions", "take"]
+
+#: How many bytes of records a loader keeps of a closure.
+_MOST_RECORDS = 1 << 22
+
+
+class ListedFunction:
+    """Where the record of a function is in those of its closure."""
+
+    __slots__ = ("file", "listed", "module_id", "offset")
+
+    def __init__(self, file: ModuleFile, listed: Listed, offset: int) -> None:
+        self.module_id = file.module_id
+        self.file = file
+        self.listed = listed
+        self.offset = offset
+
+
+def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> None:
+    """Have all records of a closure in memory, unless they are many."""
+    try:
+        file = loader.store.open_module(module_id)
+    except (CompcacheError, OSError) as error:  # who loads a function of it meets it again
+        reraise_interrupt(error)
+        return
+    with file:
+        if file.records > _MOST_RECORDS:
+            return
+        listed = Listed(file.key, file.read(file.image, file.records))
+    offsets: dict[str, tuple[bytes, int]] = {}
+    loader.runtime().list_functions(listed.records, module_id, offsets, set())
+    linked.sets |= {name: ListedFunction(file, listed, offset) for name, (_, offset) in offsets.items()}
+
+
+def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
+    """The call target of a function that is listed, where it needs nothing else; None where it is to be looked up."""
+    found = linked.sets[func_name]
+    choice_of, source_of, sources_of = linked.types
+    source = source_of(found.file, loaded)
+    source.listed = found.listed
+    sources = sources_of(func_name, None, linked.changes)
+    sources[found.module_id] = source
+    try:
+        record = decode_function(found.listed.read_record(found.offset))
+        choice = choice_of(source, record, found.offset)
+        loader.require_features(found.file, record)
+        if record.name != func_name or not loader._prepare_alone(choice, sources):
+            return None
+    except ReentrantLoadError:
+        raise
+    except (CompcacheError, OSError) as error:  # who looks it up meets it again
+        reraise_interrupt(error)
+        return None
+    return loader._commit(func_name, {func_name: choice}, owner, sources)

@@ -1,0 +1,115 @@
+"""Plain hits of linked closures, of which a process before this one has found out that they hold, and of functions that use symbols of the
+process.
+
+A function of a closure is plain where it needs no other module, and nothing is loaded that is not of the same closure.
+"""
+
+from __future__ import annotations
+
+import os
+
+from compcache import hit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from compcache.files import Opened
+    from compcache.hit import PlainLoader
+
+__all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_holding", "goes_with", "is_alone"]
+
+#: As `compcache.store.PLACES` has them, which a plain hit does not read.
+DIRECTORY, SUFFIX = "closures-v1", ".closure"
+#: As `compcache.hit.closures` writes these files: what they begin with, before a seal, and where the state of the index, whether a closure
+#: holds, how many modules are in it, and the modules begin.
+MAGIC = b"CCCLOSE5"
+_STATE, _HOLDS, _HOMES, PARTS = 24, 44, 48, 164
+_LARGEST = 1 << 16
+_ID_SIZE = 16
+
+
+class PlainClosure:
+    """A linked closure that plain hits have loaded: the modules that it is derived of, and how many of these, the first, are in it.
+
+    It holds in the state of the index that `segments` is. `where` are its file, which stays open, its path and size, and what the index
+    says of it. `bound` are the functions that were loaded of it: their records, and their contents.
+    """
+
+    __slots__ = ("bound", "homes", "module_id", "parts", "segments", "where")
+
+    def __init__(self, module_id: bytes, segments: object, parts: tuple[bytes, ...], homes: int) -> None:
+        self.module_id = module_id
+        self.segments = segments
+        self.parts = parts
+        self.homes = homes
+        self.where: tuple[Opened, str, int, tuple[Any, ...]] | None = None
+        self.bound: list[tuple[tuple[Any, ...], bytes]] = []
+
+    def note(self, known: PlainClosure | None, record: tuple[Any, ...], content: bytes) -> PlainClosure:
+        """Note that a function is bound here, or in the same closure as it was `known` before; which of them it is."""
+        closure = known if known is not None and known.module_id == self.module_id else self
+        closure.segments = self.segments
+        closure.bound.append((record, content))
+        return closure
+
+
+def find_holding(runtime: Any, files: Any, root: str, segments: bytes | None, module_id: bytes, loader: PlainLoader) -> PlainClosure | None:
+    """A linked closure that holds in this state of the index, as is kept; None where nothing is kept that says so.
+
+    Args:
+        runtime: the native runtime.
+        files: what reads the directory.
+        root: the directory.
+        segments: the names of the files of the index, each with a slash.
+        module_id: the closure.
+        loader: what loads it, and may know it.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+    """
+    known = loader._closure
+    if known is not None and known.segments is segments and known.module_id == module_id:
+        return known
+    content = runtime.processor()
+    if segments is None or hit.KNOWN_FAULTS or not runtime.processor_words(content):
+        return None
+    identity = runtime.digest(f"{os.uname().machine}-linux-elf".encode() + content, 12).hex()
+    file_name = runtime.digest(module_id + b"linked" + identity.encode(), _ID_SIZE).hex() + SUFFIX
+    opened = files.open_owned(f"{root}/{DIRECTORY}/{file_name}", hit._READ)
+    stamp = runtime.stamp_of(opened.number, loader._owner)
+    if stamp is None or stamp[1] > _LARGEST:
+        return None
+    data = files.pread(opened.number, stamp[1], 0)
+    names = sorted(os.fsdecode(segments).split("/")[:-1], key=lambda name: (-int(name[:2]), name))
+    state = runtime.digest("".join(names).encode(), _ID_SIZE)
+    seal = runtime.digest(file_name.encode() + data[_STATE:], _ID_SIZE, b"compcache-closed")
+    if data[: _STATE + _ID_SIZE] != MAGIC + seal + state or not data[_HOLDS]:
+        return None
+    parts = tuple([data[at : at + _ID_SIZE] for at in range(PARTS, len(data), _ID_SIZE)])
+    return PlainClosure(module_id, segments, parts, int.from_bytes(data[_HOMES : _HOMES + 4], "little"))
+
+
+def goes_with(loader: PlainLoader, closure: PlainClosure | None) -> bool:
+    """Whether all that is loaded is of this linked closure, or of none: else it takes more to say what may be loaded."""
+    known = loader._closure
+    if known is not None and loader._loaded(known.module_id) is None:
+        known = None
+    if closure is None:
+        return known is None
+    if known is not None:
+        return known.module_id == closure.module_id
+    return not any(module.committed for module in loader.loaded_modules())
+
+
+def is_alone(runtime: Any, read: Callable[[int], bytes], offset: int) -> bool:
+    """Whether a function needs nothing but symbols of the process; `read` gives the payload of a record, `offset` is that of its needs."""
+    waiting, natives = [offset], set()
+    for at in waiting:  # grows while it is walked
+        imports, variables, symbols, children, _, _ = runtime.needs_record(read(at))
+        if imports or variables:
+            return False
+        natives.update(symbols)
+        waiting += [child for child in children if child not in waiting]
+    return runtime.find_undefined(tuple(natives)) is None

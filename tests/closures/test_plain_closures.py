@@ -1,0 +1,110 @@
+"""Functions of linked closures that need no other module are loaded by plain hits, and those that follow know of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import adder, caller, run_fresh, sum_of
+from test_addresses import SOURCES
+
+from compcache import Cache, ModuleSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LOAD = """\
+import sys
+from compcache import Cache
+with Cache(directory) as cache:
+    held = {{name: cache.get_target(name) for name in {names!r}}}
+    result = [target(1) for target in held.values()], [target.module_id for target in held.values()], "compcache.hit.loader" in sys.modules
+"""
+_STATE = """\
+import itertools
+from compcache import Cache
+result = []
+for order in itertools.permutations(("bump", "peek", "user", "h")):
+    with Cache(directory) as cache:
+        targets, found = [], []
+        for name in order:
+            targets.append(cache.get_target(name))
+            found += [target(2) for target in targets]
+        result.append(found)
+"""
+_ADDRESS = """\
+from compcache import Cache
+with Cache(directory) as cache, Cache(directory) as other:
+    first, second = cache.get_target("f"), cache.get_target("k")
+    other.{event}
+    held = [cache.get_target(name) for name in ("h", "address_a", "address_b", "z")]
+    result = [first.address == held[1]() == held[2](), first.address == cache.get_target("f").address, held[-1](1)]
+"""
+
+
+def load(directory: Path, *names: str) -> tuple[list[int], list[str], bool]:
+    """What a fresh process gets: results, modules, and whether it has read more than plain hits."""
+    results, modules, whole = run_fresh(directory, _LOAD.format(names=names))
+    return results, modules, whole
+
+
+def test_a_closure_and_a_function_that_uses_symbols_are_plain(cache: Cache, directory: Path) -> None:
+    native = "declare i64 @labs(i64)\ndeclare i64 @third(i64)\ndefine i64 @size(i64 %x) {\n  %m = sub i64 -5, %x\n"
+    native += "  %a = call i64 @third(i64 %m)\n  %y = call i64 @labs(i64 %a)\n  ret i64 %y\n}\n"
+    cache.add_modules([ModuleSource(native), ModuleSource(caller("first", "third", plus=1)), ModuleSource(adder("third", 3))])
+    assert load(directory, "first")[2]
+    (closure,) = cache.link(["first", "size"], into="set").linked
+    results, modules, whole = load(directory, "first", "size")
+    assert (results, modules) == ([5, 3], [closure.module_id] * 2)
+    assert not whole
+
+
+@pytest.mark.parametrize("name", ["first", "third", "unrelated"])
+def test_plain_hits_ask_whether_a_closure_holds(cache: Cache, directory: Path, name: str) -> None:
+    cache.add_modules([ModuleSource(caller("first", "third", plus=1)), ModuleSource(adder("third", 3))])
+    cache.link(["first"])
+    cache.add_module(ModuleSource(adder(name, 50)))
+    expected = {"first": 51, "third": 52, "unrelated": 5}[name]
+    assert [load(directory, "first")[0] for _ in range(2)] == [[expected]] * 2  # the second process knows whether it holds
+    assert load(directory, "first")[2] == (name != "unrelated")
+
+
+def test_what_needs_other_modules_is_loaded_with_them(cache: Cache, directory: Path) -> None:
+    home = ModuleSource(adder("home", 7), keep_bitcode=False)
+    cache.add_modules([home, ModuleSource(sum_of("first", ["home", "third"])), ModuleSource(adder("third", 3))])
+    (closure,) = cache.link(["first"]).linked
+    assert load(directory, "first")[:2] == ([1 + 7 + 1 + 3], [closure.module_id])
+
+
+@pytest.mark.parametrize("linked", [("bump", "user"), ("user",), ("h", "k", "user"), ("bump", "peek")])
+def test_state_is_one(tmp_path: Path, linked: tuple[str, ...]) -> None:
+    for way in ("apart", "linked"):
+        with Cache(tmp_path / way) as cache:
+            cache.add_modules([ModuleSource(code) for code in SOURCES])
+            if way == "linked":
+                assert cache.link(linked, into="set").linked or linked == ("bump", "peek")
+    assert run_fresh(tmp_path / "linked", _STATE) == run_fresh(tmp_path / "apart", _STATE)
+
+
+@pytest.mark.parametrize("event", ["remove(derived=True)", 'link(["f", "h"], into="set")', "info()"])
+def test_an_address_is_one(tmp_path: Path, event: str) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(code) for code in SOURCES])
+        cache.link(["f", "k", "z"], into="set")
+    assert run_fresh(tmp_path, _ADDRESS.format(event=event)) == [True, True, 2]
+
+
+def test_what_is_linked_later_does_not_double_what_is_loaded(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(code) for code in SOURCES])
+    script = """
+    from compcache import Cache
+    with Cache(directory) as cache, Cache(directory) as other:
+        bump = cache.get_target("bump")
+        bump(5)
+        linked = len(other.link(["user"]).linked)
+        user = cache.get_target("user")
+        user(1)
+        result = [linked, bump(0)]
+    """
+    assert run_fresh(tmp_path, script) == [1, 6]
