@@ -270,7 +270,7 @@ def _finish(
 
 
 def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
-    """The bounds of sections that a linker defines: written as declarations, counted among the module's own."""
+    """Return the section bounds that a linker defines. They are written as declarations, but count as definitions of the module."""
     return [
         name
         for name, definition in definitions.items()

@@ -74,7 +74,7 @@ def test_the_version_is_said_once() -> None:
 def test_the_reference_has_each_member_of_a_cache_in_one_group() -> None:
     page = (PACKAGE_ROOT / "docs/reference/cache.md").read_text(encoding="utf-8")
     named = re.findall(r"^::: compcache\.Cache\.(\w+)$", page, re.MULTILINE)
-    members = [name for name in vars(compcache.Cache) if not name.startswith("_")]
+    members = [name for name in vars(compcache.Cache) if name[0] != "_" and hasattr(compcache.Cache, name)]
     assert sorted(named) == sorted(members)
     assert named[:2] == ["compile", "get_or_compile"]
 

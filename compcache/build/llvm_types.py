@@ -148,7 +148,7 @@ def _limited(pieces: list[str], size: int) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """A word without what separates types."""
+    """Return a word without separators of types."""
     return _NOT_WORDS.sub("_", text).replace(" ", "_")
 
 

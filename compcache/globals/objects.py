@@ -43,8 +43,8 @@ def _name_of(value: object) -> tuple[str, str]:
 
 
 def _candidates(value: object) -> Iterator[tuple[str, str]]:
-    """Names that an object may have: that to which it reduces (numpy's ufuncs), else its own; as a method of a class that of the class;
-    that under which a loaded module holds it, for objects that do not know their module (`numpy.random.normal`).
+    """Yield the possible names of an object: the one to which it reduces (numpy's ufuncs), or its own; for a method of a class, one inside
+    the class; for objects that do not know their module (`numpy.random.normal`), their names in loaded modules.
     """
     try:
         reduced = value.__reduce__()

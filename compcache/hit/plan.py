@@ -292,7 +292,7 @@ class Plan:
             self._drop_dependent(dependent, name, node)
 
     def _follow(self, name: str, choice: Choice) -> None:
-        """Make its imports part of the plan."""
+        """Add the imports of a choice to the plan."""
         nodes, pending = self._nodes, self._pending
         settled = self._settled(choice)
         for _, imported, _, kind in choice.imports:

@@ -51,7 +51,7 @@ def _read_stub(store: Store, file: ModuleFile, offset: int, name: str) -> int | 
     """The number of a stub's symbol; None where this processor lacks what its module was compiled for.
 
     Raises:
-        FormatError: the record is none of a stub of this function.
+        FormatError: the record does not describe a stub of this function.
     """
     record = decode_entry(file.read_record(offset))
     number, features = decode_stub(record.data)

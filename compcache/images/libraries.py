@@ -264,7 +264,7 @@ def _demangler() -> ctypes.CDLL | None:
 
 
 def demangle(symbol: str) -> str:
-    """A symbol of C++ (Itanium C++ ABI, by `__cxa_demangle`) or Rust (v0, by a program of those that print it) demangled.
+    """Demangle a symbol of C++ (Itanium C++ ABI, with `__cxa_demangle`) or of Rust (v0, with an installed program).
 
     Other symbols, or without a demangler, are unchanged.
     """

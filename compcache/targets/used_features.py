@@ -43,7 +43,7 @@ _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) 
 
 
 def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -> dict[str, str]:
-    """The attributes of each function of a printed module that says for which CPU it is.
+    """Return the attributes of each function of a printed module that names a CPU.
 
     Args:
         groups: the module's lines that say what is in a group of attributes.

@@ -108,3 +108,18 @@ def test_what_is_linked_later_does_not_double_what_is_loaded(tmp_path: Path) -> 
         result = [linked, bump(0)]
     """
     assert run_fresh(tmp_path, script) == [1, 6]
+
+
+def test_what_is_removed_does_not_double_what_is_loaded(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(code) for code in SOURCES])
+        cache.link(["user"])
+    script = """
+    from compcache import Cache
+    with Cache(directory) as cache, Cache(directory) as other:
+        user = cache.get_target("user")
+        user(5)
+        other.remove(derived=True)
+        result = cache.get_target("peek")(0)
+    """
+    assert run_fresh(tmp_path, script) == 5

@@ -151,7 +151,7 @@ def set_aside(data: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def _free_name(name: str, taken: set[str]) -> str:
-    """A name like this one that is not taken; it is then."""
+    """Return a similar name that is not taken, and mark it as taken."""
     candidates = chain([name], (f"{name}.{number}" for number in count()))
     free = next(candidate for candidate in candidates if candidate not in taken)
     taken.add(free)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache_conformance.language import Program
 
 _DRIVER = """
-import ctypes, json, os, pathlib, subprocess, sys, tempfile
+import ctypes, json, os, pathlib, subprocess, sys, tempfile, threading
 
 from conformance_serve import serve
 
@@ -22,11 +22,13 @@ here = pathlib.Path(__file__).parent
 notes = json.loads((here / "program.json").read_text())
 folder = tempfile.mkdtemp(dir=os.environ.get("CONFORMANCE_SCRATCH"))
 loaded = {}
+lock = threading.Lock()
 
 def ask(name, *arguments):
     found = None
-    if not loaded:
-        found = compile_all()
+    with lock:  # as a build does: one command for one object
+        if not loaded:
+            found = compile_all()
     function = getattr(loaded["library"], name)
     function.restype = ctypes.c_double
     function.argtypes = [ctypes.c_double] * len(arguments)
