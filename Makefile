@@ -16,7 +16,8 @@ INSTALLED := $(VENV)/.installed
 RUN_PYTEST := $(BIN)/python -m pytest
 # The extension modules in C are built with each installation, and anew when one of these changes.
 NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/*/native/*.[ch])
-BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
+# A folder changes when a file of it is replaced or goes.
+BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE) $(sort $(dir $(NATIVE)))
 
 .PHONY: help build demo test types sanitize lint format mutants stress fault peer bench conformance conformance-own conformance-tests oldest numba-series docs wheels release golden screenshots clean
 
