@@ -92,6 +92,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         text = compcache("--dir", directory, *line.split(), "--jsonl").out
         found[f"{line} --jsonl"] = [json.loads(row) for row in text.splitlines()]
     found["add"] = json.loads(compcache("--dir", directory, "add", scratch / "good.ll", "--json").out)
+    found["compact"] = json.loads(compcache("--dir", directory, "compact", "--json").out)  # changes sizes: last of all
     return found
 
 
