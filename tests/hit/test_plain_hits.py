@@ -73,7 +73,7 @@ def test_what_is_set_or_done_after_a_cache_was_opened_counts_as_for_one_that_was
     import shutil
     import warnings
     from compcache import Cache, ModuleSource
-    first, second = Cache(directory), Cache(directory)
+    first, second, third = Cache(directory), Cache(directory), Cache(directory)
     os.environ["COMPCACHE_MIN_LLVM"] = "99"
     os.environ["COMPCACHE_MAP_FILES"] = "neither"
     import logging
@@ -83,6 +83,8 @@ def test_what_is_set_or_done_after_a_cache_was_opened_counts_as_for_one_that_was
     logging.getLogger("compcache").addHandler(handler)
     logging.getLogger("compcache").setLevel(logging.DEBUG)
     result = [first.has("f"), "compcache.cache" in sys.modules, first.get_target("f")(1), lines]
+    os.chmod(directory, 0o777)
+    result.append(third.has("f"))
     os.rename(directory, directory + ".away")
     open(directory, "w").close()
     with warnings.catch_warnings(record=True) as caught:
@@ -90,7 +92,7 @@ def test_what_is_set_or_done_after_a_cache_was_opened_counts_as_for_one_that_was
         code = "define i64 @h(i64 %x) {\\n  ret i64 %x\\n}\\n"
         result += [second.get_or_compile("h", lambda: ModuleSource(code))(7), [w.category.__name__ for w in caught]]
     """
-    assert run_fresh(stored, script) == [True, True, 2, [], 7, ["CacheWarning"]]
+    assert run_fresh(stored, script) == [True, True, 2, [], True, 7, ["CacheWarning"]]
 
 
 def test_threads_that_ask_for_more_at_once_get_one_store(stored: Path) -> None:
