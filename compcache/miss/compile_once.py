@@ -31,6 +31,8 @@ __all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_
 
 #: How long a miss waits for the remote store before it compiles, if it is not known how long compiling takes.
 HEDGE_SECONDS = 0.15
+#: How often a build is called at most while others remove what it needs.
+_MOST_BUILDS = 8
 
 
 def compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
@@ -63,7 +65,7 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
                 except CompcacheError as error:
                     miss = error
             identity = None if isinstance(name, str) else name
-            return _build_and_load(session, func_name, _Builder(build, func_name, identity), miss, inquiry)
+            return _build_and_load(session, func_name, _Builder(session, build, func_name, identity), miss, inquiry)
 
 
 @contextmanager
@@ -78,16 +80,25 @@ def _asked(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]
 
 
 class _Builder:
-    """A caller's `build`; converts its result to a `ModuleSource` of the requested function."""
+    """A caller's `build`; converts its result to a `ModuleSource` of the requested function.
 
-    def __init__(self, build: Callable[[], Any], func_name: str, identity: Identity | None) -> None:
+    `needs` are functions that were missing when the result of the last call was loaded; `provides` tells whether they were there when
+    `build` returned.
+    """
+
+    def __init__(self, session: Session, build: Callable[[], Any], func_name: str, identity: Identity | None) -> None:
+        self.needs: tuple[str, ...] = ()
+        self.provides = True
+        self._has = session.has
         self._build = build
         self._func_name = func_name
         self._identity = identity
         self.digest = maker_digest(build)
 
     def __call__(self) -> ModuleSource:
-        return source_of(self._build(), self._func_name, self._identity)
+        built = self._build()
+        self.provides = all(map(self._has, self.needs))
+        return source_of(built, self._func_name, self._identity)
 
 
 def compile_missing(
@@ -257,9 +268,7 @@ def _build_exporting(
     return built
 
 
-def _build_and_load(
-    session: Session, func_name: str, build: Callable[[], ModuleSource], miss: Exception, inquiry: Inquiry | None
-) -> TypedCallTarget:
+def _build_and_load(session: Session, func_name: str, build: _Builder, miss: Exception, inquiry: Inquiry | None) -> TypedCallTarget:
     session.store.stats.missed(miss)
     built = _build_exporting(session, (func_name,), build, inquiry)
     if built is None:
@@ -268,14 +277,23 @@ def _build_and_load(
         except CompcacheError:
             built = _build_exporting(session, (func_name,), build)  # the remote module cannot be used here
     try:
-        try:
-            return _load_built(session, func_name, _store(session, func_name, built))
-        except UndefinedSymbolError:  # of another host or process that removed it since `build` asked for it, which it does again
-            built = _build_exporting(session, (func_name,), build)
-            return _load_built(session, func_name, _store(session, func_name, built))
+        return _load_rebuilding(session, func_name, build, built)
     except CompcacheError as error:
         error.__context__ = miss
         raise
+
+
+def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: BuiltModule) -> TypedCallTarget:
+    """Publish and load what was built. If others have removed a callee since `build` asked for it, let `build` ask again."""
+    for _ in range(_MOST_BUILDS - 1):
+        try:
+            return _load_built(session, func_name, _store(session, func_name, built))
+        except UndefinedSymbolError as error:
+            if not build.provides:
+                raise
+            build.needs = error.symbols
+        built = _build_exporting(session, (func_name,), build)
+    return _load_built(session, func_name, _store(session, func_name, built))
 
 
 def _store(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:

@@ -14,6 +14,7 @@ from helpers import adder
 from mock_directory import FaultyFiles, Operation, cache_on
 
 from compcache import Cache, ModuleSource, NotCachedError
+from compcache.errors import UndefinedSymbolError
 from compcache.files import Files, Tree
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def test_a_rename_that_was_not_done_is_an_error(directory: Path) -> None:
         assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
 
 
-def test_a_callee_that_was_removed_meanwhile_is_asked_for_again(directory: Path) -> None:
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_callee_that_was_removed_meanwhile_is_asked_for_again(directory: Path, times: int) -> None:
     """Another process removes a function between the question for it and the load of its caller."""
     built = []
     with Cache(directory) as cache, Cache(directory) as other:
@@ -88,7 +90,7 @@ def test_a_callee_that_was_removed_meanwhile_is_asked_for_again(directory: Path)
         load = cache._loader.load
 
         def removing(*arguments: Any) -> Any:
-            if len(built) == 1 and arguments[0] == "g":
+            if len(built) <= times and arguments[0] == "g":
                 other.remove("f", force=True)
                 cache.unload("f")
             return load(*arguments)
@@ -97,4 +99,16 @@ def test_a_callee_that_was_removed_meanwhile_is_asked_for_again(directory: Path)
             patched.setattr(type(cache._loader), "load", lambda _, *arguments: removing(*arguments))
             target = cache.get_or_compile("g", build)
         assert target(1) == 2
-        assert built == ["g", "g"]
+        assert built == ["g"] * (times + 1)
+
+
+def test_a_callee_that_nobody_provides_is_asked_for_once_more(cache: Cache) -> None:
+    built = []
+
+    def build() -> ModuleSource:
+        built.append("g")
+        return ModuleSource("declare i64 @f(i64)\ndefine i64 @g(i64 %x) {\n  %y = call i64 @f(i64 %x)\n  ret i64 %y\n}", imports=["f"])
+
+    with pytest.raises(UndefinedSymbolError, match="f"):
+        cache.get_or_compile("g", build)
+    assert built == ["g", "g"]
