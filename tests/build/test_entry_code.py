@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import subprocess
@@ -177,7 +178,8 @@ JUMPS: tuple[tuple[Callable[[Any, int], None], str, str], ...] = (
 
 def assembled(text: str, triple: str, directory: Path) -> bytes:
     """What an assembler makes of it."""
-    pytest.importorskip("ziglang")
+    if importlib.util.find_spec("ziglang") is None:  # which is not imported: who looks for linkers would find this one
+        pytest.skip("ziglang is not installed")
     source, made_of_it = directory / "source.s", directory / "object.o"
     source.write_text(f".text\n{text}\n")
     command = [sys.executable, "-m", "ziglang", "cc", "-target", triple, "-c", str(source), "-o", str(made_of_it)]
