@@ -90,12 +90,14 @@ class Copy:
             shutil.copy2(path, folder)
         self._runtime = next((folder / "compcache/hit").glob("_runtime*.so"))
 
-    def test(self, tests: tuple[str, ...], options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        """Run tests there."""
+    def test(
+        self, tests: tuple[str, ...], options: tuple[str, ...] = (), seconds: float | None = _SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Run tests there, for so many seconds at most."""
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", *options, *tests]
         variables = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            command, cwd=self.folder, env=variables, capture_output=True, text=True, check=False, timeout=_SECONDS, stdin=subprocess.DEVNULL
+            command, cwd=self.folder, env=variables, capture_output=True, text=True, check=False, timeout=seconds, stdin=subprocess.DEVNULL
         )
 
     def _write(self, path: Path, text: str) -> None:
@@ -174,7 +176,7 @@ def main() -> int:
         first = copies.get()
         for extra in sorted({mutant.options for mutant in mutants}):
             tests = tuple(dict.fromkeys([test for mutant in mutants if mutant.options == extra for test in mutant.tests]))
-            done = first.test(tests, extra)
+            done = first.test(tests, extra, seconds=None)  # of all mutants that were chosen
             if done.returncode:
                 print(f"without a mutant the tests fail:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
                 return 2
