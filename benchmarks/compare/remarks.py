@@ -39,7 +39,7 @@ SECTION = {
     "stores": (
         "A store of bytes knows a name and nothing else. compcache's first load also reads who wrote the module, whether the file is as"
         " it was verified, what the function needs, and its types. Its questions are asked of its command line, whose start is most of"
-        " their cost; the peers' are asked of a few lines of Python. A module is a file of its own here, and each file has a page of the"
+        " their cost; the peers' are asked of a few lines of Python. A module is a file of its own here, until `compact` puts small ones together, and each file has a page of the"
         " disk at least."
     ),
     "adding": (
