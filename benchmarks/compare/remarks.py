@@ -39,8 +39,8 @@ SECTION = {
     "stores": (
         "A store of bytes knows a name and nothing else. compcache's first load also reads who wrote the module, whether the file is as"
         " it was verified, what the function needs, and its types. Its questions are asked of its command line, whose start is most of"
-        " their cost; the peers' are asked of a few lines of Python. A module is a file of its own here, until `compact` puts small ones together, and each file has a page of the"
-        " disk at least."
+        " their cost; the peers' are asked of a few lines of Python. A module is a file of its own here, which has a page of the disk at"
+        " least, until `compcache compact` puts small ones together."
     ),
     "adding": (
         "Above code generation, a module pays for its entry points and table, the dependency graph, its image,"
