@@ -187,11 +187,8 @@ def encoded(definition: GlobalDefinition) -> bytes:
     """
     try:
         payload = definition.encode()
-    except (CompcacheError, MemoryError):  # that there is too little memory says nothing of the definition
-        raise
     except Exception as error:
-        reraise_interrupt(error)
-        raise invalid(f"its definition of kind {definition.kind!r} does not encode: {error!r}") from error
+        raise _failure(error, f"its definition of kind {definition.kind!r} does not encode") from error
     if not isinstance(payload, bytes):
         raise invalid(f"kind {definition.kind!r} encodes to {type(payload).__name__}, not to bytes")
     return payload
@@ -206,14 +203,19 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
     try:
         data, kept = definition.load(storage, context)
         size = memoryview(data).nbytes
-    except (CompcacheError, MemoryError):  # that there is too little memory says nothing of the definition
-        raise
     except Exception as error:
-        reraise_interrupt(error)
-        raise invalid(f"its value of kind {definition.kind!r} does not load: {error!r}") from error
+        raise _failure(error, f"its value of kind {definition.kind!r} does not load") from error
     if size != storage.size:
         raise invalid(f"kind {definition.kind!r} gave {size} bytes for {storage.size}")
     return data, kept
+
+
+def _failure(error: Exception, what: str) -> GlobalValidationError:
+    """Return the error that says what failed in a class of the program; raise errors again that say nothing of the class."""
+    if isinstance(error, (CompcacheError, MemoryError)):
+        raise error
+    reraise_interrupt(error)
+    return invalid(f"{what}: {error!r}")
 
 
 def invalid(reason: str) -> GlobalValidationError:

@@ -300,3 +300,15 @@ while not sys.stdin.readline().startswith("end"):
             reader.stdin.write("end\n")
             reader.stdin.flush()
             assert reader.wait() == 0
+
+
+def test_a_reader_that_has_seen_the_volumes_finds_those_that_are_newer(cache: Cache, directory: Path) -> None:
+    fill(cache)
+    cache.compact(grace=0)
+    with Cache(directory) as reader:
+        os.utime(directory / "volumes-v1", (1e9, 1e9))  # a folder that has not changed for long is not listed again
+        assert reader.get_target("f0")(1) == 1
+        wanted = fill(cache, first=COUNT)
+        cache.compact(grace=0)
+        assert not list(directory.glob("modules-v1/*/*"))
+        assert {name: reader.get_target(name)(1) for name in wanted} == wanted
