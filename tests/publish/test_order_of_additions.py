@@ -287,6 +287,16 @@ def test_segments_of_the_former_version_are_read_and_merged(cache: Cache, direct
         assert other.check().findings == ()
 
 
+def test_what_is_added_after_a_merge_is_the_newest(cache: Cache, directory: Path) -> None:
+    for number in (1, 2, 3):
+        cache.add_module(version(number))
+    frontend.compact_index(cache)
+    with Cache(directory) as other:
+        other.add_module(version(4))
+    with Cache(directory) as reader:
+        assert reader.get_target("f")() == 4
+
+
 def test_a_number_that_no_addition_can_have_is_none(cache: Cache, directory: Path) -> None:
     first = cache.add_module(version(1))
     path = module_file(directory, first)
