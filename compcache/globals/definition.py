@@ -188,6 +188,7 @@ def encoded(definition: GlobalDefinition) -> bytes:
     try:
         payload = definition.encode()
     except Exception as error:
+        reraise_interrupt(error)
         raise _failure(error, f"its definition of kind {definition.kind!r} does not encode") from error
     if not isinstance(payload, bytes):
         raise invalid(f"kind {definition.kind!r} encodes to {type(payload).__name__}, not to bytes")
@@ -204,6 +205,7 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
         data, kept = definition.load(storage, context)
         size = memoryview(data).nbytes
     except Exception as error:
+        reraise_interrupt(error)
         raise _failure(error, f"its value of kind {definition.kind!r} does not load") from error
     if size != storage.size:
         raise invalid(f"kind {definition.kind!r} gave {size} bytes for {storage.size}")
@@ -214,7 +216,6 @@ def _failure(error: Exception, what: str) -> GlobalValidationError:
     """Return the error that says what failed in a class of the program; raise errors again that say nothing of the class."""
     if isinstance(error, (CompcacheError, MemoryError)):
         raise error
-    reraise_interrupt(error)
     return invalid(f"{what}: {error!r}")
 
 
