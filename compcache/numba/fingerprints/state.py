@@ -88,7 +88,8 @@ def state_of(value: Any) -> dict[str, Any]:
     else:
         attributes = _attributes_of(value)
     stored = _stored_by(kind)
-    return {name: item for name, item in attributes.items() if name not in stored or name in WRAPPED} if stored else attributes
+    kept = WRAPPED | _COPIED if "py_func" in attributes else WRAPPED  # programs change names and docstrings of jitted functions
+    return {name: item for name, item in attributes.items() if name not in stored or name in kept} if stored else attributes
 
 
 def _stored_by(kind: type) -> frozenset[str]:

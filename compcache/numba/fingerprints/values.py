@@ -371,6 +371,7 @@ def _array(walk: Walk, value: Any, where: str) -> None:
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
     walk.token("data", value.tobytes() if is_copied(value) else name_of(value))
     if walk.mode == "run":
+        walk.token("owns", flags.owndata)
         walk.value(value.dtype, f"the dtype of {where}")
         if type(value) is not sys.modules["numpy"].ndarray:
             walk.value(type(value), f"the class of {where}")  # those of libraries read more than code names

@@ -103,10 +103,11 @@ REGISTERED = {
     "numbers.Number": "decimal.Decimal numpy.number",
     "numbers.Real": "builtins.float numpy.floating",
 }
-#: Attributes that contain what no key does: addresses of the process, the places of source code, what the process has compiled.
+#: Attributes that contain what no key does: addresses of the process, the places of source code, what the process has compiled,
+#: what is set on a function that is an argument.
 NOT_IN_KEYS = frozenset((
     "__array_interface__", "__array_struct__", "cache_info", "co_filename", "co_firstlineno", "co_lines", "co_linetable", "co_lnotab",
-    "co_positions", "ctypes", "getEffectiveLevel", "hasHandlers", "inspect_asm", "inspect_llvm", "isEnabledFor",
+    "co_positions", "ctypes", "dispatcher", "getEffectiveLevel", "hasHandlers", "inspect_asm", "inspect_llvm", "isEnabledFor",
     "locked", "nopython_signatures", "overloads", "signatures",
 ))  # fmt: skip
 #: Attributes by which Python's objects lead to namespaces that no code names.
