@@ -74,7 +74,7 @@ def _is_loaded_again(session: Session, target: TypedCallTarget) -> bool:
     if context is None or len(modules_behind(context.module)) < 2 or not store.has_closures():  # noqa: PLR2004
         return False
     module_id = context.module.module_id
-    if linked is not None and linked.is_closure(module_id):
+    if linked is not None and module_id in linked:
         return False
     return bool(Uses(store).of([module_id]).uses) and name_key(target.func_name) not in tried_in_vain(store)
 

@@ -29,7 +29,7 @@ from compcache.formats.makers import makers_text, read_makers
 from compcache.formats.manifest import SUSPECT
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
-from compcache.hit.closures.linked import is_valid
+from compcache.hit.closures.validity import is_valid
 from compcache.images import making
 from compcache.images.kinds import is_mapped
 from compcache.linker import link_translated

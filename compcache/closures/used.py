@@ -12,7 +12,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures import HEAD, MAGIC, seal
-from compcache.hit.closures.linked import is_valid
+from compcache.hit.closures.validity import is_valid
 from compcache.publish.atomic_file import keep_file
 from compcache.publish.locks import wait_lock
 from compcache.store import CLOSURES

@@ -210,7 +210,7 @@ class Loader(PlainLoader):
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
-        sources = Sources(func_name, accept, self.linked.changes if self.linked is not None else 0)
+        sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
@@ -323,8 +323,8 @@ class Loader(PlainLoader):
 
     def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
         first = next(found, None)  # the look-up renews what is known of the index, on which it depends what is bound
-        place = self.linked.place_of(func_name) if self.linked is not None and linked else None
-        if place is not None and self.linked is not None and self.linked.is_closure(place):
+        place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
+        if place is not None and self.linked is not None and place in self.linked:
             yield place, 0
         for module_id, offset in chain((first,), found) if first is not None else ():
             if self.linked is None:
@@ -348,7 +348,7 @@ class Loader(PlainLoader):
 
         `sources` has the modules that this load has opened; the caller releases them.
         """
-        bound = self.linked.chosen(func_name, module_id, sources) if self.linked is not None and not offset else None
+        bound = self.linked.bound.chosen(func_name, module_id, sources) if self.linked is not None and not offset else None
         if bound is not None:
             return bound
         source = self.open_source(module_id, sources)
@@ -529,7 +529,7 @@ class Loader(PlainLoader):
         target = self._make_target(runtime, chosen[func_name], owner)
         modules = {c.module_id: c.loaded for c in chosen.values()}
         linked = self.linked
-        bound = linked.bind(chosen) if linked is not None else {}
+        bound = linked.bound.bind(chosen, linked) if linked is not None else {}
         if linked is not None:
             linked.keep_files(chosen)
         with hit._lock:
@@ -551,7 +551,7 @@ class Loader(PlainLoader):
 
                     updates += provider_updates(self, chosen, _weak)
                 if linked is not None and bound:
-                    updates += linked.updates(bound)
+                    updates += linked.bound.updates(bound)
                 stores, tables, commit = b"".join(writes), tuple(updates), runtime.commit
                 done = self.changed is change and commit(stores, tables) is None  # handlers run between lines
             for module in modules.values():
@@ -619,7 +619,7 @@ class Loader(PlainLoader):
 
     def forget(self, module_id: bytes) -> None:
         """Make look-ups no longer find a module, or what is bound to it, in memory. Call targets stay valid."""
-        if module_id in self._mine:
+        if module_id in self._mine or self.linked is not None:  # it may be in a closure
             from compcache.hit.memory import forget
 
             forget(self, module_id)
