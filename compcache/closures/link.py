@@ -3,7 +3,6 @@
 A linked closure is published as a module, with an entry that names its parts (`compcache.formats.linked`). It is derived data: listings of
 stored modules leave it out, later additions do not compete with it, and loads use it as long as it is valid
 (`compcache.hit.closures.linked`).
-(`compcache.hit.closures.linked`).
 """
 
 from __future__ import annotations

@@ -104,13 +104,14 @@ class Source:
 class Sources(dict[bytes, Source]):
     """The modules that one load has opened, the decision function for realizations, and what is known about several modules."""
 
-    __slots__ = ("accept", "bound", "listing", "root", "since")
+    __slots__ = ("accept", "bound", "listing", "opened", "root", "since")
 
     def __init__(self, root: str, accept: Accept | None, since: int) -> None:
         self.root = root
         self.accept = accept
         self.since = since  # how many loads had bound something, where there are linked closures
         self.listing: Listing | None = None
+        self.opened: list[Source] = []  # those whose files have not been closed since
         self.bound: list[Source] = []  # modules as they are for what was bound before
 
 
@@ -369,9 +370,10 @@ class Loader(PlainLoader):
 
     def _open_source(self, module_id: bytes, sources: Sources, entry: bytes = b"") -> Source:
         several = len(sources)
-        if several and several % _MOST_FILES == 0:
-            for source in sources.values():
+        if len(sources.opened) == _MOST_FILES:
+            for source in sources.opened:
                 source.suspend()
+            sources.opened.clear()
         file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id, entry=entry)
         try:
             self.require_usable(file)
@@ -381,6 +383,7 @@ class Loader(PlainLoader):
 
                 list_records(self, source, sources)
             sources[module_id] = source
+            sources.opened.append(source)
         except FormatError as error:
             raise self.store.condemn(file, error) from error
         except BaseException:
