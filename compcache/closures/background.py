@@ -103,6 +103,6 @@ def tried_in_vain(store: Store) -> set[bytes]:
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     content = data[at:]
-    if data[:at] != MAGIC + seal(content, name, store.stamp_key) or not content.startswith(store.index.state()):
+    if data[:at] != MAGIC + seal(content, name, store.stamp_key) or not content.startswith(store.state()):
         return set()
     return {content[at : at + _KEY_SIZE] for at in range(HEAD.size, len(content), _KEY_SIZE)}

@@ -15,7 +15,6 @@ from compcache.build.slots import read_requests
 from compcache.build.source import ModuleSource, check_name
 from compcache.closures.chosen import Planner, choose
 from compcache.closures.code import Closure, homes_of, link_code, read_part
-from compcache.digest import name_key
 from compcache.errors import CompcacheError, CompileError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
@@ -89,7 +88,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
         compact(session.store)
         planner = Planner(session.store)
         for closure in linked:
-            is_valid(planner, bytes.fromhex(closure.module_id), session.store.index.state())
+            is_valid(planner, bytes.fromhex(closure.module_id), session.store.state())
     return LinkReport(tuple(linked), left)
 
 
@@ -260,7 +259,7 @@ class _Linking:
 
     def _content(self, name: str, module_id: bytes) -> bytes:
         """Return the digest in the index of what a function is. It is the same for the linked function."""
-        rows = self._store.index.find_numbered(name_key(name))
+        rows = self._store.find_numbered(name)
         return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
 
 

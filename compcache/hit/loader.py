@@ -287,7 +287,7 @@ class Loader(PlainLoader):
     def _find_planned(self, root: Choice, offset: int, sources: Sources) -> dict[str, Choice] | None:
         """Return what an earlier load has chosen for this function, ready for the commit; None if it must be planned now."""
         store = self.store
-        if not store.has_closures():
+        if store.layers or not store.has_closures():
             return None
         name = store.closure_name(root.module_id, offset)
         data = store.read_file(CLOSURES, name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
-from compcache.digest import name_key
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED, MERGED, VARIABLE, FunctionRecord
@@ -165,7 +164,7 @@ def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
     """What look-ups find of a name but copies: its content, and the modules that have it."""
     if store.has_in_memory() and any(known := [*store._memory_names.get(func_name, ())]):
         return known[0][0], {module_id for module_id, _ in known}
-    rows = [row for row in store.index.find_numbered(name_key(func_name)) if row[3] < LINKED]
+    rows = [row for row in store.find_numbered(func_name) if row[3] < LINKED]
     if not rows:
         return b"", set()
     if not is_ordered(func_name):

@@ -242,8 +242,9 @@ class LinkedClosures:
 
     def _look_at(self, store: Store) -> None:
         """Forget what was known about another state of the index."""
-        if store.index.segments is not self._segments:
-            self._segments, self._state = store.index.segments, store.index.state()
+        segments = store.segments()
+        if segments != self._segments:
+            self._segments, self._state = segments, store.state()
             self._told.clear()
             self._used.clear()
             self.sets.clear()
@@ -254,7 +255,7 @@ class LinkedClosures:
         if found is None or loader.builds or loader.store._in_memory:
             return None
         loaded = loader._loaded(found.module_id)
-        if loaded is None or loader.store.index.refresh() or loader.store.index.segments is not self._segments:
+        if loaded is None or loader.store.index.refresh() or loader.store.segments() != self._segments:
             return None
         if self.bound.place_of(func_name) not in (None, found.module_id) or self._is_taken(func_name, found.module_id):
             return None
