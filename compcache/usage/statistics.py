@@ -7,6 +7,7 @@ from math import floor
 from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import store_of
 from compcache.publish.module_lists import ModuleLists
@@ -100,7 +101,8 @@ def _first_hour(since: float | None) -> int:
         return 0
     try:
         return floor(since) // HOUR
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError) as error:
+        reraise_interrupt(error)
         raise TypeError(f"since must be a time in seconds since the epoch, like time.time() - 86400, not {since!r}") from None
 
 
