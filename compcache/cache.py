@@ -462,6 +462,9 @@ class Cache(Facade):
         Args:
             since: count only from this time on, in seconds since the epoch, to the hour.
             progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            TypeError: `since` is not such a time.
         """
         self._require_open()
         from compcache.usage.statistics import cache_stats
@@ -478,6 +481,9 @@ class Cache(Facade):
 
         Returns:
             The hours in which something was counted, days where that is a month ago; the oldest first.
+
+        Raises:
+            TypeError: `since` is not such a time.
         """
         self._require_open()
         from compcache.usage.statistics import history

@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(_usage_text(error))
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except (CompcacheError, OSError) as error:
+    except (CompcacheError, OSError, ImportError) as error:  # ImportError: the native runtime, or a package of the installation
         return _fail(_explanation(error))
     except CacheWarning as warning:  # PYTHONWARNINGS=error
         return _fail(in_commands(str(warning)))
@@ -257,8 +257,8 @@ def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
     return _PLAIN[error.object[error.start]], error.start + 1
 
 
-def _explanation(error: CompcacheError | OSError) -> str:
-    """The message of an error, with command-line options instead of Python arguments."""
+def _explanation(error: CompcacheError | OSError | ImportError) -> str:
+    """Return the message of an error, with command-line options instead of Python arguments."""
     text = str(error)
     if isinstance(error, NotCachedError):
         return text if text.endswith("?") else f"{text}; 'compcache ls' lists what is there"
@@ -269,6 +269,8 @@ def _explanation(error: CompcacheError | OSError) -> str:
         )
     if isinstance(error, CompcacheError):
         return in_commands(text)
+    if isinstance(error, ImportError):
+        return text
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or text
 
 

@@ -41,7 +41,7 @@ def command() -> None:
 @pass_session
 def status(session: Session, url: str | None, as_json: bool) -> None:
     """Show for each store whether it answers, what waits to be uploaded to it, and what the helper process has counted."""
-    with session.remote(url, "read") as cache:
+    with session.remote(url, None) as cache:
         found = _of(cache.remote).status()
     if as_json:
         print_json(found)
@@ -160,5 +160,5 @@ def gc(
 
 def _of(remote: RemoteStore | None) -> RemoteStore:
     if remote is None:
-        raise click.UsageError("no remote store: give --remote URL, or set COMPCACHE_REMOTE")
+        raise click.UsageError("no remote store: give --remote URL, or set COMPCACHE_REMOTE (COMPCACHE_REMOTE_MODE=off switches it off)")
     return remote
