@@ -1,7 +1,7 @@
 """Puts small modules together: many in one file, each as it was published, and of several that realize the same functions one.
 
-Being killed at any point is safe: a volume becomes visible by one rename, and the files that it has are removed behind that. What somebody
-else removes meanwhile is found missing once the volume is there, and marked in it.
+Being killed at any point is safe: a volume becomes visible by one rename, without what somebody else removes meanwhile
+(`compcache.publish.volumes.write_volume`), and the files that it has are removed behind that.
 """
 
 from __future__ import annotations
@@ -124,7 +124,6 @@ class _Compaction:
         self._store = store
         self._progress = progress
         self._old: list[Volume] = []
-        self._former: dict[bytes, Volume] = {}  # in which volume a module has other notes
         self._known: list[tuple[bytes, os.stat_result]] = []  # files of what a volume has already
         self._entries: list[bytes] = []
         self._described: dict[bytes, ModuleFile] = {}  # what the index can vouch for
@@ -134,7 +133,7 @@ class _Compaction:
 
     def replaces_anything(self) -> bool:
         """Whether there are files to remove."""
-        return bool(self.packed or self._old or self._known)
+        return bool(self.packed or self._old or self._known or self._store.volumes.replaced())
 
     def write(self) -> None:
         """Publish a volume of all small files, and of small volumes, if that is worth it."""
@@ -144,22 +143,7 @@ class _Compaction:
         self.volume = write_volume(store, self._contents(small), self._old)
         if self.volume is None:
             return
-        # What somebody has removed since it was read is gone: who removes a module from now on finds the volume.
-        gone = [module_id for module_id in self.packed if not self._is_there(module_id)]
-        for volume in self._old:
-            gone += [module_id for module_id in volume.gone() if module_id in self._seen and module_id not in self.packed]
-        mark_gone(store, self.volume, gone)
-        for module_id, former in self._former.items():
-            mark_gone(store, former, [module_id])
         self._write_stamps()
-
-    def _is_there(self, module_id: bytes) -> bool:
-        try:
-            self._store.files.stat(self._store.module_path(module_id))
-        except FileNotFoundError as error:
-            reraise_interrupt(error)
-            return False
-        return True
 
     def _small_files(self) -> Iterator[tuple[bytes, os.stat_result]]:
         packs = stored_packs(self._store)
@@ -186,7 +170,7 @@ class _Compaction:
                 if known[0].content(known[1]) == content[1:3]:
                     self._known.append((module_id, status))
                     continue
-                self._former[module_id] = known[0]
+                mark_gone(self._store, known[0], [module_id])  # with other notes than the file, which goes before it
             if content is not None and self._described[module_id].volume is None:  # else it was removed since it was listed
                 self.packed[module_id] = status
                 self._seen.add(module_id)
@@ -225,7 +209,7 @@ class _Compaction:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove the files that the volume has as they were read, and the volumes that it replaces."""
+        """Remove the files that the volume has as they were read, and the volumes that are replaced, or of which nothing is left."""
         store = self._store
         for module_id, known in (*self.packed.items(), *self._known):
             path = store.module_path(module_id)
@@ -238,7 +222,7 @@ class _Compaction:
             if Stamp.of(status) == Stamp.of(known) and found is not None and store.volumes.is_own(found[0]):
                 unlink(store, path)
                 unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
-        for volume in self._old:
+        for volume in (*store.volumes.replaced(), *(self._old if self.volume is None else ())):
             remove_volume(store, volume)
         remove_lists(store)
         for fan in store.directories():
