@@ -17,7 +17,7 @@ __all__ = ["anonymous_file"]
 
 
 def anonymous_file(*parts: bytes) -> Opened:
-    """A file with this content that disappears once it is closed, with the last reference to it, and unmapped.
+    """Return a file with this content that disappears once it is closed, with the last reference to it, and unmapped.
 
     Raises:
         OSError: memory or disk is full.

@@ -43,12 +43,12 @@ class Archive(NamedTuple):
     digest: str
 
     def path_of(self, symbol: str) -> str | None:
-        """The archive's path if it defines the symbol, else None."""
+        """Return the archive's path if it defines the symbol, else None."""
         return self.name if symbol in self.symbols else None
 
 
 def is_archive(name: str) -> bool:
-    """Whether the name of a library is that of a static one."""
+    """Return whether the name of a library is that of a static one."""
     return name.endswith((".a", ".rlib"))
 
 

@@ -63,7 +63,7 @@ class Assembler:
     # ----------------------------------------------------------------- labels
 
     def label(self) -> int:
-        """A label that has no place yet."""
+        """Return a label that has no place yet."""
         self._labels.append(-1)
         return len(self._labels) - 1
 
@@ -72,7 +72,7 @@ class Assembler:
         self._labels[label] = len(self.code)
 
     def finish(self, frame: int) -> Code:
-        """The code, with a frame of so many bytes, a multiple of 16."""
+        """Return the code, with a frame of so many bytes, a multiple of 16."""
         self._set_frame(frame)
         for at, label in self._jumps:
             self._set_jump(at, self._labels[label])
@@ -111,11 +111,11 @@ class Assembler:
         raise NotImplementedError
 
     def address(self, register: int, offset: int) -> None:
-        """An address in the frame."""
+        """Load an address in the frame."""
         raise NotImplementedError
 
     def number(self, register: int, value: int) -> None:
-        """A number of 64 bits."""
+        """Load a number of 64 bits."""
         raise NotImplementedError
 
     def move(self, register: int, source: int) -> None:
@@ -123,7 +123,7 @@ class Assembler:
         raise NotImplementedError
 
     def symbol(self, register: int, name: str) -> None:
-        """The address of a symbol, from the global offset table."""
+        """Load the address of a symbol, from the global offset table."""
         raise NotImplementedError
 
     def call(self, name: str) -> None:
@@ -167,7 +167,7 @@ class Assembler:
         raise NotImplementedError
 
     def float_bits(self, register: int) -> None:
-        """The bits of the first floating-point register."""
+        """Move the bits of the first floating-point register."""
         raise NotImplementedError
 
     def jump(self, label: int) -> None:

@@ -61,7 +61,7 @@ NOTHING_INLINED = Inlined()
 
 
 def nothing_offered(_: tuple[str, ...]) -> Mapping[str, Provided]:
-    """The bodies that are offered without a cache: none."""
+    """Return the bodies that are offered without a cache: none."""
     return {}
 
 
@@ -165,7 +165,7 @@ class _Bringing:
         return True
 
     def _means_the_platform(self, native: str) -> bool:
-        """Whether the module means by a symbol what its platform does, if it means anything."""
+        """Return whether the module means by a symbol what its platform does, if it means anything."""
         resolution = self._resolution
         if native in self._own or native in resolution.imports or native in resolution.storage or native in resolution.null:
             return False

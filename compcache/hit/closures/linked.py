@@ -133,7 +133,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- what was bound
 
     def place_of(self, func_name: str) -> bytes | None:
-        """The module that a function is bound to, while look-ups find no other content of the name."""
+        """Return the module that a function is bound to, while look-ups find no other content of the name."""
         place = self._bound.get(func_name)
         if place is None:
             return None
@@ -146,7 +146,7 @@ class LinkedClosures:
         return module_id if (content == place.content if place.record is not None else module_id in modules) else None
 
     def chosen(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
-        """The choice of a copy that is bound already, which needs nothing more; None where this is none."""
+        """Return the choice of a copy that is bound already, which needs nothing more; None where this is none."""
         place = self._bound.get(func_name)
         module = place() if place is not None else None
         if place is None or place.record is None or module is None or module.module_id != module_id:
@@ -161,7 +161,7 @@ class LinkedClosures:
         return choice
 
     def bind(self, chosen: dict[str, Choice]) -> dict[str, _Place]:
-        """What a load adds to what is bound."""
+        """Return what a load adds to what is bound."""
         loader = self._loader()
         assert loader is not None
         added: dict[str, _Place] = {}
@@ -176,7 +176,7 @@ class LinkedClosures:
         return added
 
     def updates(self, added: dict[str, _Place]) -> tuple[dict[str, _Place], dict[str, _Place]]:
-        """The table of what is bound, and what a load adds to it that is committed now; the loader's lock is held."""
+        """Return the table of what is bound, and what a load adds to it that is committed now; the loader's lock is held."""
         self.changes += 1
         for place in added.values():
             place.number = self.changes
@@ -189,8 +189,8 @@ class LinkedClosures:
             self._copied.setdefault(module_id, set()).add(place.file.module_id)
 
     def _is_taken(self, func_name: str, module_id: bytes) -> bool:
-        """Whether the function may have been bound in a module before this loader has met a closure, or is in another closure with its
-        module.
+        """Return whether the function may have been bound in a module before this loader has met a closure, or is in another closure with
+        its module.
         """
         loader = self._loader()
         assert loader is not None
@@ -220,13 +220,13 @@ class LinkedClosures:
         return (house.module_id, found) if found is not None else None
 
     def house_of(self, module_id: bytes) -> LoadedModule | None:
-        """The loaded closure that a module is in."""
+        """Return the loaded closure that a module is in."""
         loader = self._loader()
         assert loader is not None
         return next((house for key in self._houses.get(module_id, ()) if (house := loader._loaded(key)) is not None), None)
 
     def homes_of(self, module_id: bytes) -> tuple[bytes, ...]:
-        """The modules that are in this one."""
+        """Return the modules that are in this one."""
         return self._homes.get(module_id, ())
 
     def _is_elsewhere(self, module_id: bytes) -> bool:
@@ -239,14 +239,14 @@ class LinkedClosures:
         return self._have_other_house(homes, module_id) or any(map(loader._loaded, homes)) or any(self._copies_of(homes, module_id))
 
     def _copies_of(self, homes: Iterable[bytes], module_id: bytes) -> list[LoadedModule]:
-        """The closures but this one that a function of these modules is bound in."""
+        """Return the closures but this one that a function of these modules is bound in."""
         loader = self._loader()
         assert loader is not None
         keys = {key for home in homes for key in self._copied.get(home, ())} - {module_id} if self._copied else ()
         return [closure for key in keys if (closure := loader._loaded(key)) is not None]
 
     def second_home(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """A choice in a closure of which the load has something by itself, and why it cannot be."""
+        """Return a choice in a closure of which the load has something by itself, and why it cannot be."""
         owners: dict[bytes, tuple[bytes, str]] = {}
         for name, choice in chosen.items():
             module_id = choice.module_id
@@ -304,11 +304,11 @@ class LinkedClosures:
                     reraise_interrupt(error)
 
     def is_closure(self, module_id: bytes) -> bool:
-        """Whether a module is a linked closure that a load of this loader has met."""
+        """Return whether a module is a linked closure that a load of this loader has met."""
         return module_id in self._parts
 
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
-        """The file of a loaded closure that has modules in it."""
+        """Return the file of a loaded closure that has modules in it."""
         loader = self._loader()
         assert loader is not None
         house = loader._loaded(module_id) if module_id in self._homes else None
@@ -319,14 +319,14 @@ class LinkedClosures:
         return not any(choice.module_id in self._parts for choice in chosen.values() if choice is not root)
 
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
-        """The loaded closures that have code of a module."""
+        """Return the loaded closures that have code of a module."""
         loader = self._loader()
         assert loader is not None
         found = [loader._loaded(key) for key, parts in self._parts.items() if module_id in parts]
         return [closure for closure in found if closure is not None]
 
     def is_whole(self, module_id: bytes) -> bool:
-        """Whether all modules are there that have code in a closure that a load has met."""
+        """Return whether all modules are there that have code in a closure that a load has met."""
         loader = self._loader()
         assert loader is not None
         try:
@@ -352,7 +352,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- validity
 
     def holds(self, module_id: bytes) -> bool:
-        """Whether the linked closure that this module is holds now."""
+        """Return whether the linked closure that this module is holds now."""
         loader = self._loader()
         assert loader is not None
         self._look_at(loader.store)
@@ -388,7 +388,9 @@ class LinkedClosures:
             self.sets.clear()
 
     def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
-        """The call target of a function of a closure that is mapped, where it needs nothing else; None where it is to be looked up."""
+        """Return the call target of a function of a closure that is mapped, where it needs nothing else; None where
+        it is to be looked up.
+        """
         loader, found = self._loader(), self.sets.get(func_name)
         if loader is None or found is None or loader.builds or loader.store._in_memory:
             return None
@@ -403,7 +405,7 @@ class LinkedClosures:
 
 
 def _newest(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
-    """What look-ups find of a name but copies: its content, and the modules that have it."""
+    """Return what look-ups find of a name but copies: its content, and the modules that have it."""
     if store.has_in_memory() and any(known := [*store._memory_names.get(func_name, ())]):
         return known[0][0], {module_id for module_id, _ in known}
     rows = [row for row in store.index.find_numbered(name_key(func_name)) if row[3] < LINKED]
@@ -431,7 +433,7 @@ def _describe(store: Store, place: _Place, source: Source, record: FunctionRecor
 
 
 def _forgetting(table: dict[str, _Place], name: str) -> Callable[[ref[LoadedModule]], None]:
-    """What takes a name out of the table when its module goes."""
+    """Return what takes a name out of the table when its module goes."""
 
     def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
         remove(table, name)
@@ -440,7 +442,7 @@ def _forgetting(table: dict[str, _Place], name: str) -> Callable[[ref[LoadedModu
 
 
 def _shared(file: ModuleFile) -> ModuleFile:
-    """Another object for the same open file, which stays open for it."""
+    """Return another object for the same open file, which stays open for it."""
     other = _described(file)
     if file._opened is not None:
         other.adopt(file._opened)
@@ -448,7 +450,7 @@ def _shared(file: ModuleFile) -> ModuleFile:
 
 
 def _described(file: ModuleFile) -> ModuleFile:
-    """Another object for the same file, which is not open."""
+    """Return another object for the same file, which is not open."""
     other = type(file)(file._files, file.path, file.module_id)
     other.describe(file.image, file.records, file.target_id, file.flags, file.key)
     other.size, other.elsewhere, other.copied, other.volume = file.size, file.elsewhere, file.copied, file.volume
@@ -456,8 +458,8 @@ def _described(file: ModuleFile) -> ModuleFile:
 
 
 def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """The modules that the linked closure is derived of that this module is, and how many of these, the first, are in it; None where it
-    does not hold in this state of the index.
+    """Return the modules that the linked closure is derived of that this module is, and how many of these, the first, are in it; None where
+    it does not hold in this state of the index.
     """
     store = loader.store
     name = _file_name(store, module_id)
@@ -470,7 +472,7 @@ def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[byte
 
 
 def _file_name(store: Store, module_id: bytes) -> str:
-    """The file that says whether a closure holds for this processor, these keys and these known faults."""
+    """Return the file that says whether a closure holds for this processor, these keys and these known faults."""
     rules = mac(b"linked", store.mac_key) if store.mac_key else b""
     identity = [module_id, b"linked", rules, store.processor().identity.encode()]
     return CLOSURES.file_name(digest(identity).hex() + key_suffix(store.stamp_key))

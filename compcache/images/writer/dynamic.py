@@ -116,7 +116,7 @@ class Dynamic:
         return found + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 
     def _versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
-        """The version of each symbol, by number, and the table that says which versions of which libraries have these numbers."""
+        """Return the version of each symbol, by number, and the table that says which versions of which libraries have these numbers."""
         self._needs_count = 0
         libraries = dict.fromkeys(needed)
         wanted: dict[str, dict[str, int]] = {}

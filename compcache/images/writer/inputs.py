@@ -114,7 +114,7 @@ class Input(NamedTuple):
 
 
 def read_input(data: bytes) -> Input:
-    """The parts of an object.
+    """Return the parts of an object.
 
     Raises:
         FormatError: it is malformed, or has something that is not known here.
@@ -145,7 +145,7 @@ _read_small = functools.lru_cache(maxsize=512)(_read)
 
 
 def _is_part(name: str, section: Section) -> bool:
-    """Whether a section becomes part of the image; raises `FormatError` where that is not known."""
+    """Return whether a section becomes part of the image; raises `FormatError` where that is not known."""
     kind, flags = section.type, section.flags
     if kind in (_SHT_NULL, SHT_SYMTAB, _SHT_STRTAB, SHT_RELA, _SHT_GROUP, _SHT_LLVM_ADDRSIG):
         return False

@@ -183,7 +183,7 @@ class Relocator:
                 store(content, at, (value + addend & _PAGE) - (start + at & _PAGE))
 
     def _target(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
-        """The address to which a relocation refers that is not just that of a symbol; None where nothing is left to be stored."""
+        """Return the address to which a relocation refers that is not just that of a symbol; None where nothing is left to be stored."""
         name = self._outside[owner].get(symbol)
         key = name or (owner, symbol)
         if fixup.to == SYMBOL and fixup.form == ADDRESS:
@@ -226,7 +226,7 @@ class Relocator:
             self.left.append(DynamicRelocation(name, place, kind, addend))
 
     def table(self) -> bytes:
-        """The content of the global offset table; its relocations are listed."""
+        """Return the content of the global offset table; its relocations are listed."""
         for key, address in self._entries.items():
             if isinstance(key, str):
                 self._ask(key, address, self._linking.in_table, 0)
@@ -256,6 +256,6 @@ class Relocator:
         return value
 
     def stubs(self) -> bytes:
-        """The content of the procedure linkage table."""
+        """Return the content of the procedure linkage table."""
         make = self._linking.stub
         return b"".join([make(address, self._entries[name]) for name, address in self._stubs.items()])
