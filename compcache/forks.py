@@ -44,7 +44,7 @@ class Lock(Record):
     why: str
 
     def find(self) -> Any:
-        """The present lock; None where the module is not imported, or has none."""
+        """Return the present lock; None where the module is not imported, or has none."""
         found: Any = sys.modules.get(self.module)
         for name in self.path.split("."):
             found = getattr(found, name, None)

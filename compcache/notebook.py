@@ -71,7 +71,7 @@ def _graph(graph: FunctionGraph) -> str:
 
 
 def _record(value: object) -> str:
-    """The fields of a record, those that are empty left out, and what it counts."""
+    """Return the fields of a record, those that are empty left out, and what it counts."""
     names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
     names += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
     return _table((name, found) for name in names if (found := getattr(value, name)) not in (None, "", (), {}))

@@ -47,7 +47,7 @@ def adopt_orphans() -> None:
 
 
 def has_children() -> bool:
-    """Whether this process has running children."""
+    """Return whether this process has running children."""
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError as error:
@@ -93,7 +93,7 @@ def end_processes(processes: Iterable[Process]) -> None:
 
 
 def _still_running(processes: Iterable[Process], seconds: float) -> list[Process]:
-    """The processes that still run after this many seconds; returns earlier when none does."""
+    """Return the processes that still run after this many seconds; returns earlier when none does."""
     left = _running(processes)
     deadline = time.monotonic() + seconds
     while left and time.monotonic() < deadline:

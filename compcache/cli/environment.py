@@ -69,7 +69,7 @@ def source_of(name: str) -> str:
 
 
 def _any(_: str) -> None:
-    """Every value is valid."""
+    """Accept every value."""
 
 
 def _size(text: str) -> None:

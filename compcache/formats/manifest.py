@@ -157,7 +157,7 @@ class NeedsRecord(Record):
 
 
 def decode_function(payload: bytes) -> FunctionRecord:
-    """The function record in `payload`, or FormatError."""
+    """Return the function record in `payload`, or FormatError."""
     return FunctionRecord(*runtime.function_record(payload))
 
 
@@ -167,7 +167,7 @@ def decode_needs(payload: bytes) -> NeedsRecord:
 
 
 def read_frame(read: Callable[[int, int], bytes] | bytes, offset: int, limit: int, key: bytes) -> bytes:
-    """The verified payload of a frame.
+    """Return the verified payload of a frame.
 
     Args:
         read: the records section, or what gives (offset, size) bytes of it.

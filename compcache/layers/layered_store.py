@@ -38,7 +38,7 @@ _FLAGS_AT = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: behind stamp
 
 
 def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The paths of the argument `layers` of a `Cache`.
+    """Return the paths of the argument `layers` of a `Cache`.
 
     Raises:
         TypeError: they are not several paths.
@@ -141,7 +141,7 @@ class LayeredStore(Store):
         self.layers = tuple([_Layer(self._directory_of(place), place, self, options) for place in places])
 
     def _directory_of(self, place: str) -> str:
-        """The directory of a layer; a bundle is unpacked before it is first used."""
+        """Return the directory of a layer; a bundle is unpacked before it is first used."""
         if os.path.isfile(place):
             from compcache.layers.unpacked_bundle import directory_of_bundle
 
@@ -151,7 +151,7 @@ class LayeredStore(Store):
     # ------------------------------------------------------- the segment of all layers
 
     def merged_name(self) -> str:
-        """The name of the segment of all layers, as they are at this moment."""
+        """Return the name of the segment of all layers, as they are at this moment."""
         parts = [MAGIC, self.known_faults]  # one of another version has another name
         for layer in self.layers:
             try:
@@ -189,7 +189,7 @@ class LayeredStore(Store):
         write_layer_segment(self, name)
 
     def _layer_of(self, module_id: bytes) -> Store | None:
-        """The layer that a module is in, by the segment of all layers."""
+        """Return the layer that a module is in, by the segment of all layers."""
         assert self.merged is not None
         for segment in self.merged.segments:
             for value in self.merged.look_up(segment, module_id, modules=True) or ():
@@ -256,7 +256,7 @@ class LayeredStore(Store):
         return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), look, strict=True)])  # noqa: C419 - of each
 
     def _find_in(self, merged: Index | None, func_name: str, is_near: IsNear | None = None) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function here and in `merged`, or in the index of each layer."""
+        """Return the realizations of a function here and in `merged`, or in the index of each layer."""
         places: list[tuple[Store | None, Index]] = [(self, self.index)]
         places += [(None, merged)] if merged is not None else [(layer, layer.index) for layer in self.layers]
         key = name_key(func_name)
@@ -264,7 +264,7 @@ class LayeredStore(Store):
         return (row for row in found if row[1] < LINKED)
 
     def _find_ordered(self, places: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
-        """What the first place has added last, then the rest of it, then the others."""
+        """Yield what the first place has added last, then the rest of it, then the others."""
         rows: dict[bytes, tuple[Store | None, Numbered]] = {}
         for number, (store, index) in enumerate(places):
             for order, rank, module_id, offset, content in index.find_numbered(key):
@@ -306,11 +306,11 @@ class LayeredStore(Store):
         return self._find_in(None, func_name, is_near)
 
     def exists(self, module_id: bytes) -> bool:
-        """Whether the file of a module is there, or in a layer."""
+        """Return whether the file of a module is there, or in a layer."""
         return super().exists(module_id) or any(layer.exists(module_id) for layer in self.layers)
 
     def is_cache(self) -> bool:
-        """Whether there is something in the directory or below it."""
+        """Return whether there is something in the directory or below it."""
         return super().is_cache() or any(layer.is_cache() for layer in self.layers)
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:  # noqa: ARG002 - closures are of caches without layers

@@ -132,7 +132,7 @@ class Chooser:
     # ------------------------------------------------------------------------------------------ entries
 
     def _uses_of_parts(self) -> dict[bytes, float]:
-        """The uses of linked closures, which are uses of what they are derived of."""
+        """Return the uses of linked closures, which are uses of what they are derived of."""
         used = self._uses.of(self._linked).last_uses()
         found: dict[bytes, float] = {}
         for module_id, entry in self._linked.items():
@@ -210,7 +210,7 @@ class Chooser:
     # -------------------------------------------------------------------------------------- what may go
 
     def _may_go(self, entry: Entry, fresh: Container[object], copies: Container[bytes], oldest: _Oldest) -> bool:
-        """Whether a criterion may select an entry; those that a limit may are put among the oldest."""
+        """Return whether a criterion may select an entry; those that a limit may are put among the oldest."""
         policy = self._policy
         if entry.fault:
             return True
@@ -231,7 +231,7 @@ class Chooser:
         return False
 
     def _fresh_generations(self) -> frozenset[object]:
-        """The generations of which a module was used or added lately."""
+        """Return the generations of which a module was used or added lately."""
         newest: dict[object, float] = {}
         for entry in self._entries(Slices(self._store, self._progress)):
             recency = min(max(entry.used, entry.created), self._now)
@@ -239,7 +239,7 @@ class Chooser:
         return frozenset([key for key, used in newest.items() if used >= since(self._policy.stale, self._now)])
 
     def _copies(self) -> frozenset[bytes]:
-        """The modules that realize functions which others realize, too."""
+        """Return the modules that realize functions which others realize, too."""
         slices = Slices(self._store, self._progress)
         for each in slices:
             each.kinds()
@@ -276,7 +276,7 @@ _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
 def _last_uses(uses: Uses, first: int) -> dict[bytes, float]:
-    """The last use of each module whose id begins with a byte."""
+    """Return the last use of each module whose id begins with a byte."""
     found: dict[bytes, float] = {}
     for (module_id, _), _, last in uses.all(bytes([first]), bytes([first + 1]) if first < 0xFF else b"\xff" * 33):  # noqa: PLR2004
         if last > found.get(module_id, 0.0):
@@ -299,7 +299,7 @@ class _Pack:
         self._last = max(self._last, last)
 
     def needs(self, created: float, last: float, *, held: bool) -> None:
-        """An entry of it belongs to such a module."""
+        """Note that an entry of it belongs to such a module."""
         self._newest = max(self._newest, created)
         self._last = max(self._last, last)
         self._held = self._held or held

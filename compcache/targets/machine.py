@@ -50,7 +50,7 @@ class Machine(NamedTuple):
 
 @lru_cache(maxsize=64)
 def machine_for(cpu: str | None, features: str | None, host: Host, platform: str) -> Machine:
-    """The machine that a source names.
+    """Return the machine that a source names.
 
     Args:
         cpu: a name that LLVM knows; None and "native" are this host, "" is the architecture's baseline.

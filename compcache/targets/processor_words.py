@@ -25,12 +25,12 @@ def as_text(features: Iterable[str]) -> str:
 
 
 def names_in(features: str) -> str:
-    """The names in what code requires of a processor: ``+avx2,+fma``."""
+    """Return the names in what code requires of a processor: ``+avx2,+fma``."""
     return features.partition(";")[0]
 
 
 def required(features: str) -> frozenset[str]:
-    """The names of the features that a list like ``+avx2,-avx512f`` switches on."""
+    """Return the names of the features that a list like ``+avx2,-avx512f`` switches on."""
     return frozenset([part[1:] for part in features.split(",") if part.startswith("+")])
 
 
@@ -83,7 +83,7 @@ def requirement_of(features: frozenset[str], basic: frozenset[str], platform: st
 
 
 def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processor:
-    """A processor that has these features and no others."""
+    """Return a processor that has these features and no others."""
     arch = platform.partition("-")[0]
     words, _ = words_of(features, arch)
     content = {re.split("[:>]", item)[0]: 0 for text in feature_words(arch).values() for item in text.split(",")}

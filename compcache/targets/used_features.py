@@ -80,7 +80,7 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
 
 
 def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str | None:
-    """A printed module's text without the features that it switches off and this LLVM does not know; None where there are none.
+    """Return a printed module's text without the features that it switches off and this LLVM does not know; None where there are none.
 
     Compilers name all that they know of with ``-march=``, and older ones know some that newer ones have dropped. LLVM complains on
     the standard error about each, in every function.
@@ -98,7 +98,7 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
 
 
 def function_features(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
-    """The features that a function may use by its own ``target-cpu`` and ``target-features``; `used_by` tells which of them count.
+    """Return the features that a function may use by its own ``target-cpu`` and ``target-features``; `used_by` tells which of them count.
 
     Each of the two that it has takes the place of the machine's, as LLVM has it.
     """

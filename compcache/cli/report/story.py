@@ -179,7 +179,7 @@ class _Modules:
         self._ages[name] = size + module.size, count + 1
 
     def last_uses(self) -> tuple[Group, ...]:
-        """The modules by the time of their last use, the latest first."""
+        """Return the modules by the time of their last use, the latest first."""
         return tuple(Group(name, *total) for name, total in self._ages.items())
 
 
