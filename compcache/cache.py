@@ -888,7 +888,7 @@ class Cache(Facade):
         open_caches[root, bool(self._store.stamp_key)] = ref(self)
 
     def _become_whole(self) -> None:
-        """Have a store and a loader where plain hits have needed none: those of a cache that was opened whole when this one was.
+        """Get a store and a loader, which plain hits do without: as they would be if the cache had been opened with them.
 
         What the environment and the owner of the directory were then counts, not what they are by now.
         """
@@ -988,7 +988,7 @@ class Cache(Facade):
         return self._opened_session
 
     def _suggestion(self, func_name: str) -> str:
-        """Similar names for the message of a `NotCachedError`, worked out when the message is read."""
+        """Return similar names for the message of a `NotCachedError`; it runs when the message is read."""
         from compcache.inspect.names import suggestion
 
         return suggestion(self._store, func_name)

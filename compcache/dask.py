@@ -51,7 +51,7 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
             self._wanted.setdefault(path, []).append(name)
 
     async def setup(self, worker: object) -> None:
-        """Called by Dask before the worker runs tasks.
+        """Prepare a worker: Dask calls this before it runs tasks.
 
         Args:
             worker: Dask's worker.

@@ -370,7 +370,7 @@ _get_target = Facade.get_target
 
 
 def _shorten() -> None:
-    """Have the runtime answer `get_target` where the target is in memory, unless a program has put something in its place."""
+    """Let the runtime answer `get_target` for targets in memory, unless a program has replaced the method."""
     if Facade.__dict__.get("get_target") is _get_target:
         try:
             Facade.get_target = load_runtime().shortcut(_get_target, "_targets")  # type: ignore[method-assign]

@@ -462,7 +462,7 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
 
 
 def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
-    """`size` bytes of an open file, or fewer at its end, however few each call of the system gives.
+    """Read `size` bytes of an open file, or fewer at its end, however few each call of the system gives.
 
     Raises:
         FileNotFoundError: another host has removed it.

@@ -167,7 +167,7 @@ def _release(taken: list[Any]) -> None:
 
 
 def _import_locks() -> dict[str, Any]:
-    """Python's own locks of the modules that are being imported, as weak references, by name."""
+    """Return Python's own locks of the modules that are being imported, as weak references, by name."""
     found: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
     return found
 

@@ -232,7 +232,7 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
 
 
 def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, consequence: str) -> None:
-    """With ``COMPCACHE_CHECK=1``, warn if a function of a plain name was compiled from another source; `consequence` says what follows.
+    """Warn, with ``COMPCACHE_CHECK=1``, if a function of a plain name was compiled from another source; `consequence` says what follows.
 
     Args:
         cache: an open cache.
@@ -248,7 +248,7 @@ def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, 
 
 
 def is_checking() -> bool:
-    """Return whether ``COMPCACHE_CHECK=1`` is set: what is cached is compared with what programs have now."""
+    """Return whether ``COMPCACHE_CHECK=1`` is set: cached code is compared with what programs build now."""
     from compcache.miss.staleness import is_checking as checks
 
     return checks()

@@ -279,7 +279,7 @@ def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
 
 
 def _needs_linker(translated: Translated) -> list[str]:
-    """Features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
+    """Return the features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
     reasons += ["constructors or destructors"] if INITIALIZE in translated.definitions else []
     external = [name for name, definition in translated.definitions.items() if definition.kind == "external"]

@@ -168,7 +168,7 @@ def _text(name: str, value: object) -> str | None:
 
 
 def _each(urls: str) -> list[str]:
-    """Return the URLs of a setting; most name one, which is not read for that."""
+    """Return the URLs of a setting; a setting of one word is not parsed."""
     if len(urls.split()) == 1:
         return [urls]
     from compcache.remote.address import split_urls

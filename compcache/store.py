@@ -171,7 +171,7 @@ class ModuleFile:
         self.describe(0, 0, bytes(8), 0, bytes(16))
 
     def open(self, store: Store) -> os.stat_result:
-        """Open the file, or what a volume has of it, which `close`, or the end of this object, closes; return its status, or the volume's.
+        """Open the file, or its volume, until `close` or the end of this object; return the status of the file or volume.
 
         Raises:
             FormatError: a volume has it, and it is damaged there.
@@ -226,7 +226,7 @@ class ModuleFile:
             raise self._unreadable(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes of the file, or fewer at its end."""
+        """Read `size` bytes of the file, or fewer at its end."""
         try:
             return file_ops.read_at(self._files, self.descriptor, offset, size)
         except OSError as error:
@@ -287,7 +287,7 @@ class NullRecorder:
         """Record that a module was published."""
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Something happened."""
+        """Count something that happened."""
 
     def write_by(self, files: file_ops.Tree) -> None:
         """Do nothing: nothing is written."""
@@ -640,7 +640,7 @@ class Store:
         return bool(self._in_memory)
 
     def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
-        """Have a module that could not be published, with its functions, in this object alone."""
+        """Keep a module that could not be published, with its functions, in this object alone."""
         self._in_memory[module.module_id] = module
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
@@ -738,7 +738,7 @@ class Store:
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
     def remember(self, entry: ModuleEntry) -> None:
-        """Keep that a file was verified while it had a stamp."""
+        """Remember that a file with this stamp was verified."""
         if not self.readonly:
             from compcache.publish.verify import remember_in
 
@@ -814,7 +814,7 @@ class Store:
     # ---------------------------------------------------------------- removal
 
     def tell_gone(self, module_id: bytes) -> None:
-        """Have no look-up find a module in memory any more."""
+        """Let no look-up find a module in memory any more."""
         loader = self.listener() if self.listener is not None else None
         if loader is not None:
             loader.forget(module_id)

@@ -73,7 +73,7 @@ def descendants(numbers: Iterable[int]) -> list[Process]:
 
 
 def marked(marks: Iterable[str]) -> list[Process]:
-    """Return the processes of this user whose environment has one of these values of `MARK`."""
+    """Return this user's processes whose environment has one of these values of `MARK`."""
     wanted = tuple([f"{MARK}={mark}".encode() for mark in marks])
     found = []
     for process in _all() if wanted else ():

@@ -72,7 +72,7 @@ def host_platform() -> str:
 
 @functools.lru_cache(maxsize=64)
 def platform_of(triple: str) -> str:
-    """Architecture, operating system and object format of a triple, without vendor, version and libc.
+    """Return architecture, operating system and object format of a triple, without vendor, version and libc.
 
     Front ends write ``x86_64-unknown-linux6.18.44-gnu2.36.0`` and the like; ``x86_64-linux-elf`` is what matters.
     """
@@ -118,7 +118,7 @@ def new_context() -> Iterator[Any]:
 
 
 def plain_source(ir: Any) -> Any:
-    """LLVM code as text, bitcode, a module of LLVM's, or bitcode of several modules: what `parse` reads.
+    """Return LLVM code as text, bitcode, a module of LLVM's, or bitcode of several modules: what `parse` reads.
 
     Reading the result runs no code of the caller.
 

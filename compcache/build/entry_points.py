@@ -304,7 +304,7 @@ class _Body:
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
     def no_error_if(self, suspect: str, index: int, item: str) -> None:
-        """If `suspect` is true and an exception is set, fail: argument number `index` is the object `item`."""
+        """Fail if `suspect` is true and an exception is set: argument number `index` is the object `item`."""
         check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
         self.block(check)
@@ -413,7 +413,7 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
 
 
 def wanted_buffer(element: Type, *, writable: bool) -> int:
-    """Return what `EntryApi.acquire_buffer` is told of a buffer that is wanted."""
+    """Return the description of a wanted buffer, as `EntryApi.acquire_buffer` takes it."""
     return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
 
 

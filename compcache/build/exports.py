@@ -198,7 +198,7 @@ def _only_begins_streams(values: GlobalValues) -> bool:
 
 
 def _describe(export: Export, head: str) -> str:
-    """Return the kind of a symbol that cannot be called, from the head of its definition."""
+    """Return in words what a symbol is that cannot be called, from the head of its definition."""
     match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
     if match is None:
         return export.link_only

@@ -147,7 +147,7 @@ def aliases(text: str) -> dict[str, Alias]:
 
 
 def variable_aliases(text: str) -> frozenset[str]:
-    """Return the externally visible aliases of variables in a printed module, of which each thread has not its own."""
+    """Return the externally visible aliases of variables in a printed module, except aliases of thread-local variables."""
     if " alias " not in text:
         return frozenset()
     hiding = {*_HIDING, "thread_local"}
@@ -172,7 +172,7 @@ def thread_locals(text: str) -> frozenset[str]:
 
 
 def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]) -> str:
-    """Return the module's text with functions in place of thread-local variables of other modules, of which no linker leaves places for
+    """Return the module's text with functions in place of other modules' thread-local variables: no linker leaves places for their
     addresses.
 
     Each function that uses one of `imported` calls a function that returns its address (`ADDRESS_OF`); the module defines such

@@ -190,7 +190,7 @@ def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
 
 
 def _foreign_natives(definitions: Mapping[str, Definition]) -> frozenset[str]:
-    """Native symbols that another process may not have."""
+    """Return the native symbols that another process may not have."""
     return frozenset([
         name
         for name, definition in definitions.items()

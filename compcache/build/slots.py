@@ -536,7 +536,7 @@ def _support_text(
 
 
 def _alignment_of(variable: Any, target_data: Any) -> int:
-    """Return the alignment of a variable that code may rely on: that of its declaration, and that of accesses without one."""
+    """Return the alignment of a variable that code may rely on: that of its declaration, and that of accesses that name none."""
     said = _ALIGN.search(_QUOTED.sub("", str(variable)))
     usual: int = target_data.get_abi_alignment(variable.global_value_type)
     return max(_LEAST_ALIGNMENT, usual, int(said[1]) if said else 0)

@@ -207,7 +207,7 @@ def check_entry(kind: str, data: object) -> bytes:
 
 
 def check_name(name: object, what: str) -> str:
-    """`name` as a usable name of a function or symbol.
+    """Return `name` as a usable name of a function or symbol.
 
     Names may hold slashes, newlines and any Unicode: they never become file names.
 

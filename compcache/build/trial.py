@@ -131,7 +131,7 @@ def _assembly_lines(chunk: str) -> list[str]:
 
 
 def _without_body(chunk: str) -> str:
-    """Return the end of a function, with what stands before the function; its body replaced."""
+    """Return the text before a function and its end, with the body replaced."""
     start = chunk.rfind("\ndefine ") + 1
     if not start and not chunk.startswith("define "):
         return chunk

@@ -196,7 +196,7 @@ class _Guarded:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """At most this number of bytes; without a number all that are left."""
+        """Read at most this number of bytes; without a number, all that are left."""
         left = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         wanted = min(size, left) if size >= 0 else left
         if wanted > _LARGEST_READ:

@@ -46,8 +46,8 @@ def symbols_of(code: bytes) -> Symbols:
 
 
 def with_text(code: bytes, text: str) -> bytes:
-    """Return the code with more of it, as assembly: writing bitcode would assemble inline assembly, which may end the process. Raises
-    `CompileError` where LLVM rejects either.
+    """Return the code with `text` linked in, as LLVM assembly: writing bitcode would assemble inline assembly, which may end the process.
+    Raises `CompileError` where LLVM rejects either.
     """
 
     def link(context: Any) -> bytes:

@@ -122,7 +122,7 @@ def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: st
 def source_of_unit(
     unit: Unit, translation: Translation, identity: Identity, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ModuleSource:
-    """Return the code of a unit with names of its content, and a function that lists these.
+    """Return the code of a unit with names of its content, and a function that lists these names.
 
     Raises:
         CompileError: the compiler reports errors.

@@ -114,7 +114,7 @@ def _preprocess(unit: Unit) -> Translation:
 
 
 def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
-    """Return the files that inline assembly reads, which the compiler leaves to who assembles it: names and digests."""
+    """Return the files that inline assembly reads, as names and digests: the compiler leaves them to the assembler."""
     if not any(word in code for word in _ASSEMBLER_WORDS):
         return []
     from compcache.clang.bitcode import printed
@@ -124,7 +124,7 @@ def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
 
 
 def _numbers_lines(unit: Unit, code: bytes) -> bool:
-    """Return whether the machine code may depend on which line of which file something stands in, or on lines that are empty."""
+    """Return whether the machine code may depend on numbers of lines, names of files, or empty lines."""
     flags = any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags)
     return flags or any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
 

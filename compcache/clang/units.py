@@ -46,7 +46,7 @@ class Unit(Record):
         return os.path.basename(self.path) or self.compiler.language
 
     def given(self) -> bytes:
-        """Return a digest of all that is known without running the compiler: headers are not."""
+        """Return a digest of everything that is known without running the compiler; headers are not."""
         path = os.path.abspath(os.path.join(self.directory, self.path)) if self.path else ""
         parts = [self.code, path.encode("utf-8", "surrogateescape")]
         texts = [self.compiler.language, self.compiler.stamp, self.directory, *self.flags]

@@ -88,7 +88,7 @@ class _LazyGroup(click.Group):
         return status
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """``help`` and ``help COMMAND`` are ``--help`` and ``COMMAND --help``, as in git and cargo."""
+        """Treat ``help`` and ``help COMMAND`` as ``--help`` and ``COMMAND --help``, as in git and cargo."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface of click

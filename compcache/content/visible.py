@@ -49,7 +49,7 @@ def visible_definitions(text: str) -> tuple[str, ...] | None:
 
 
 def weak_definitions(code: str | bytes) -> frozenset[str]:
-    """Return those visible functions that give way to others with the same name, or are the same wherever they are defined.
+    """Return the visible functions that give way to others with the same name, or are the same wherever they are defined.
 
     None of code that only LLVM can read.
     """

@@ -49,7 +49,7 @@ class _Bits:
         return chunk >> (start & 7) & (1 << width) - 1
 
     def vbr(self, width: int) -> int:
-        """Return a number in chunks of `width` bits, of which the highest says that more follow."""
+        """Return a number in chunks of `width` bits, whose highest bit says that more follow."""
         value = shift = 0
         more = 1 << width - 1
         while True:

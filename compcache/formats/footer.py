@@ -72,7 +72,7 @@ class Footer(Record):
 
 
 def module_digest(content: Iterable[bytes], image: int, records: int, graph: int, bitcode: int) -> bytes:
-    """Return the module_id of these sections, from their content, given in any partition, and their sizes."""
+    """Return the module_id of these sections: a digest of their sizes and their content, given in any partition."""
     return digest([_SIZES.pack(image, records, graph, bitcode), *content], size=DIGEST_SIZE, person=_PERSON)
 
 
@@ -140,7 +140,7 @@ def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> F
 
 
 def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    """Image, records, graph, bitcode and notes of a module file."""
+    """Return image, records, graph, bitcode and notes of a module file."""
     found, at = [], 0
     for size in (footer.image, footer.records, footer.graph, footer.bitcode, footer.notes):
         found.append(data[at : at + size])

@@ -145,7 +145,7 @@ def requirement(abi: int, platform: str, libc: str, cpu: str, made_for: str, mad
 
 
 def target_id(requirement: str) -> bytes:
-    """Eight bytes that are equal for code of equal requirements."""
+    """Return eight bytes that are equal for code of equal requirements."""
     return check(requirement.encode("utf-8", "surrogatepass"))
 
 

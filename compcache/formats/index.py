@@ -124,7 +124,9 @@ class ModuleEntry(Record):
 
 
 def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Trusted]:
-    """Do the same as `Index.verified` for one encoded entry; empty if it belongs to another module, or another state of the file."""
+    """Return what `Index.verified` returns, for one encoded entry; an empty list if the entry belongs to another module or another state of
+    the file.
+    """
     stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
     return [fields] if data.startswith(module_id) and stamp == _stamp(status) else []
 
@@ -147,7 +149,7 @@ def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> 
 
 
 def requirement_number(text: str) -> bytes:
-    """Four bytes that stand for a requirement in function entries."""
+    """Return four bytes that stand for a requirement in function entries."""
     return target_id(text)[:NUMBER_SIZE]
 
 
@@ -347,7 +349,7 @@ class Index:
         return sorted(names, key=_place_of)
 
     def add(self, name: str) -> None:
-        """Have a segment that this process has written, without listing the directory again."""
+        """Add a segment that this process has written, without listing the directory again."""
         if self._segments is not None and all(segment.name != name for segment in self._segments):
             self._segments = tuple(sorted([*self._segments, Segment(self, name)], key=lambda segment: _place_of(segment.name)))
 
@@ -361,7 +363,7 @@ class Index:
         return digest([segment.name.encode() for segment in self.segments])
 
     def take(self, segment: Segment) -> None:
-        """Have this one segment, and look at no directory."""
+        """Use this one segment, and look at no directory."""
         self._segments = (segment,)
 
     def share_ranks(self, other: Index) -> None:

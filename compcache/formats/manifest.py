@@ -162,7 +162,7 @@ def decode_function(payload: bytes) -> FunctionRecord:
 
 
 def decode_needs(payload: bytes) -> NeedsRecord:
-    """The needs record in `payload`, or FormatError."""
+    """Decode the needs record in `payload`. Raises `FormatError` if it is malformed."""
     return NeedsRecord(*runtime.needs_record(payload))
 
 

@@ -138,7 +138,7 @@ class Volume:
         return self._gone
 
     def find(self, module_id: bytes) -> Member | None:
-        """Return a module that was not removed. Raises what reading raises."""
+        """Return the place of a module in this volume; None if it is not there or was removed. Raises what reading raises."""
         rows = self.table.find(module_id)
         if not rows or module_id in self.gone():
             return None

@@ -112,7 +112,7 @@ class Volumes:
             self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - tick
 
     def _list(self) -> bool:
-        """List the directory; return whether all that it has could be opened: one that is gone was replaced by one that is there now."""
+        """List the directory; return whether every volume could be opened: a volume that is gone was replaced by one that is there now."""
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes
         known, whole = {}, True

@@ -250,5 +250,5 @@ def shown(value: int) -> str:
 
 
 def pack_object(value: object, storage: Storage) -> tuple[bytes, object]:
-    """Return the address of an object as the bytes of its storage, and the object, which must live as long as these."""
+    """Return the address of an object as the bytes of its storage, and the object, which must live as long as the bytes are used."""
     return pack_integer(id(value), storage), value

@@ -64,7 +64,7 @@ def _candidates(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _modules_with(value: object, qualname: str) -> list[str]:
-    """Loaded modules that hold the object under this name."""
+    """Return the loaded modules that hold the object under this name."""
     top = type(value).__module__.partition(".")[0]
     loaded = [name for name, module in list(sys.modules.items()) if module is not None]
     loaded.sort(key=lambda name: (name != top, name.count("."), name))

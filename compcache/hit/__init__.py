@@ -128,7 +128,7 @@ class Door:
         return opened
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else there is of `Tree`."""
+        """Return an attribute that needs the whole of `Tree`, which is imported for it."""
         return getattr(self._others(), name)
 
     def _others(self) -> Tree:
@@ -314,7 +314,7 @@ class PlainLoader:
         return goes_with(self, closure)
 
     def _look_again(self, runtime: Any) -> bool:
-        """Have the segments of the index as they are now; False where there is more than segments."""
+        """Read the segments that the index has now; return False if there is anything else in it."""
         files = self._files
         files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"

@@ -15,7 +15,7 @@ def half_mapped(module_id: bytes) -> ReentrantLoadError:
 
 
 def in_constructor(module_id: bytes) -> LinkError:
-    """Return the exception for a module one of whose own constructors asks for it."""
+    """Return the exception for a module that one of its own constructors asks for."""
     name = module_id.hex()
     return LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
 

@@ -625,7 +625,7 @@ class Loader(PlainLoader):
             forget(self, module_id)
 
     def forget_name(self, func_name: str, module_id: bytes) -> None:
-        """Have the next look-up of a function ask the directory, unless it is of this module; a call target that is held stays valid."""
+        """Let the next look-up of a function ask the directory, unless the function is of this module; call targets in use stay valid."""
         target = self.held(func_name)
         if target is not None and (target._context is None or target._context.module.module_id != module_id):
             from compcache.hit.memory import forget_name

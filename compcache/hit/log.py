@@ -36,7 +36,7 @@ def logging_recorder_for(files: Tree, root: str, *, readonly: bool) -> LoggingRe
 
 
 def _set_up() -> None:
-    """With `COMPCACHE_DEBUG`, log to standard error unless the program has configured logging; once per process."""
+    """Log, with `COMPCACHE_DEBUG`, to standard error unless the program has configured logging; once per process."""
     if not is_on(DEBUG_VARIABLE):
         return
     if not _logger.handlers and not _logger.hasHandlers():
@@ -100,7 +100,7 @@ class LoggingRecorder(NullRecorder):
         self._counts.added(size)
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Something happened."""
+        """Count something that happened."""
         self._counts.count(counter, amount, func_name, module_id)
 
     def write_by(self, files: Tree) -> None:

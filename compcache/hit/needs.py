@@ -63,7 +63,7 @@ class Listed:
 
 
 def read_records(loader: Loader, source: Source) -> Listed:
-    """Have the records of a module at hand, which a load reads several of, unless they are many.
+    """Read the records of a module at once, unless they are many: a load needs several of them.
 
     Raises:
         StorageError: the file cannot be read.

@@ -65,7 +65,7 @@ class Listing:
 
 
 def list_records(loader: Loader, source: Source, sources: Sources) -> None:
-    """Have the records of a module at hand, and note what functions they are of.
+    """Read the records of a module at once, and note which functions they describe.
 
     Raises:
         StorageError: the file cannot be read.
@@ -405,8 +405,8 @@ class Plan:
         return None
 
     def _stronger(self, name: str, node: _Node, weak: Choice, where: tuple[bytes, int]) -> Choice:
-        """Return the definition to which a weak one of a variable gives way: one that is not merged, as linkers choose it, or of common
-        blocks that are arrays the longest.
+        """Return the definition of a variable to which a weak one gives way: one that is not merged, as linkers choose, or the longest of
+        common blocks that are arrays.
         """
         all_of_it, best = [where, *node.candidates], weak
         for candidate in all_of_it[1:]:

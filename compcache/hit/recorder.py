@@ -110,7 +110,7 @@ class Recorder:
         self.count("added_bytes", size)
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Something happened, `amount` times."""
+        """Count something that happened `amount` times."""
         now = time()
         self._events.append((now, counter, amount, func_name, module_id))
         if not 0 <= now - self._flushed < _PAUSE_SECONDS:

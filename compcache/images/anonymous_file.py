@@ -28,7 +28,7 @@ def anonymous_file(*parts: bytes) -> Opened:
 
 
 def _in_memory() -> Opened | None:
-    """Made by the native runtime: a number that `os.memfd_create` returned could be lost to an interrupt."""
+    """Let the native runtime make the file: a number that `os.memfd_create` returned could be lost to an interrupt."""
     from compcache.hit.target import load_runtime
 
     try:

@@ -81,7 +81,7 @@ def _state_of(path: str) -> tuple[int, ...] | None:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _read_once(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - in another state it is another archive
-    """`_read`, once for all modules that name an archive: to read and digest one takes longer than to compile a small module."""
+    """Call `_read` once for all modules that name an archive: to read and digest one takes longer than to compile a small module."""
     return _read(path, name)
 
 

@@ -115,7 +115,7 @@ class Library(NamedTuple):
         return os.fsdecode(info.path) if found and info.path else self._file_with(symbol)
 
     def _file_with(self, symbol: str) -> str | None:
-        """Return the file whose table has a symbol of which no file holds the address: a thread-local variable."""
+        """Return the file whose table has a symbol that has no address in any file: a thread-local variable."""
         own = self.file()
         files = [own, *map(mapped_path, _needed(own))] if own else []
         return next((path for path in files if path and symbol in _defined(path)), None)

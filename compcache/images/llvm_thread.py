@@ -79,7 +79,7 @@ def in_llvm_thread(work: Callable[[], _T]) -> _T:
 
 
 def time_spent() -> float:
-    """Seconds of processor time that this thread has used, and that LLVM threads have used for it."""
+    """Return the seconds of processor time that this thread has used, and that LLVM threads have used for it."""
     return time.thread_time() + _here.spent
 
 

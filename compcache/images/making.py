@@ -142,7 +142,7 @@ def usual_kind() -> str:
 
 
 def _from_libraries(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
-    """Return the symbols that the libraries which the source names define, and the files in which they do."""
+    """Return the symbols that the source's libraries define, and the files that define them."""
     found = {}
     for symbol in set(undefined).difference(platform) if libraries else ():
         path = next(filter(None, (library.path_of(symbol) for library in libraries)), None)

@@ -84,9 +84,7 @@ def _graph_of(store: Store, module_id: bytes) -> ModuleGraph | None:
 
 
 def _variables_of(graph: ModuleGraph, func_name: str) -> set[str]:
-    """Return the variables that a function of the module reaches and that can change, but for those of which there is
-    one for all modules.
-    """
+    """Return the variables that a function of the module reaches and that can change, except those that all modules share."""
     nodes = graph.nodes
     roots = [node.symbol for node in nodes.values() if node.kind == "function" and node.func_name == func_name]
     reached = DependencyGraph({node.symbol: node.references for node in nodes.values()}).closure(roots)

@@ -103,7 +103,7 @@ class _Layer(Store):
         return module
 
     def tell_unreadable(self, path: str, error: OSError) -> None:
-        """Warn once: what else the layer and the directories around it hold is of use."""
+        """Warn once that a part of the layer cannot be read; the rest is used."""
         from compcache.publish.verify import warn_of_layer
 
         warn_of_layer(self, f"{path} cannot be read: {error.strerror or error}")
@@ -240,7 +240,9 @@ class LayeredStore(Store):
             self._tell_of_unreadable()
 
     def _tell_of_unreadable(self) -> None:
-        """Warn of layers of which this user may not read everything: what they hold is compiled again, for no reason that is seen."""
+        """Warn of layers that this user cannot read completely: without the warning, their functions would be compiled again for no visible
+        reason.
+        """
         for layer in self.layers:
             if layer.index.problem:
                 from compcache.publish.verify import warn_of_layer
@@ -334,7 +336,7 @@ class LayeredStore(Store):
             failure = None  # it and this frame would keep each other, and what the callers have loaded, until garbage is collected
 
     def remember_layer(self, entry: ModuleEntry) -> None:
-        """Keep that a file of a layer was verified, where something can be kept."""
+        """Remember that a file of a layer was verified, if this cache can be written."""
         if not self.readonly:
             from compcache.publish.verify import remember_in
 

@@ -162,13 +162,13 @@ class Chooser:
                 yield pack.entry(module_id, held=module_id in self._spare)
 
     def _note(self, pack: _Pack, required: bytes) -> None:
-        """Have a pack that no list has depend on a module."""
+        """Make a pack that is in no list depend on a module."""
         for status in statuses_of(self._store, [required]).values():
             last = self._uses.of([required]).last_uses().get(required, 0.0)
             pack.needs(status.modified, max(last, self._of_parts.get(required, 0.0)), held=required in self._spare)
 
     def _entries_of(self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], used: Mapping[bytes, float]) -> Iterator[Entry]:
-        """These modules; packs are left out."""
+        """Return the entries of these modules; packs are left out."""
         for module_id, (size, created) in present.items():
             last = max(used.get(module_id, 0.0), self._of_parts.get(module_id, 0.0))
             row = rows.get(module_id)
@@ -251,7 +251,7 @@ class Chooser:
         return frozenset(found - slices.gone)
 
     def _add_deciding(self, slices: Slices, found: dict[bytes, Entry]) -> None:
-        """Add who imports what these realize, and who realizes it as well, and so on."""
+        """Add the modules that import functions of these modules, and the modules that realize the same functions, and so on."""
         lists = slices.lists
         if not (self._policy.duplicates or lists.has_imports() or slices.unlisted):
             return
@@ -294,7 +294,7 @@ class _Pack:
         self._held = False
 
     def at(self, status: FileStatus, last: float) -> None:
-        """It is there."""
+        """Note that the module is there."""
         self.size, self._created = status
         self._last = max(self._last, last)
 
@@ -305,7 +305,7 @@ class _Pack:
         self._held = self._held or held
 
     def entry(self, module_id: bytes, *, held: bool) -> Entry:
-        """It, as the policy sees it."""
+        """Return the candidate as the policy sees it."""
         created = self._newest or self._created
         return Entry(module_id, self.size, created, self._last, (), (), module_id, module_id, held or self._held, is_pack=True)
 
@@ -334,5 +334,5 @@ class _Oldest:
             self._count += not dropped.is_pack
 
     def entries(self) -> dict[bytes, Entry]:
-        """They, by module_id."""
+        """Return the candidates, by module_id."""
         return {entry.module_id: entry for _, _, entry in self._heap}

@@ -110,7 +110,7 @@ def _measure(store: Store) -> _Measured:
 
 
 def _forget_lists(store: Store) -> None:
-    """Have the lists be made again, which say what modules take."""
+    """Remove the lists that say what modules take; they are made again."""
     for segment in index_merge.readable(store.index):
         forget_list(store, segment.name)
     with suppress(OSError):
@@ -199,7 +199,7 @@ class _Compaction:
         return Content(module_id, data, store.signatures_of(module_id), modified)
 
     def _write_stamps(self) -> None:
-        """Have the index vouch for what was just read, as it does for files that are published."""
+        """Let the index vouch for the modules that were just read, as for published files."""
         store, volume = self._store, self.volume
         assert volume is not None
         stamp = Stamp.of(volume.status)
@@ -211,7 +211,7 @@ class _Compaction:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove the files that the volume has as they were read, and the volumes that are replaced, or of which nothing is left."""
+        """Remove the files that are in the volume unchanged, and the volumes that are replaced or empty."""
         store = self._store
         for module_id, known in (*self.packed.items(), *self._known):
             path = store.module_path(module_id)

@@ -296,7 +296,7 @@ def rewrite_index(store: Store, gone: Collection[bytes]) -> None:
 
 
 def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:
-    """Temporary and quarantined files past their age limit, unused unpacked bundles, and, with `stale`, directories of other
+    """Return temporary and quarantined files past their age limit, unused unpacked bundles, and, with `stale`, directories of other
     formats.
     """
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds

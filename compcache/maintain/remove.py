@@ -66,7 +66,7 @@ def _groups_of(row: Row) -> list[str]:
 
 
 def _owners(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
-    """Return the names that parts and entries of a function have; with the last one of a label goes what belongs to all of it."""
+    """Return the names of the parts and entries of a function; what belongs to a whole label goes with its last function."""
     label = label_of(func_name)
     others = label is not None and any(name != func_name and label_of(name) == label for row in rows.values() for name in row.names)
     return {func_name} if label is None or others else {func_name, label}

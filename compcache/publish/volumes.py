@@ -151,7 +151,7 @@ def contents_of(volume: Volume) -> Iterator[Content]:
 
 
 def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None:
-    """Have a volume hold these modules no more.
+    """Mark modules of a volume as removed.
 
     Raises:
         OSError: that could not be written.

@@ -123,7 +123,7 @@ def parse_public(text: str) -> PublicKey:
 
 
 def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
-    """Public keys: texts, one text of several with spaces, commas or lines between them, or ``@file`` that holds such a text.
+    """Parse public keys: texts, one text of several with spaces, commas or lines between them, or ``@file`` that holds such a text.
 
     Raises:
         TypeError: it is neither text nor several texts.

@@ -81,11 +81,11 @@ class CpuTable:
         return frozenset(have & self.required)
 
     def closure(self, names: Iterable[str]) -> frozenset[str]:
-        """These features and all that they imply."""
+        """Return these features and all that they imply."""
         return frozenset().union(*[self._reach(name, self._implies) for name in names])
 
     def supported(self, told: Iterable[str]) -> frozenset[str]:
-        """Return those features of a host that LLVM can use: features whose implied features the host has too.
+        """Return the features of a host that LLVM can use: features whose implied features the host has too.
 
         A hypervisor may hide a feature and not those that build on it; switching one of these on would switch it on, too.
         """

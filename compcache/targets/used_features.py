@@ -110,7 +110,7 @@ def function_features(attributes: str, machine: Machine, platform: str) -> froze
 
 
 def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
-    """Return those of these features that the code of a module may use.
+    """Return which of these features the code of a module may use.
 
     No compiler uses those of the operating system's side by itself. They count where the code has intrinsics or assembly with one of
     their instructions, or assembly that may spell any. A compiler that is told to compile for a CPU (``-march=native``) lists all that
@@ -137,12 +137,12 @@ def _strings_of_assembly(code: str) -> Iterator[str]:
 
 
 def own_intrinsics(names: Iterable[str]) -> list[str]:
-    """Return those of these function names that are intrinsics of an architecture."""
+    """Return which of these function names are intrinsics of an architecture."""
     return [name for name in names if name.startswith(_OF_ARCHITECTURES)]
 
 
 def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
-    """Return whether some of these intrinsics may need a feature that is not among these: LLVM would end the process.
+    """Return whether some of these intrinsics may need a feature outside of these features; then LLVM would end the process.
 
     Functions may have the features themselves; that is for LLVM to say.
     """

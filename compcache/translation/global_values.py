@@ -45,7 +45,7 @@ class _DryRun:
     allow_pickle = True
 
     def address_of(self, buffer: object) -> int:
-        """Any address: only whether the value fits is checked."""
+        """Return any address: only whether the value fits is checked."""
         return id(buffer)
 
     def find_symbol(self, name: str, library: str | None) -> int:

@@ -73,7 +73,8 @@ def _target(code: Code, symbol: str) -> str:
 
 
 def own_features(text: str, exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine) -> dict[str, _Features]:
-    """By symbol, what the exported functions of a printed module may use by attributes of their own that the machine is not said to have.
+    """Return, by symbol, what the exported functions of a printed module may use by attributes of their own that the machine is not said to
+    have.
 
     Without what another one of these features implies.
     """

@@ -326,7 +326,7 @@ def _chosen(names: list[str], condition: Callable[[str], bool]) -> list[str]:
 
 
 def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
-    """Merged variables are imported by the module that defines them as well."""
+    """Import merged variables, also in the module that defines them."""
     merged = {export.symbol: export.name for export in exports if export.link_only in (MERGED, WEAK)}
     return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
 

@@ -163,7 +163,7 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
 
 
 def modules_of(store: Store, module_ids: Iterable[bytes]) -> list[ModuleSummary]:
-    """These modules of a directory and its layers."""
+    """Return these modules of a directory and its layers."""
     chosen = {module_id.hex() for module_id in module_ids}
     places = Excerpts(store).of_modules(map(bytes.fromhex, chosen))
     return [row for place, overview in places for row in _modules_in(place, overview) if row.module_id in chosen]

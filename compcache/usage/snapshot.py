@@ -122,7 +122,7 @@ class Present:
 
 
 def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:
-    """Tells the compile time of a module; 0.0 if it is unreadable."""
+    """Return a function that tells the compile time of a module; 0.0 if it is unreadable."""
 
     def seconds(module_id: bytes) -> float:
         row = lists.rows([module_id]).get(module_id) or read_row(store, module_id)

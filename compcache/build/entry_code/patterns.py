@@ -144,7 +144,7 @@ class _Pattern:
     # -------------------------------------------------------------- arguments
 
     def _convert(self, index: int, parameter: Parameter) -> None:
-        """Convert one argument, and note what is passed for it."""
+        """Convert one argument, and note what the function is passed for it."""
         machine, slot = self._machine, self._slots[index]
         kind, size = parameter.type.kind, parameter.type.size
         passed = 0

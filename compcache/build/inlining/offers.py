@@ -232,7 +232,7 @@ class _Module:
         return self._nodes[token]
 
     def types_in(self, lines: Iterable[str]) -> list[str]:
-        """Return the lines that define the types in these lines, and the types in those."""
+        """Return the lines that define the types in these lines, and the types in their definitions."""
         found: dict[str, None] = {}
         waiting = [*lines]
         for text in waiting:  # grows while it is walked
@@ -424,7 +424,7 @@ class _Reader:
     # ------------------------------------------------------------ metadata
 
     def _without_metadata(self, line: str) -> str:
-        """Return the line with those attachments that are known, and of which all is known."""
+        """Return the line without attachments that are unknown, or that refer to something unknown."""
         if "!" not in line:
             return line
 

@@ -40,7 +40,7 @@ _LONG_LIST = re.compile(r"(?:(?:i(?:8|16|32|64)|half|float|double) [-+.xa-fA-F0-
 
 
 def abridged(text: str) -> str:
-    """LLVM assembly with long constants of bytes and integers left out."""
+    """Return LLVM assembly with long constants of bytes and integers left out."""
     if len(text) < _WORTHWHILE:
         return text
     parts, done = [], 0

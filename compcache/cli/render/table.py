@@ -54,7 +54,7 @@ def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list
 
 
 def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
-    """Rigid columns get their full width; flexible ones share the rest, the widest shrink first."""
+    """Return the widths of the columns: rigid ones get their full width; flexible ones share the rest, and the widest shrink first."""
     free = width - sum(size for column, size in zip(columns, natural, strict=True) if not column.flexible)
     flexible = sorted(size for column, size in zip(columns, natural, strict=True) if column.flexible)
     cap = flexible[-1] if flexible else 0

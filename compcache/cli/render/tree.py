@@ -24,7 +24,7 @@ def tree(graph: FunctionGraph) -> Iterator[str]:
 
 
 def _roots(graph: FunctionGraph) -> Iterator[int]:
-    """Nodes without references to them, then nodes of cycles that those do not reach."""
+    """Yield the nodes without references to them, then nodes of cycles that are not reached from the former."""
     targets = {end for start, end in graph.edges if start != end}
     numbers = range(len(graph.nodes))
     yield from (number for number in numbers if number not in targets)

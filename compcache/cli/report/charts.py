@@ -65,7 +65,7 @@ def drawing_is_possible() -> bool:
 
 
 def charts(story: Story) -> list[Chart]:
-    """Return the charts that there is something to draw in."""
+    """Return the charts that have data to draw."""
     steps = _steps(story)
     found = []
     if any(step.hits or step.misses for step in steps):
@@ -203,7 +203,7 @@ def _stacked(
     text: Callable[[float], str],
     factor: float = 1,
 ) -> dict[str, Any]:
-    """Bars over time, one above the other; a kind is a name, a colour and its value in a step."""
+    """Describe bars over time, one above the other; a kind is a name, a colour and its value in a step."""
     values = []
     for step in steps:
         base = 0.0
@@ -303,7 +303,7 @@ def _bars(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *
 
 
 def _across(values: list[dict[str, Any]], title: str, colour: str) -> dict[str, Any]:
-    """Horizontal bars in the order of `values`."""
+    """Describe horizontal bars in the order of `values`."""
     encoding = {
         "y": {"field": "name", "type": "nominal", "sort": None, "axis": {"title": None, "grid": False, "ticks": False, "domain": False}},
         "x": {"field": "value", "type": "quantitative", "axis": {"title": title, "format": ",~f", "tickCount": 4}},

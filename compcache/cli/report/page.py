@@ -181,7 +181,7 @@ def _section(title: str, parts: Iterable[str]) -> Iterator[str]:
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int]) -> Iterator[str]:
-    """Yield a table that scrolls by itself where the window is narrow; its first column are names."""
+    """Yield a table that scrolls by itself where the window is narrow; its first column holds names."""
     right = set(numeric)
     kinds = [' class="number"' if n in right else "" for n in range(len(heads))]
     yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}"><table><thead><tr>'

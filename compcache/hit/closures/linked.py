@@ -161,7 +161,7 @@ class LinkedClosures:
         return choice
 
     def bind(self, chosen: dict[str, Choice]) -> dict[str, _Place]:
-        """Return what a load adds to what is bound."""
+        """Return the bindings that a load adds."""
         loader = self._loader()
         assert loader is not None
         added: dict[str, _Place] = {}
@@ -176,7 +176,7 @@ class LinkedClosures:
         return added
 
     def updates(self, added: dict[str, _Place]) -> tuple[dict[str, _Place], dict[str, _Place]]:
-        """Return the table of what is bound, and what a load adds to it that is committed now; the loader's lock is held."""
+        """Return the table of bindings, and the bindings that a load adds when it is committed; the caller holds the loader's lock."""
         self.changes += 1
         for place in added.values():
             place.number = self.changes
@@ -239,14 +239,14 @@ class LinkedClosures:
         return self._have_other_house(homes, module_id) or any(map(loader._loaded, homes)) or any(self._copies_of(homes, module_id))
 
     def _copies_of(self, homes: Iterable[bytes], module_id: bytes) -> list[LoadedModule]:
-        """Return the closures but this one that a function of these modules is bound in."""
+        """Return the other closures in which a function of these modules is bound."""
         loader = self._loader()
         assert loader is not None
         keys = {key for home in homes for key in self._copied.get(home, ())} - {module_id} if self._copied else ()
         return [closure for key in keys if (closure := loader._loaded(key)) is not None]
 
     def second_home(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """Return a choice in a closure of which the load has something by itself, and why it cannot be."""
+        """Return a choice in a closure that holds code which the load also uses without it, and the error that says so."""
         owners: dict[bytes, tuple[bytes, str]] = {}
         for name, choice in chosen.items():
             module_id = choice.module_id
@@ -259,7 +259,7 @@ class LinkedClosures:
         return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
 
     def _second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
-        """Return a choice in a closure that a module has moved into, of which another closure has a function that was chosen, and why."""
+        """Return a choice in a closure, if another closure has a function that was chosen, and the error that says so."""
         loader = self._loader()
         assert loader is not None
         for name, choice in chosen.items():
@@ -315,7 +315,9 @@ class LinkedClosures:
         return _shared(house.file) if house is not None and house.file is not None else None
 
     def may_be_planned(self, root: Choice, chosen: dict[str, Choice]) -> bool:
-        """Return whether a planned closure may name these. Whether closures hold is checked only for functions that are looked up."""
+        """Return whether a planned closure may name these modules. Whether closures hold is checked only for
+        functions that are looked up.
+        """
         return not any(choice.module_id in self._parts for choice in chosen.values() if choice is not root)
 
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
@@ -405,7 +407,7 @@ class LinkedClosures:
 
 
 def _newest(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
-    """Return what look-ups find of a name but copies: its content, and the modules that have it."""
+    """Return what look-ups find of a name, copies left out: its content, and the modules that have it."""
     if store.has_in_memory() and any(known := [*store._memory_names.get(func_name, ())]):
         return known[0][0], {module_id for module_id, _ in known}
     rows = [row for row in store.index.find_numbered(name_key(func_name)) if row[3] < LINKED]
@@ -442,7 +444,7 @@ def _forgetting(table: dict[str, _Place], name: str) -> Callable[[ref[LoadedModu
 
 
 def _shared(file: ModuleFile) -> ModuleFile:
-    """Return another object for the same open file, which stays open for it."""
+    """Return another object for the same file; the file stays open for it."""
     other = _described(file)
     if file._opened is not None:
         other.adopt(file._opened)
@@ -458,8 +460,8 @@ def _described(file: ModuleFile) -> ModuleFile:
 
 
 def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """Return the modules that the linked closure is derived of that this module is, and how many of these, the first, are in it; None where
-    it does not hold in this state of the index.
+    """Return the modules that this linked closure is derived from, and how many of them, counted from the first, are in it; None if the
+    closure does not hold in this state of the index.
     """
     store = loader.store
     name = _file_name(store, module_id)

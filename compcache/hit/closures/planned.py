@@ -103,7 +103,7 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> d
 
 
 def _require_whole(loader: Loader, root: Choice, chosen: dict[str, Choice]) -> None:
-    """Check that a closure has all that its functions import, of the types that they expect, and nothing else.
+    """Check that a closure has everything that its functions import, with the expected types, and nothing else.
 
     Raises:
         FormatError: it has not.

@@ -80,7 +80,7 @@ def _encode(store: Store, root: Choice, groups: list[list[Choice]]) -> bytes | N
 
 
 def _describe(store: Store, source: Source) -> bytes | None:
-    """Return the index entry that vouches for a module's file as it is now; None where the index does not."""
+    """Return the index entry that vouches for a module's file as it is now; None if the index does not vouch for it."""
     suspended = source.suspended
     file = source.open_file(store)
     status = file.status()

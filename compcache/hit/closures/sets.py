@@ -33,7 +33,7 @@ class ListedFunction:
 
 
 def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> None:
-    """Have all records of a closure in memory, unless they are many."""
+    """Read all records of a closure into memory, unless they are many."""
     try:
         file = loader.store.open_module(module_id)
     except (CompcacheError, OSError) as error:  # who loads a function of it meets it again

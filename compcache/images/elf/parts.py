@@ -183,7 +183,7 @@ def object_symbols(data: bytes) -> Iterator[Symbol]:
 
 
 def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
-    """Sections with their names; those that the file does not hold only where `every` is set."""
+    """Yield sections with their names; those that the file does not hold only where `every` is set."""
     header = read_header(data)
     if header.names_section >= len(sections):
         return

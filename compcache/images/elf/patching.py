@@ -115,7 +115,7 @@ def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
-    """With new names for symbols: they are in a copy of the string table at the end of the file."""
+    """Give symbols new names: these are in a copy of the string table at the end of the file."""
     if not names:
         return data
     sections = read_sections(data, ET_REL)

@@ -83,7 +83,7 @@ def _encoding(common: bytes) -> int:
 
 
 def _skip_number(content: bytes, at: int) -> int:
-    """Behind a number in LEB128."""
+    """Return the place behind a number in LEB128."""
     while content[at] & 0x80:
         at += 1
     return at + 1

@@ -53,7 +53,7 @@ class Tables:
         self.relocations = 0
 
     def add_address(self, name: str | None) -> None:
-        """Have an address filled in: of what another image has under a name, or of something in this image."""
+        """Fill in an address: of a symbol of another image, or of a place in this image."""
         if name is None:
             self.relocations += 1
         elif name not in self._imports:
@@ -61,18 +61,18 @@ class Tables:
             self.relocations += 1
 
     def add_entry(self, key: Key) -> None:
-        """Have an entry for a symbol."""
+        """Add an entry for a symbol."""
         if key not in self.entries:
             self.entries[key] = len(self.entries)
             self.add_address(key if isinstance(key, str) else None)
 
     def add_stub(self, name: str) -> None:
-        """Have code that jumps to what another image has under a name."""
+        """Add code that jumps to a symbol of another image."""
         self.stubs.setdefault(name, len(self.stubs))
         self.add_entry(name)
 
     def add_pair(self, key: Key, relocations: int) -> None:
-        """Have a pair of entries for a thread-local variable. That of one in this image takes one relocation: the offset is known."""
+        """Add a pair of entries for a thread-local variable. A variable of this image takes one relocation, since its offset is known."""
         if key not in self.pairs:
             self.pairs[key] = len(self.pairs)
             self.relocations += relocations if isinstance(key, str) else 1

@@ -40,7 +40,7 @@ class CheckState:
         self._total = 0
 
     def modules(self, step: int = 1 << 8) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
-        """Yield the modules that are there and of which nothing is wrong so far, a directory at a time, with their statuses."""
+        """Yield the modules with no finding so far, a directory at a time, with the statuses of their files."""
         done = 0
         for found in statuses_by_directory(self.store):
             present = {module_id: status for module_id, status in found.items() if self.is_sound(module_id)}

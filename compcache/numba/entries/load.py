@@ -43,7 +43,7 @@ def find(
 
 
 def _why_outdated(description: Description) -> str:
-    """Why the compiler would use other implementations now; "" if it would use the same."""
+    """Return why the compiler would use other implementations now; "" if it would use the same."""
     for dependency in [Dependency(*row) for row in description.dependencies]:
         try:
             if not is_current(dependency):
@@ -161,7 +161,7 @@ def _recorded(description: Description) -> libraries.Recorded:
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
-    """Let this process run what was just stored of a library, so that no other code needs to be generated for it."""
+    """Let this process run the code of a library that was just stored, so that none is generated for it."""
     request = Request("", only=description)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=True)
     if target is None or request.found is None:

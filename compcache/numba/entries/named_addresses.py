@@ -46,7 +46,7 @@ _USE = re.compile(rf'@"?({re.escape(PREFIX)}[0-9a-f.]*[0-9a-f])"?')
 
 
 def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """For those of Numba's variables whose addresses Cython modules offer: module, name, and type as Cython writes it."""
+    """Return, for those of Numba's variables whose addresses Cython modules offer, module, name, and type as Cython writes it."""
     found = {name: function_at(address_in(name)) for name in sorted(set(names))}
     return {name: known for name, known in found.items() if known is not None}
 
@@ -70,7 +70,7 @@ _ASKED = ("get_num_threads", "get_parallel_chunksize", "get_thread_id")
 
 
 def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
-    """Assembly in which the variables hold nothing. What is loaded from those of known functions is never null: Numba asks its own
+    """Return the assembly with variables that hold nothing. What is loaded from those of known functions is never null: Numba asks its own
     objects where it is.
     """
     for name in functions:
@@ -124,7 +124,7 @@ def _symbol_of(function: tuple[str, str, str]) -> str:
 
 
 def functions_named(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymbol | ProgramArray]:
-    """Return the functions and arrays that are imported under such names, of those among these."""
+    """Return the functions and arrays among these names that are imported."""
     return {name: _named(*name.removeprefix(NAMED).split("/", 2)) for name in names if name.startswith(NAMED)}
 
 

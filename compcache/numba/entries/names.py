@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
 
 
 def without_addresses(text: str) -> str:
-    """Numba's text of a type without the parts that differ between processes."""
+    """Return Numba's text of a type without the parts that differ between processes."""
     return _ADDRESS.sub("", text)
 
 
