@@ -207,7 +207,7 @@ class Tree(Files):
         try:
             opened = self.system.fstat(root.opened.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
-                raise OSError(f"{self.root} is another directory")
+                raise OSError(f"{self.root} is another directory than when it was opened")
         except OSError as error:
             reraise_interrupt(error)
             root.opened.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours

@@ -165,7 +165,7 @@ def _as_variable(export: Export, thread_locals: Collection[str], functions: Coll
         raise CompileError(f"functions gives a signature to {export.symbol!r}, which is a variable: give None")
     if export.symbol in thread_locals:
         if ADDRESS_OF + export.symbol not in functions:
-            raise CompileError(f"functions= names {export.symbol!r}, a thread-local variable of which each module has its own")
+            raise CompileError(f"functions= names the thread-local variable {export.symbol!r}, but each module has its own")
         return export._replace(name=ADDRESS_OF + export.name, symbol=ADDRESS_OF + export.symbol, link_only=THREAD_LOCAL)
     return export._replace(link_only="variable")
 

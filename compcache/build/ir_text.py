@@ -375,7 +375,7 @@ def _leading_name(text: str) -> tuple[str, int]:
     """Return the name at the start of a text, and where it ends; numbers stand for values without a name."""
     match = _NAME.match(text)
     if match is None:
-        raise ValueError(f"not a name: {text[:80]!r}")
+        raise ValueError(f"LLVM assembly without a name where one is expected: {text[:80]!r}")
     return unquote(match[1]) if match[2] is None else "" if match[2].isdigit() else match[2], match.end()
 
 

@@ -175,7 +175,7 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
         reraise_interrupt(error)
         raise invalid(f"its definition of kind {kind!r} does not decode: {error}") from error
     if not isinstance(definition, GlobalDefinition):
-        raise invalid(f"kind {kind!r} decodes to {type(definition).__name__}, which is no definition")
+        raise invalid(f"kind {kind!r} decodes to {type(definition).__name__}, which is not a GlobalDefinition")
     return definition
 
 
@@ -208,7 +208,7 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
         reraise_interrupt(error)
         raise _failure(error, f"its value of kind {definition.kind!r} does not load") from error
     if size != storage.size:
-        raise invalid(f"kind {definition.kind!r} gave {size} bytes for {storage.size}")
+        raise invalid(f"kind {definition.kind!r} loads {size} bytes for a variable of {storage.size}")
     return data, kept
 
 

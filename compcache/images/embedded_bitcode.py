@@ -51,7 +51,7 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
         try:
             found.append(content if content.startswith(BITCODE_MAGIC) else _of_object(content))
         except FormatError as error:
-            raise FormatError(f"it is an archive, and of its member {name!r}: {error}") from error
+            raise FormatError(f"the member {name!r} of the archive: {error}") from error
     if not found:
         raise FormatError("it is an archive without members")
     return tuple(found)

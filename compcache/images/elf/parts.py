@@ -151,11 +151,11 @@ def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     header = read_header(data)
     if header.type != file_type:
         found = _FILE_TYPES.get(header.type, f"of type {header.type}")
-        raise FormatError(f"the ELF file is {found}, and not {_FILE_TYPES[file_type]}")
+        raise FormatError(f"the ELF file is {found}, not {_FILE_TYPES[file_type]}")
     if header.section_offset == 0:
         return ()
     if header.section_size != SECTION.size:
-        raise FormatError(f"section headers of {header.section_size} bytes, and not {SECTION.size}")
+        raise FormatError(f"section headers have {header.section_size} bytes each, not {SECTION.size}")
     count = header.section_count or _extended_count(data, header.section_offset)
     records = read_bytes(data, header.section_offset, count * SECTION.size, "the section headers")
     return tuple(map(_as_section, SECTION.iter_unpack(records)))
@@ -208,7 +208,7 @@ def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, 
 def read_table(data: bytes, table: Section, record: Struct) -> bytes:
     """Return the content of a section that is an array of `record`."""
     if table.entry_size != record.size or table.size % record.size:
-        raise FormatError(f"a table of {table.size} bytes and {table.entry_size} per entry, not {record.size}")
+        raise FormatError(f"a table of {table.size} bytes has {table.entry_size} per entry, not {record.size}")
     return read_bytes(data, table.offset, table.size, "a table of symbols, relocations or dynamic entries")
 
 

@@ -219,7 +219,7 @@ def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
     for name, section in named(data, read_sections(data, ET_REL)):
         if name in contents:
             if len(contents[name]) != section.size:
-                raise FormatError(f"the section {name} has {section.size} bytes, and not {len(contents[name])}")
+                raise FormatError(f"the section {name} has {section.size} bytes, not {len(contents[name])}")
             edits.append((section.offset, contents[name]))
     return _patched(data, edits)
 
