@@ -168,8 +168,8 @@ def public_names(cls: type) -> list[str]:
 
 
 def registered_with(cls: type) -> list[str]:
-    """Return the classes that were registered with an abstract one, or with subclasses that a library has of it, except for those that
-    libraries register.
+    """Return the classes that were registered with an abstract class or its subclasses, except for those that libraries register with their
+    own.
     """
     if not hasattr(cls, "_abc_impl"):
         return []
