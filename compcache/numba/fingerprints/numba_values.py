@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.numba_plain import frozen_kernel
+from compcache.numba.fingerprints.numba_plain import feed_stencil
 from compcache.numba.fingerprints.state import state_of
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
@@ -131,10 +131,8 @@ def _cfunc(walk: Walk, value: Any, where: str) -> None:
     walk.add_function(value._pyfunc, where, "named" if walk.mode == "named" else "compiled")
 
 
-def _stencil(walk: Walk, value: Any, where: str) -> None:
-    walk.token("stencil", value.mode)
-    _options(walk, dict(value.options), where)
-    walk.add_function(frozen_kernel(value.kernel_ir), where, "named" if walk.mode == "named" else "compiled")
+def _stencil(walk: Walk, value: Any, _where: str) -> None:
+    feed_stencil(walk, value)
 
 
 def _llvm(walk: Walk, value: Any, _where: str) -> None:

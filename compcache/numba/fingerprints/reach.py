@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["Reach"]
 
 _MOST_SHOWN = 300
-#: Attributes of every class that do not affect its methods; `copyreg` adds `__slotnames__` when it pickles an instance.
-_IRRELEVANT = frozenset((
-    "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__classcell__", "__dataclass_fields__",
-    "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
-    "__qualname__", "__slotnames__", "__static_attributes__", "__weakref__",
+#: Attributes that say nothing about what code does, or that only Python uses; `copyreg` adds `__slotnames__` when it pickles an instance.
+_NEVER_READ = frozenset((
+    "__annotate__", "__annotate_func__", "__annotations_cache__", "__builtins__", "__cached__", "__classcell__", "__dict__", "__file__",
+    "__firstlineno__", "__loader__", "__module__", "__path__", "__qualname__", "__slotnames__", "__spec__", "__weakref__",
+))  # fmt: skip
+#: Attributes of classes that do not affect their methods.
+_IRRELEVANT = _NEVER_READ | frozenset((
+    "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__doc__", "__orig_bases__", "__parameters__",
+    "__static_attributes__",
 ))  # fmt: skip
 
 
@@ -177,13 +181,6 @@ def _implicit_names(owner: Any) -> list[str]:
         for name in vars(cls)
         if name.startswith("__") and name not in _IRRELEVANT
     ]
-
-
-#: Attributes that say nothing about what code does, or that only Python uses.
-_NEVER_READ = frozenset((
-    "__annotate__", "__annotate_func__", "__annotations_cache__", "__builtins__", "__cached__", "__classcell__", "__dict__", "__file__",
-    "__firstlineno__", "__loader__", "__module__", "__path__", "__qualname__", "__slotnames__", "__spec__", "__weakref__",
-))  # fmt: skip
 
 
 def _all_names(owner: Any) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.fingerprints.state import can_hold
+from compcache.numba.fingerprints.state import can_hold, is_of_generators
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.reviewed import CODE_GENERATORS
@@ -84,7 +84,7 @@ def handler_without_numba(value: Any) -> Callable[[Walk, Any, str], None] | None
     if issubclass(kind, type):
         is_prange = value in _PRANGE or (value.__qualname__ == "prange" and value.__module__ == "numba.misc.special")
         return _of_prange if is_prange else None
-    return _of_generators if kind.__module__.partition(".")[0] in CODE_GENERATORS else None
+    return _of_generators if is_of_generators(kind) else None
 
 
 def _of_stand_in(walk: Walk, value: Any, where: str) -> None:

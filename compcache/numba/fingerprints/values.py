@@ -241,23 +241,11 @@ def _content(walk: Walk, value: Any, kind: type, where: str) -> None:
         if isinstance(value, plain):
             walk.token("value", plain.__repr__(value))
     if has_state_in_c(kind):
-        _state_in_c(walk, value, where)
+        _pickled(walk, value, where)
     if _answers_for_all(kind) or _has_methods_of_python(kind):
         for name, item in state_of(value).items():
             walk.token("attribute", name)
             walk.value(item, f"{where}, {name!r}")
-
-
-def _state_in_c(walk: Walk, value: Any, where: str) -> None:
-    """Feed what a class written in C keeps in an object, as pickling it finds it."""
-    try:
-        _, *parts = value.__reduce_ex__(4)
-    except Exception as error:  # noqa: BLE001 - any exception means that there is no content to digest
-        reraise_interrupt(error)
-        walk.unknown(value, where)
-        return
-    for part in parts:
-        walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
 
 
 def _items(walk: Walk, value: Any, where: str) -> None:
@@ -289,6 +277,13 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         return
     if is_library_module(type(value).__module__):
         walk.library(type(value), where)
+    walk.token("reduced", type(value).__module__, type(value).__qualname__)
+    if not walk.is_again(value):
+        _pickled(walk, value, where)
+
+
+def _pickled(walk: Walk, value: Any, where: str) -> None:
+    """Feed what pickling finds in an object, also in one of a class written in C."""
     try:
         reduced = copyreg.dispatch_table.get(type(value))  # for example regular expressions, which have no method for it
         parts: Any = reduced(value) if reduced else value.__reduce_ex__(4)
@@ -296,13 +291,11 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         reraise_interrupt(error)
         walk.unknown(value, where)
         return
-    kind = type(value)
-    walk.token("reduced", kind.__module__, kind.__qualname__)
     if isinstance(parts, str):
         walk.token("named", getattr(value, "__module__", ""), parts)
-    elif not walk.is_again(value):
-        for part in parts:
-            walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
+        return
+    for part in parts:
+        walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
 
 
 def _lock(walk: Walk, value: Any, _where: str) -> None:
