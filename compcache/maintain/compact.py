@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from compcache.store import ModuleFile, Store
     from compcache.usage.module_files import Progress
 
-__all__ = ["GRACE", "SMALL", "compact"]
+__all__ = ["GRACE", "SMALL", "compact", "free_removed"]
 
 #: Larger files stay as they are: processes share the memory of what they map of a file, and not of what they read of a volume.
 SMALL = 1 << 15
@@ -73,6 +73,21 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
         packed=len(work.packed), merged=tuple([module_id.hex() for module_id in merged]), modules=modules, size_before=before[1],
         size_after=size, files_before=before[2], files_after=files, seconds=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def free_removed(store: Store) -> None:
+    """Write the volumes again of which half was removed, unless another process compacts. Nobody else is waited for.
+
+    Raises:
+        OSError: one could not be written; nothing is lost.
+    """
+    if not store.volumes.current():
+        return
+    with wait_lock(store, "compact", timeout=0) as owned:
+        if owned is not False:
+            work = _Compaction(store, None)
+            work.write(packs=False)
+            work.remove_old()
 
 
 @contextmanager
@@ -113,7 +128,6 @@ class _Compaction:
         self._progress = progress
         self._old: list[Volume] = []
         self._known: list[tuple[bytes, os.stat_result]] = []  # files of what a volume has already
-        self._entries: list[bytes] = []
         self._described: dict[bytes, ModuleFile] = {}  # what the index can vouch for
         self._seen: set[bytes] = set()
         self.packed: dict[bytes, os.stat_result] = {}
@@ -123,10 +137,10 @@ class _Compaction:
         """Whether there are files to remove."""
         return bool(self.packed or self._old or self._known or self._store.volumes.replaced())
 
-    def write(self) -> None:
-        """Publish a volume of all small files, and of small volumes, if that is worth it."""
+    def write(self, *, packs: bool = True) -> None:
+        """Publish a volume of all small files, and of small volumes, if that is worth it; without `packs` only of volumes half removed."""
         store = self._store
-        small = list(self._small_files())
+        small = list(self._small_files()) if packs else []
         self._old = self._choose(sum(status.st_size for _, status in small))
         self.volume = write_volume(store, self._contents(small), self._old)
         if self.volume is None:
@@ -144,7 +158,7 @@ class _Compaction:
         """The volumes to write again: those that are mostly gone, and small ones beside what is added, a tenth of it when compressed."""
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
-            dead = len(volume.gone()) >= _DEAD * volume.table.count
+            dead = sum(bool(volume.table.find(module_id)) for module_id in volume.gone()) >= _DEAD * volume.table.count
             if self._store.volumes.is_own(volume) and (dead or (added and volume.status.st_size <= max(_LITTLE, _GROWTH * size))):
                 chosen.append(volume)
                 size += volume.status.st_size

@@ -146,6 +146,8 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     store.require_writable()
     planned = proposal.report
     removed = _remove(store, proposal)
+    if removed:
+        _free(store)
     leftovers = clear_leftovers(store, planned.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
@@ -236,6 +238,16 @@ def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
     store.stats.count("evicted_bytes", freed)
     remember_size(store, proposal.report.size_before - freed)
     return tuple(removed)
+
+
+def _free(store: Store) -> None:
+    """Have volumes take no more than twice what is in them. A failure is harmless: what is half removed takes space."""
+    from compcache.maintain.compact import free_removed
+
+    try:
+        free_removed(store)
+    except (CompcacheError, OSError) as problem:
+        reraise_interrupt(problem)
 
 
 def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
