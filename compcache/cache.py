@@ -196,7 +196,7 @@ class Cache(Facade):
         self._require_open()
         from compcache.closures.link import link
 
-        return link(self._session(), None if names is None else map(_func_name_of, names), into)
+        return link(self._session(), None if names is None else func_names_of(names), into)
 
     @property
     def exists(self) -> bool:
@@ -566,7 +566,7 @@ class Cache(Facade):
 
         Raises:
             StorageError: the cache is read-only, another process compacts it, or a file could not be written or removed.
-            ValueError: `grace` is negative.
+            TypeError, ValueError: `grace` is not a number, or negative.
         """
         self._require_open()
         from compcache.maintain.compact import compact

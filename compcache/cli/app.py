@@ -236,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = group.main(args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
-        return _fail(_usage_text(error))
+        return _refuse(error)
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except (CompcacheError, OSError, ImportError) as error:  # ImportError: the native runtime, or a package of the installation
@@ -248,6 +248,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         end_progress()
     return status if isinstance(status, int) else 0
+
+
+def _refuse(error: click.ClickException) -> int:
+    """Report a command line that is not valid; show the help of a group that was called without a command."""
+    if type(error).__name__ != "NoArgsIsHelpError":  # older versions of click print the help themselves
+        return _fail(_usage_text(error))
+    click.echo(error.format_message())
+    return 0
 
 
 def _plain(error: UnicodeError) -> tuple[str | bytes, int]:

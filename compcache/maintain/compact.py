@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from itertools import chain, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
@@ -52,8 +52,10 @@ _RANGE = 1 << 13
 def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = None) -> CompactReport:
     """See `Cache.compact`."""
     store.require_writable()
+    if not isinstance(grace, (int, float)):
+        raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}")
     if not grace >= 0:
-        raise ValueError(f"grace is a number of seconds that is not negative, not {grace!r}")
+        raise ValueError(f"grace must be a number of seconds that is not negative, not {grace!r}")
     started = time.perf_counter()
     with _storing(store), wait_lock(store, "compact", timeout=_LOCK_SECONDS) as owned:
         if owned is False:
@@ -67,11 +69,12 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
             work.remove_old()
             _forget_lists(store)
             rewrite_index(store, ())
-        modules, size, files = _measure(store)
-        remember_size(store, size)
+        after = _measure(store)
+        remember_size(store, after.size_of_modules)
     return CompactReport(
-        packed=len(work.packed), merged=tuple([module_id.hex() for module_id in merged]), modules=modules, size_before=before[1],
-        size_after=size, files_before=before[2], files_after=files, seconds=time.perf_counter() - started,
+        packed=len(work.packed), merged=tuple([module_id.hex() for module_id in merged]), modules=after.modules,
+        size_before=before.size, size_after=after.size, files_before=before.files, files_after=after.files,
+        seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 
@@ -102,14 +105,23 @@ def _storing(store: Store) -> Iterator[None]:
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
 
 
-def _measure(store: Store) -> tuple[int, int, int]:
-    """How many modules there are, what they take in bytes, and in how many files they are."""
+class _Measured(NamedTuple):
+    """The number of modules, their sizes together as listings show them, the number of files that hold them, and the size of these."""
+
+    modules: int
+    size_of_modules: int
+    files: int
+    size: int
+
+
+def _measure(store: Store) -> _Measured:
     modules = size = 0
     for _, found in modules_by_directory(store):
         modules += len(found)
         size += sum(status.size for status in found.values())
-    files = sum(len(files_of_directory(store, fan)) for fan in store.directories())
-    return modules, size, files + len(store.volumes.current())
+    files = [status.st_size for fan in store.directories() for status in files_of_directory(store, fan).values()]
+    files += [volume.status.st_size for volume in store.volumes.current()]
+    return _Measured(modules, size, len(files), sum(files))
 
 
 def _forget_lists(store: Store) -> None:

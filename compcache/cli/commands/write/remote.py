@@ -90,7 +90,8 @@ def push(session: Session, names: tuple[str, ...], timeout: float, url: str | No
     if as_json:
         print_json({"modules": count, "uploaded": done})
     else:
-        print_text(f"{plural(count, 'module')} {'uploaded' if done else 'queued; the upload continues in the background'}")
+        state = "uploaded" if done else "queued and not uploaded yet: 'compcache remote status' says why"
+        print_text(f"{plural(count, 'module')} {state}")
     return 0 if done else 1
 
 
