@@ -19,6 +19,7 @@ from compcache.formats import known_faults
 from compcache.formats.makers import Versions
 from compcache.hit.closures.remember import remove_closures
 from compcache.maintain.candidates import Census, Chooser
+from compcache.maintain.packing import free_removed
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, Plan, PrunePolicy, Removal
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
@@ -242,8 +243,6 @@ def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
 
 def _free(store: Store) -> None:
     """Have volumes take no more than twice what is in them. A failure is harmless: what is half removed takes space."""
-    from compcache.maintain.compact import free_removed
-
     try:
         free_removed(store)
     except (CompcacheError, OSError) as problem:

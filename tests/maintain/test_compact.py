@@ -16,7 +16,7 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy, StorageError
-from compcache.maintain import compact as compaction
+from compcache.maintain import packing
 from compcache.publish import volumes as writing
 from compcache.publish.locks import wait_lock
 from compcache.publish.removal import remove_file
@@ -175,7 +175,7 @@ def test_what_is_removed_meanwhile_stays_removed(cache: Cache, monkeypatch: pyte
             remove_file(store, module_id)
         return write(store, listed, replaced)
 
-    monkeypatch.setattr(compaction, "write_volume", written)
+    monkeypatch.setattr(packing, "write_volume", written)
     cache.compact(grace=0)
     with Cache(cache.path) as other:
         assert [other.has(name) for name in lost] == [False, False]
