@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from compcache.formats.footer import Footer
     from compcache.formats.host import Processor
     from compcache.formats.host_file import HostFile
+    from compcache.formats.index import Numbered, Segment
     from compcache.formats.volumes import Volumes
     from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
@@ -607,6 +608,18 @@ class Store:
         found = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
         return found if linked else (row for row in found if row[1] < LINKED)
 
+    def find_numbered(self, func_name: str) -> list[Numbered]:
+        """Return what the index that this process has read says of a name, also of linked closures, in no order."""
+        return self.index.find_numbered(name_key(func_name))
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the parts of the index that look-ups use: others when anything was added or removed."""
+        return self.index.segments
+
+    def state(self) -> bytes:
+        """Return a value that changes when anything is added or removed."""
+        return self.index.state()
+
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """Every realization in the index at this moment."""
         self.renew_index()
@@ -661,6 +674,8 @@ class Store:
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
+            if not self._has_to_recover():
+                return changed
             try:
                 from compcache.publish.verify import recover_index
             except MissingPackageError:
@@ -669,6 +684,14 @@ class Store:
             recover_index(self)
             changed = changed or self.index.segments is not known or self.index.damaged != damaged
         return changed
+
+    def _has_to_recover(self) -> bool:
+        """Return whether an index without segments can be that of anything: above layers a directory without modules is the usual case."""
+        try:
+            return bool(self.index.damaged) or self.index.unfinished or bool(self.fans())
+        except OSError as error:  # the recovery says what cannot be read
+            reraise_interrupt(error)
+            return True
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
         """Open and verify a module; with `leave_stamp` the index learns that it was verified.
@@ -862,8 +885,8 @@ class Store:
         return self._processor
 
     def has_closures(self) -> bool:
-        """Whether loads may be planned for others: this directory alone decides them."""
-        return not (self.layers or self.exposed or self.min_llvm or self._in_memory)
+        """Whether what a load finds out about closures is kept for others: nothing but what is stored decides it."""
+        return not (self.exposed or self.min_llvm or self._in_memory)
 
     def closure_name(self, module_id: bytes, offset: int) -> str:
         """The name of the planned closure of the function whose record is at this offset of a module, on this host."""
