@@ -101,7 +101,7 @@ def _measure(store: Store) -> _Measured:
 
 
 def _forget_lists(store: Store) -> None:
-    """Have the lists be made again, which say what modules take."""
+    """Remove the lists that say what modules take; they are made again."""
     for segment in index_merge.readable(store.index):
         forget_list(store, segment.name)
     with suppress(OSError):
@@ -137,14 +137,14 @@ def _merge_duplicates(store: Store) -> list[bytes]:
 
 
 def _same(entry: bytes) -> bytes:
-    """What is equal in entries of one content; of an entry without content all."""
+    """Return what is equal in entries of one content; of an entry without content all."""
     name, module_id, offset, needs, _, content = FUNCTION.unpack(entry)
     known: bytes = name + needs + content
     return known if any(content) else known + module_id + offset.to_bytes(4, "little")
 
 
 def _function_entries(store: Store) -> Iterator[bytes]:
-    """All function entries of the index, by name, requirement and content."""
+    """Yield all function entries of the index, by name, requirement and content."""
     segments = index_merge.readable(store.index)
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     for number in range(1 << bits):

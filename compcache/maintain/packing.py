@@ -63,7 +63,7 @@ class Packing:
         self.volume: Volume | None = None
 
     def replaces_anything(self) -> bool:
-        """Whether there are files to remove."""
+        """Return whether there are files to remove."""
         return bool(self.packed or self._old or self._known or self._store.volumes.replaced())
 
     def write(self, *, packs: bool = True) -> None:
@@ -84,7 +84,9 @@ class Packing:
                     yield module_id, status
 
     def _choose(self, added: int) -> list[Volume]:
-        """The volumes to write again: those that are mostly gone, and small ones beside what is added, a tenth of it when compressed."""
+        """Return the volumes to write again: those that are mostly gone, and small ones beside what is added, a tenth of it when
+        compressed.
+        """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
             dead = sum(bool(volume.table.find(module_id)) for module_id in volume.gone()) >= _DEAD * volume.table.count
@@ -115,7 +117,7 @@ class Packing:
                 yield content
 
     def _read(self, module_id: bytes, modified: float) -> Content | None:
-        """A module that this cache uses, and that is intact; None for others."""
+        """Return a module that this cache uses, and that is intact; None for others."""
         store = self._store
         try:
             with store.open_module(module_id, leave_stamp=False) as module:
@@ -128,7 +130,7 @@ class Packing:
         return Content(module_id, data, store.signatures_of(module_id), modified)
 
     def _write_stamps(self) -> None:
-        """Have the index vouch for what was just read, as it does for files that are published."""
+        """Let the index vouch for the modules that were just read, as for published files."""
         store, volume = self._store, self.volume
         assert volume is not None
         stamp = Stamp.of(volume.status)
@@ -140,7 +142,7 @@ class Packing:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove the files that the volume has as they were read, and the volumes that are replaced, or of which nothing is left."""
+        """Remove the files that are in the volume unchanged, and the volumes that are replaced or empty."""
         store = self._store
         for module_id, known in (*self.packed.items(), *self._known):
             path = store.module_path(module_id)

@@ -91,7 +91,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Collection
 
 
 def _gone(store: Store, sources: list[tuple[bytes, Volume | None]]) -> list[bytes]:
-    """The modules that are not where they were read any more: of a volume that is not there none is, since others have put it together."""
+    """Return the modules that are not where they were read any more: all of a volume that is not there, which others have replaced."""
     volumes = {source for _, source in sources if source is not None and _exists(store, store.path(VOLUMES, source.name))}
     removed = {source: source.gone() for source in volumes}
     return [
@@ -110,14 +110,14 @@ def _exists(store: Store, path: str) -> bool:
 
 
 def _dictionary(samples: list[bytes]) -> bytes:
-    """Modules that others are like: some at even distances, as many as fit."""
+    """Return modules that others are like: some at even distances, as many as fit."""
     count = max(1, min(len(samples), _WINDOW * len(samples) // (sum(map(len, samples)) + 1)))
     chosen = [samples[number * len(samples) // count] for number in range(count)]
     return b"".join(chosen)[-_WINDOW:]
 
 
 def contents_of(volume: Volume) -> Iterator[Content]:
-    """What can be read of a volume and is intact.
+    """Yield what can be read of a volume and is intact.
 
     Raises:
         OSError: it cannot be read now.
@@ -137,7 +137,7 @@ def contents_of(volume: Volume) -> Iterator[Content]:
 
 
 def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None:
-    """Have a volume hold these modules no more.
+    """Mark modules of a volume as removed.
 
     Raises:
         OSError: that could not be written.
