@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
@@ -15,15 +15,14 @@ from compcache.publish.locks import wait_lock
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import unlink
 from compcache.publish.volumes import Content, contents_of, mark_gone, remove_lists, remove_volume, write_volume
-from compcache.store import MODULES, SIGNATURES
+from compcache.store import MODULES, SIGNATURES, ModuleFile
 from compcache.usage.module_files import files_of_directory
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
     from compcache.formats.volume import Volume
-    from compcache.store import ModuleFile, Store
+    from compcache.store import Store
     from compcache.usage.module_files import Progress
 
 __all__ = ["SMALL", "Packing", "free_removed"]
@@ -49,17 +48,26 @@ def free_removed(store: Store) -> None:
             work.remove_old()
 
 
+class _SmallFile(NamedTuple):
+    """A module file, its stamp (`Stamp.packed`), its size in bytes and its modification time."""
+
+    module_id: bytes
+    stamp: bytes
+    size: int
+    modified: float
+
+
 class Packing:
-    """One run. `packed` has the modules of the new volume that were files, with what these were."""
+    """One run. `packed` has the modules of the new volume that were files, with the stamps of these."""
 
     def __init__(self, store: Store, progress: Progress | None) -> None:
         self._store = store
         self._progress = progress
         self._old: list[Volume] = []
-        self._known: list[tuple[bytes, os.stat_result]] = []  # files of what a volume has already
-        self._described: dict[bytes, ModuleFile] = {}  # what the index can vouch for
+        self._known: list[tuple[bytes, bytes]] = []  # files of what a volume has already
+        self._described: dict[bytes, tuple[int, int, bytes, int, bytes]] = {}  # what the index can vouch for
         self._seen: set[bytes] = set()
-        self.packed: dict[bytes, os.stat_result] = {}
+        self.packed: dict[bytes, bytes] = {}
         self.volume: Volume | None = None
 
     def replaces_anything(self) -> bool:
@@ -70,18 +78,18 @@ class Packing:
         """Publish a volume of all small files, and of small volumes, if that is worth it; without `packs` only of volumes half removed."""
         store = self._store
         small = list(self._small_files()) if packs else []
-        self._old = self._choose(sum(status.st_size for _, status in small))
+        self._old = self._choose(sum(file.size for file in small))
         self.volume = write_volume(store, self._contents(small), self._old)
         if self.volume is None:
             return
         self._write_stamps()
 
-    def _small_files(self) -> Iterator[tuple[bytes, os.stat_result]]:
+    def _small_files(self) -> Iterator[_SmallFile]:
         packs = stored_packs(self._store)
         for fan in self._store.directories():
             for module_id, status in sorted(files_of_directory(self._store, fan).items()):
                 if status.st_size <= SMALL and module_id not in packs and not self._store.is_foreign(status):
-                    yield module_id, status
+                    yield _SmallFile(module_id, Stamp.packed(status), status.st_size, status.st_mtime)
 
     def _choose(self, added: int) -> list[Volume]:
         """Return the volumes to write again: those that are mostly gone, and small ones beside what is added, a tenth of it when
@@ -95,17 +103,17 @@ class Packing:
                 size += volume.status.st_size
         return chosen
 
-    def _contents(self, small: list[tuple[bytes, os.stat_result]]) -> Iterator[Content]:
-        for number, (module_id, status) in enumerate(small, 1):
-            content = self._read(module_id, status.st_mtime)
+    def _contents(self, small: list[_SmallFile]) -> Iterator[Content]:
+        for number, (module_id, stamp, _, modified) in enumerate(small, 1):
+            content = self._read(module_id, modified, is_file=True)
             known = self._store.volumes.find(module_id)
             if content is not None and known is not None and known[0] not in self._old and self._store.volumes.is_own(known[0]):
                 if known[0].content(known[1]) == content[1:3]:
-                    self._known.append((module_id, status))
+                    self._known.append((module_id, stamp))
                     continue
                 mark_gone(self._store, known[0], [module_id])  # with other notes than the file, which goes before it
-            if content is not None and self._described[module_id].volume is None:  # else it was removed since it was listed
-                self.packed[module_id] = status
+            if content is not None:
+                self.packed[module_id] = stamp
                 self._seen.add(module_id)
                 yield content
             if self._progress is not None:
@@ -113,17 +121,19 @@ class Packing:
         for content in chain.from_iterable(map(contents_of, self._old)):
             if content.module_id not in self._seen:
                 self._seen.add(content.module_id)
-                self._read(content.module_id, content.modified)
+                self._read(content.module_id, content.modified, is_file=False)
                 yield content
 
-    def _read(self, module_id: bytes, modified: float) -> Content | None:
-        """Return a module that this cache uses, and that is intact; None for others."""
+    def _read(self, module_id: bytes, modified: float, *, is_file: bool) -> Content | None:
+        """Return a module that this cache uses, and that is intact; None for others, and if it is to be a file and is none any more."""
         store = self._store
         try:
             with store.open_module(module_id, leave_stamp=False) as module:
+                if is_file and module.volume is not None:
+                    return None
                 require_intact(module.footer(), module_id, module.read)
                 data = module.read(0, module.size)
-                self._described[module_id] = module
+                self._described[module_id] = module.image, module.records, module.target_id, module.flags, module.key
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             return None
@@ -137,7 +147,9 @@ class Packing:
         entries = []
         for module_id in sorted(self._seen & self._described.keys()):
             functions = max([entry.functions for entry in index_merge.module_entries(store.index, module_id)], default=0)
-            entries.append(store.entry_of(self._described[module_id], stamp, functions).encode())
+            module = ModuleFile(store.files, "", module_id)
+            module.describe(*self._described[module_id])
+            entries.append(store.entry_of(module, stamp, functions).encode())
         index_merge.publish_segment(store.index, None, (), entries, ())
         store.index.refresh()
 
@@ -152,7 +164,7 @@ class Packing:
                 reraise_interrupt(error)
                 continue
             found = store.volumes.find(module_id)
-            if Stamp.of(status) == Stamp.of(known) and found is not None and store.volumes.is_own(found[0]):
+            if Stamp.packed(status) == known and found is not None and store.volumes.is_own(found[0]):
                 unlink(store, path)
                 unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
         for volume in (*store.volumes.replaced(), *(self._old if self.volume is None else ())):
