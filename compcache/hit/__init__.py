@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.files import Opened, Tree
+    from compcache.formats.volumes import Volumes
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.plain_closures import PlainClosure
     from compcache.hit.target import TypedCallTarget
@@ -128,7 +129,7 @@ class Door:
         return opened
 
     def __getattr__(self, name: str) -> Any:
-        """What else there is of `Tree`."""
+        """Return an attribute that needs the whole of `Tree`, which is imported for it."""
         return getattr(self._others(), name)
 
     def _others(self) -> Tree:
@@ -158,6 +159,7 @@ class PlainLoader:
         "_recorder",
         "_root",
         "_rows",
+        "_volumes",
         "allow_pickle",
         "builds",
         "changed",
@@ -184,6 +186,7 @@ class PlainLoader:
         self._recorder: Any = None
         self._owner = -1
         self._closure: PlainClosure | None = None
+        self._volumes: Volumes | None = None
         self.allow_pickle = False
         self.maps_files = 2  # by the kind of their file system
         #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
@@ -216,7 +219,7 @@ class PlainLoader:
 
     def leave_plain(self) -> None:
         """Close the files; no hit is plain any more."""
-        files, self._files = self._files, None
+        files, self._files, self._volumes = self._files, None, None
         self._names, self._functions, self._modules, self._rows = None, (), (), ()
         if files is not None:
             files.leave()
@@ -224,7 +227,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> TypedCallTarget | None:
-        """The call target of a function, if it is plain; None where that is not so, or not known here."""
+        """Return the call target of a function, if it is plain; None where that is not so, or not known here."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -283,12 +286,23 @@ class PlainLoader:
     def _open_module(self, runtime: Any, segment: int, module_id: bytes) -> Any:
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
-        opened = self._files.open_owned(path, _READ)
-        stamp = runtime.stamp_of(opened.number, self._owner)
+        try:
+            opened = self._files.open_owned(path, _READ)
+            stamp = runtime.stamp_of(opened.number, self._owner)
+            size = 0 if stamp is None else stamp[1]
+        except FileNotFoundError as error:
+            from compcache.files import reraise_interrupt
+
+            reraise_interrupt(error)
+            from compcache.hit.plain_volumes import open_in_volume, volumes_of
+
+            if self._volumes is None:
+                self._volumes = volumes_of(self._files, self._root)
+            opened, stamp, size = open_in_volume(self._volumes, module_id)
         if stamp is None:
             return opened, path, 0, None
         mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
-        return opened, path, stamp[1], runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
+        return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
     def _find(self, runtime: Any, func_name: str) -> Any:
         ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
@@ -314,7 +328,7 @@ class PlainLoader:
         return goes_with(self, closure)
 
     def _look_again(self, runtime: Any) -> bool:
-        """Have the segments of the index as they are now; False where there is more than segments."""
+        """Read the segments that the index has now; return False if there is anything else in it."""
         files = self._files
         files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
@@ -342,7 +356,7 @@ class PlainLoader:
         return True
 
     def _accept(self, runtime: Any, segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
-        """Whether this host can run code whose requirement has this number; its ids are accepted from now on."""
+        """Return whether this host can run code whose requirement has this number; its ids are accepted from now on."""
         text = runtime.requirements(self._rows[segment]()).get(number)
         if text is None:
             return False
@@ -366,7 +380,7 @@ class PlainLoader:
         return module if module is not None and module.image is not None else None
 
     def mapping(self) -> Any:
-        """The lock of threads that map images and run constructors."""
+        """Return the lock of threads that map images and run constructors."""
         return _Impatient() if _lock._is_owned() else _mapping
 
     def _map(self, module_id: bytes, size: int, map_image: Callable[[], Any]) -> LoadedModule:
@@ -388,7 +402,7 @@ class PlainLoader:
     # ------------------------------------------------------------------ commit
 
     def held(self, func_name: str) -> TypedCallTarget | None:
-        """The call target of a function that look-ups give, if it is in memory."""
+        """Return the call target of a function that look-ups give, if it is in memory."""
         known = self._by_name.get(func_name)
         return known() if known is not None else None
 
@@ -436,7 +450,7 @@ class PlainLoader:
         return updates if self.builds else [*updates, targets, {func_name: weak}]
 
     def loaded_modules(self) -> list[LoadedModule]:
-        """The modules that this loader has loaded and that are still referenced."""
+        """Return the modules that this loader has loaded and that are still referenced."""
         modules = [self._loaded(module_id) for module_id in list(self._mine)]
         return [module for module in modules if module is not None]
 
@@ -485,7 +499,7 @@ class _Impatient:
 
 
 def _is_ours(entered: tuple[Opened, int, tuple[int, int]]) -> bool:
-    """Whether a descriptor is still that of the directory for which it was opened."""
+    """Return whether a descriptor is still that of the directory for which it was opened."""
     try:
         status = os.fstat(entered[1])
     except OSError as error:  # a program that closes all descriptors, as daemons do, has closed it
@@ -503,7 +517,7 @@ def _is_segment_name(name: str) -> bool:
 
 
 def _reader(files: Any, opened: Opened) -> Callable[[int, int], bytes]:
-    """What reads of an open file, and keeps it open."""
+    """Return what reads of an open file, and keeps it open."""
     return lambda offset, size: files.pread(opened.number, size, offset)
 
 
@@ -519,7 +533,7 @@ def _mapped(runtime: Any, descriptor: int, path: str, key: bytes, size: int, map
 
 
 def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> ref[LoadedModule]:
-    """A reference that leaves the table when the module goes."""
+    """Return a reference that leaves the table when the module goes."""
 
     def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
         remove(table, key)  # bound above: when the interpreter ends, this file's globals go before the last modules
@@ -538,7 +552,7 @@ def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModul
 
 
 def open_plain(root: str) -> PlainLoader | None:
-    """A loader of a directory that belongs to this user alone; None where that is not so, or the directory is not there."""
+    """Return a loader of a directory that belongs to this user alone; None where that is not so, or the directory is not there."""
     try:
         door = Door(root, load_runtime())
         door.enter()

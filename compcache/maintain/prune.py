@@ -19,6 +19,7 @@ from compcache.formats import known_faults
 from compcache.formats.makers import Versions
 from compcache.hit.closures.remember import remove_closures
 from compcache.maintain.candidates import Census, Chooser
+from compcache.maintain.packing import free_removed
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, Plan, PrunePolicy, Removal
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
@@ -130,7 +131,7 @@ def propose(
 
 
 def _uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
-    """The statistics, which are folded first where they are to be read."""
+    """Return the statistics, which are folded first where they are to be read."""
     if not folds:
         return Uses(store, verify=True)
     return fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))[0]
@@ -146,6 +147,8 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     store.require_writable()
     planned = proposal.report
     removed = _remove(store, proposal)
+    if removed:
+        _free(store)
     leftovers = clear_leftovers(store, planned.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
@@ -165,7 +168,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
 
 
 def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names in the policy that no module has among its makers; if there are any, the makers that modules have."""
+    """Return the names in the policy that no module has among its makers; if there are any, the makers that modules have."""
     unknown = dict.fromkeys(name for name in (Versions.parse(versions).name for versions in policy.made_by) if name not in known)
     return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
@@ -207,7 +210,7 @@ def _limits_only(policy: PrunePolicy) -> bool:
 
 
 def _exceeded(policy: PrunePolicy, census: Census) -> bool:
-    """Whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
+    """Return whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
     return (policy.max_modules is not None and census.modules > policy.max_modules) or not policy.allows(census.size)
 
 
@@ -238,8 +241,16 @@ def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
     return tuple(removed)
 
 
+def _free(store: Store) -> None:
+    """Have volumes take no more than twice what is in them. A failure is harmless: what is half removed takes space."""
+    try:
+        free_removed(store)
+    except (CompcacheError, OSError) as problem:
+        reraise_interrupt(problem)
+
+
 def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
-    """The modules of the plan that were pinned or used since it was made, or that modules added since import.
+    """Return the modules of the plan that were pinned or used since it was made, or that modules added since import.
 
     Their own imports are spared, too.
     """
@@ -267,7 +278,7 @@ def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
 
 
 def _added_since(store: Store, when: float) -> Iterator[bytes]:
-    """The modules whose files, and directories, have changed since."""
+    """Yield the modules whose files, and directories, have changed since."""
     for found in statuses_by_directory(store, since=when):
         yield from [module_id for module_id, status in found.items() if status.st_ctime >= when]
 
@@ -296,7 +307,7 @@ def rewrite_index(store: Store, gone: Collection[bytes]) -> None:
 
 
 def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:
-    """Temporary and quarantined files past their age limit, unused unpacked bundles, and, with `stale`, directories of other
+    """Return temporary and quarantined files past their age limit, unused unpacked bundles, and, with `stale`, directories of other
     formats.
     """
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
