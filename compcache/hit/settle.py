@@ -93,7 +93,7 @@ def _by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import
 
 
 def _functions(segment: Segment, names: int) -> Table:
-    """The function entries of a segment, in memory where so many look-ups read as much of it anyway."""
+    """Return the function entries of a segment, read into memory if so many look-ups would read as much of it anyway."""
     table = segment.functions
     return segment.whole()[0] if table.size <= names * _BYTES_OF_EACH else table
 
