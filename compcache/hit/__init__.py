@@ -1,14 +1,14 @@
 """The plain hit: a function of which all that it needs is functions, in a directory that belongs to this user alone.
 
 All that such a hit takes is here, and it imports nothing else of the package but the runtime, the type of targets and the counter of hits:
-a fresh process pays for what it reads, not for what it executes. (Nor does it import `__future__`, half a million instructions: what
-annotations name is in quotes here.) It decides nothing that `compcache.store` and `compcache.hit.loader`
+a fresh process pays for what it reads, not for what it executes. It decides nothing that `compcache.store` and `compcache.hit.loader`
 decide otherwise: whatever is not plain (keys, layers, several realizations of which the newest is not known by its number, globals,
 damage, a look-up that finds nothing) is no answer, and `Loader`, which a `PlainLoader` becomes then, begins anew.
 
 Tables of targets and modules, and their locks, are explained in `compcache.hit.loader`. `LoadedModule` has what is mapped.
 """
 
+# What a hit reads does not import `__future__` either, which takes half a million instructions: what annotations name is in quotes.
 import os
 from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
