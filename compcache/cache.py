@@ -93,12 +93,12 @@ class Cache(Facade):
         return CompiledFunctions(names, lambda name: self.get_or_compile(name, named))
 
     def _has_all(self, names: Iterable[str]) -> bool:
-        """Whether functions of one source are stored: the first as `has` tells it, the others as the index says."""
+        """Return whether functions of one source are stored: the first as `has` tells it, the others as the index says."""
         first, *others = names
         return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
 
     def has(self, func_name: str | Identity) -> bool:
-        """Whether the cache holds a realization of this function that this host can use; ``func_name in cache`` is the same.
+        """Return whether the cache holds a realization of this function that this host can use; ``func_name in cache`` is the same.
 
         It reads the index and one record at most; whether everything that the function needs is there as
         well, only `get_target` finds out.
@@ -197,7 +197,7 @@ class Cache(Facade):
         self._require_open()
         from compcache.closures.link import link
 
-        return link(self._session(), None if names is None else map(_func_name_of, names), into)
+        return link(self._session(), None if names is None else func_names_of(names), into)
 
     @property
     def exists(self) -> bool:
@@ -215,7 +215,7 @@ class Cache(Facade):
         return tuple([layer.source for layer in self._store.layers])
 
     def loaded(self) -> LoadedState:
-        """The modules, call targets and mapped bytes that this object has in memory now."""
+        """Return the modules, call targets and mapped bytes that this object has in memory now."""
         from compcache.inspect.descriptions import LoadedState
 
         modules = self._loader.loaded_modules()
@@ -271,15 +271,15 @@ class Cache(Facade):
         return tuple(functions(self._store, progress, select, folded=folded))
 
     def __iter__(self) -> Iterator[str]:
-        """The func_names of all stored functions, sorted."""
+        """Return the func_names of all stored functions, sorted."""
         return iter([summary.func_name for summary in self.functions()])
 
     def __len__(self) -> int:
-        """The number of func_names. Everything is listed for it; `info` counts cheaper."""
+        """Return the number of func_names. Everything is listed for it; `info` counts cheaper."""
         return len(self.functions())
 
     def __bool__(self) -> bool:
-        """True: an empty cache is a cache."""
+        """Return true: an empty cache is a cache."""
         return True
 
     def labelled(self, label: str) -> tuple[str, ...]:
@@ -463,6 +463,9 @@ class Cache(Facade):
         Args:
             since: count only from this time on, in seconds since the epoch, to the hour.
             progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            TypeError: `since` is not such a time.
         """
         self._require_open()
         from compcache.usage.statistics import cache_stats
@@ -479,6 +482,9 @@ class Cache(Facade):
 
         Returns:
             The hours in which something was counted, days where that is a month ago; the oldest first.
+
+        Raises:
+            TypeError: `since` is not such a time.
         """
         self._require_open()
         from compcache.usage.statistics import history
@@ -561,7 +567,7 @@ class Cache(Facade):
 
         Raises:
             StorageError: the cache is read-only, another process compacts it, or a file could not be written or removed.
-            ValueError: `grace` is negative.
+            TypeError, ValueError: `grace` is not a number, or negative.
         """
         self._require_open()
         from compcache.maintain.compact import compact
@@ -627,7 +633,7 @@ class Cache(Facade):
         return unpin(self._store, _func_name_of(func_name))
 
     def pinned(self) -> tuple[str, ...]:
-        """The pinned functions, sorted."""
+        """Return the pinned functions, sorted."""
         self._require_open()
         from compcache.maintain.pins import pinned
 
@@ -875,7 +881,7 @@ class Cache(Facade):
         self._max_size = self._max_size if self._max_size is None else _size_in_bytes(self._max_size)
         self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
         if link not in (None, "background"):
-            raise ValueError(f"link={link!r}: 'background', or None")
+            raise ValueError(f"link must be 'background' or None, not {link!r}")
         self._tunes = tune
         self._tuners = {} if (tune or link) and not readonly else None
         if remote is not None or remote_mode is not None:
@@ -883,7 +889,7 @@ class Cache(Facade):
         open_caches[root, bool(self._store.stamp_key)] = ref(self)
 
     def _become_whole(self) -> None:
-        """Have a store and a loader where plain hits have needed none: those of a cache that was opened whole when this one was.
+        """Get a store and a loader, which plain hits do without: as they would be if the cache had been opened with them.
 
         What the environment and the owner of the directory were then counts, not what they are by now.
         """
@@ -900,7 +906,7 @@ class Cache(Facade):
         self._store = store
 
     def _is_miss(self, error: Exception) -> TypeGuard[CompcacheError]:
-        """Whether `get_or_compile` compiles after this error of a look-up."""
+        """Return whether `get_or_compile` compiles after this error of a look-up."""
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
@@ -965,14 +971,14 @@ class Cache(Facade):
         return target
 
     def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
-        """A hit, after a warning where it was compiled from something else than `build` returns now."""
+        """Return a hit, after a warning where it was compiled from something else than `build` returns now."""
         from compcache.miss.staleness import check_hit
 
         check_hit(self._session(), target, name, build)
         return target
 
     def _session(self) -> Session:
-        """This cache, to the miss path."""
+        """Return this cache, to the miss path."""
         if self._opened_session is None:
             from compcache.session import Session
 
@@ -983,7 +989,7 @@ class Cache(Facade):
         return self._opened_session
 
     def _suggestion(self, func_name: str) -> str:
-        """Similar names for the message of a `NotCachedError`, worked out when the message is read."""
+        """Return similar names for the message of a `NotCachedError`; it runs when the message is read."""
         from compcache.inspect.names import suggestion
 
         return suggestion(self._store, func_name)
@@ -1050,7 +1056,7 @@ def _open_store(
 
 
 def func_names_of(names: Any) -> list[str]:
-    """The names of several functions, or of one, each given as such or as an `Identity`."""
+    """Return the names of several functions, or of one, each given as such or as an `Identity`."""
     if isinstance(names, str) or hasattr(names, "func_name"):
         return [_func_name_of(names)]
     if not hasattr(names, "__iter__"):
@@ -1065,7 +1071,7 @@ def _open_cache(path: str, *, signed: bool) -> Cache | None:
 
 
 def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[str, ...] = ()) -> TypedCallTarget:
-    """The target that a pickled one stands for, from an open cache of this directory or a new one.
+    """Return the target that a pickled one stands for, from an open cache of this directory or a new one.
 
     A pickle carries neither key nor trust. One of a cache with a signing key is loaded only with the key of an open cache
     of the directory, or that of the environment.

@@ -20,7 +20,9 @@ import subprocess
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +101,7 @@ def _description(name: str) -> str:
         return ""
     if inspect.ismodule(found):
         return "module"
-    function = found.fget if isinstance(found, property) else inspect.unwrap(found) if callable(found) else found
+    function: Any = found.fget if isinstance(found, property) else inspect.unwrap(found) if callable(found) else found
     try:
         source = inspect.getsource(function)
     except (TypeError, OSError):
@@ -128,7 +130,10 @@ def describe() -> dict[str, Any]:
 
 
 def python_of(series: str) -> Path:
-    """The interpreter of an environment with the newest release of a series, which is made if there is none."""
+    """The interpreter of an environment with the newest release of a series: this one, or one that is made if there is none."""
+    with suppress(PackageNotFoundError):
+        if version("numba").startswith(f"{series}."):
+            return Path(sys.executable)
     place = ENVIRONMENTS / series
     python = place / "bin" / "python"
     if not (place / "installed").exists():
@@ -197,7 +202,7 @@ def test(series: Iterable[str], *, whole: bool) -> int:
 
 
 def _test(series: str, *, whole: bool) -> subprocess.CompletedProcess[str]:
-    command = [python_of(series), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command = [str(python_of(series)), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
     command += ["-m", "peer or not peer", *_WHOLE] if whole else _PROOF
     return subprocess.run(command, check=False, cwd=ROOT, env=_environment(), text=True, capture_output=True)
 

@@ -30,8 +30,8 @@ _LIST = "compcache.functions"
 #: The kind of the entries that lead to what was compiled without running the compiler.
 _KIND = "clang"
 _TEXT = """\
-@text = private constant [{size} x i8] c"{text}"
-define ptr @{name}() {{ ret ptr @text }}
+@compcache.text = private constant [{size} x i8] c"{text}"
+define ptr @{name}() {{ ret ptr @compcache.text }}
 """
 
 
@@ -60,7 +60,7 @@ def _described(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
 
 
 def _names_of(cache: Cache, given: str) -> dict[str, str] | None:
-    """The names of the functions, if the headers are what they were."""
+    """Return the names of the functions, if the headers are what they were."""
     try:
         data = frontend.get_entry(cache, given, _KIND)
         if data is None:
@@ -122,7 +122,7 @@ def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: st
 def source_of_unit(
     unit: Unit, translation: Translation, identity: Identity, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ModuleSource:
-    """The code of a unit with names of its content, and a function that lists these.
+    """Return the code of a unit with names of its content, and a function that lists these names.
 
     Raises:
         CompileError: the compiler reports errors.
@@ -135,6 +135,8 @@ def source_of_unit(
     symbols = symbols_of(code)
     code, options = with_runtime(unit, code, options, symbols)
     exports: dict[str, Any] = dict(functions) if functions is not None else dict.fromkeys(symbols.exported)
+    if not exports:
+        raise CompileError("the source defines no externally visible function")
     names = {plain: Identity(plain, unit=identity).func_name for plain in exports}
     named: dict[str, Any] = {}
     for plain, value in exports.items():

@@ -21,13 +21,14 @@ _ADDRESSES = frozenset("POzZX&")
 
 
 def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """Bytes that live beside the image: mutable, and this load's own."""
+    """Return bytes that live beside the image: mutable, and this load's own."""
     if storage.form == "inline":
         if len(data) > storage.size:
             raise misfit(f"a value of {len(data)} bytes", storage)
         return data.ljust(storage.size, b"\0"), None
     if storage.form not in ("pointer", "span"):
-        raise misfit(f"a value of {len(data)} bytes", storage)
+        hint = "give a number, or declare a pointer, an array or {ptr, i64}"
+        raise invalid(f"a block of {len(data)} bytes does not fit its storage ({storage}): {hint}")
     keep = bytearray(data + b"\0")
     address = context.address_of(keep).to_bytes(_POINTER_SIZE, "little")
     length = count.to_bytes(8, "little") if storage.form == "span" else b""
@@ -108,7 +109,7 @@ class Buffer(GlobalDefinition):
 
     @classmethod
     def of(cls, exporter: Any) -> Buffer:
-        """A snapshot of the content of an object with a buffer, in C order.
+        """Return a snapshot of the content of an object with a buffer, in C order.
 
         Args:
             exporter: bytes, an array of NumPy or of `array`, a `memoryview`: any shape, any element type that `struct` knows.

@@ -78,7 +78,7 @@ class Source:
         self.listed: Listed | None = None
 
     def read_record(self, store: Store, offset: int) -> bytes:
-        """The payload of a record. Raises what `ModuleFile.read_record` and `Store.open_module` do."""
+        """Return the payload of a record. Raises what `ModuleFile.read_record` and `Store.open_module` do."""
         if self.listed is not None and self.listed.records:
             return self.listed.read_record(offset)
         return self.open_file(store).read_record(offset)
@@ -89,7 +89,7 @@ class Source:
         self.suspended = True
 
     def open_file(self, store: Store) -> ModuleFile:
-        """The file, open. Raises what `Store.open_module` does."""
+        """Return the file, open. Raises what `Store.open_module` does."""
         if self.suspended:
             self.file = store.open_module(self.file.module_id)
             self.suspended = False
@@ -104,13 +104,14 @@ class Source:
 class Sources(dict[bytes, Source]):
     """The modules that one load has opened, the decision function for realizations, and what is known about several modules."""
 
-    __slots__ = ("accept", "bound", "listing", "root", "since")
+    __slots__ = ("accept", "bound", "listing", "opened", "root", "since")
 
     def __init__(self, root: str, accept: Accept | None, since: int) -> None:
         self.root = root
         self.accept = accept
         self.since = since  # how many loads had bound something, where there are linked closures
         self.listing: Listing | None = None
+        self.opened: list[Source] = []  # those whose files have not been closed since
         self.bound: list[Source] = []  # modules as they are for what was bound before
 
 
@@ -171,7 +172,7 @@ class Loader(PlainLoader):
     # ------------------------------------------------------------------- plan
 
     def load(self, func_name: str, owner: object = None, accept: Accept | None = None) -> TypedCallTarget:
-        """The call target of a function, loaded if necessary.
+        """Return the call target of a function, loaded if necessary.
 
         Args:
             func_name: the function.
@@ -210,7 +211,7 @@ class Loader(PlainLoader):
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
-        sources = Sources(func_name, accept, self.linked.changes if self.linked is not None else 0)
+        sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
@@ -251,7 +252,7 @@ class Loader(PlainLoader):
     def _open_first(
         self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
     ) -> tuple[Choice | None, int, Exception | None]:
-        """The first realization, the offset of its record, and the error that rules it out."""
+        """Return the first realization, the offset of its record, and the error that rules it out."""
         for module_id, offset in candidates:
             try:
                 return self.open_candidate(func_name, module_id, offset, sources), offset, None
@@ -286,7 +287,7 @@ class Loader(PlainLoader):
     def _find_planned(self, root: Choice, offset: int, sources: Sources) -> dict[str, Choice] | None:
         """Return what an earlier load has chosen for this function, ready for the commit; None if it must be planned now."""
         store = self.store
-        if not store.has_closures():
+        if store.layers or not store.has_closures():
             return None
         name = store.closure_name(root.module_id, offset)
         data = store.read_file(CLOSURES, name)
@@ -304,7 +305,7 @@ class Loader(PlainLoader):
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
+        """Yield the realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
 
         With `linked` those of linked closures are among them.
         """
@@ -323,8 +324,8 @@ class Loader(PlainLoader):
 
     def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
         first = next(found, None)  # the look-up renews what is known of the index, on which it depends what is bound
-        place = self.linked.place_of(func_name) if self.linked is not None and linked else None
-        if place is not None and self.linked is not None and self.linked.is_closure(place):
+        place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
+        if place is not None and self.linked is not None and place in self.linked:
             yield place, 0
         for module_id, offset in chain((first,), found) if first is not None else ():
             if self.linked is None:
@@ -348,7 +349,7 @@ class Loader(PlainLoader):
 
         `sources` has the modules that this load has opened; the caller releases them.
         """
-        bound = self.linked.chosen(func_name, module_id, sources) if self.linked is not None and not offset else None
+        bound = self.linked.bound.chosen(func_name, module_id, sources) if self.linked is not None and not offset else None
         if bound is not None:
             return bound
         source = self.open_source(module_id, sources)
@@ -369,9 +370,10 @@ class Loader(PlainLoader):
 
     def _open_source(self, module_id: bytes, sources: Sources, entry: bytes = b"") -> Source:
         several = len(sources)
-        if several and several % _MOST_FILES == 0:
-            for source in sources.values():
+        if len(sources.opened) == _MOST_FILES:
+            for source in sources.opened:
                 source.suspend()
+            sources.opened.clear()
         file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id, entry=entry)
         try:
             self.require_usable(file)
@@ -381,6 +383,7 @@ class Loader(PlainLoader):
 
                 list_records(self, source, sources)
             sources[module_id] = source
+            sources.opened.append(source)
         except FormatError as error:
             raise self.store.condemn(file, error) from error
         except BaseException:
@@ -396,22 +399,22 @@ class Loader(PlainLoader):
         return Choice(*found) if found is not None else None
 
     def open_source(self, module_id: bytes, sources: Sources) -> Source:
-        """A module as this load sees it, open. Raises what `Store.open_module` and `require_usable` do."""
+        """Return a module as this load sees it, open. Raises what `Store.open_module` and `require_usable` do."""
         return sources.get(module_id) or self._open_source(module_id, sources)
 
     def open_described(self, entry: bytes, sources: Sources) -> Source:
-        """The module of an encoded index entry, open. Raises what `Store.open_module` and `require_usable` do."""
+        """Return the module of an encoded index entry, open. Raises what `Store.open_module` and `require_usable` do."""
         module_id = entry[:DIGEST_SIZE]
         return sources.get(module_id) or self._open_source(module_id, sources, entry)
 
     def condemn(self, sources: Sources, module_id: bytes, error: FormatError) -> CompcacheError:
-        """The exception for a module that does not decode; this load stops using it."""
+        """Return the exception for a module that does not decode; this load stops using it."""
         source = sources.pop(module_id)
         source.loaded = None
         return self.store.condemn(source.file, error)
 
     def holds(self, name: str, *, to_import: bool = False) -> bool:
-        """Whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well."""
+        """Return whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well."""
         # It reads the index and one record at most.
         for module_id, offset in self.store.find(name):
             try:
@@ -447,7 +450,7 @@ class Loader(PlainLoader):
             require_features(self.store, file, record)
 
     def runtime(self) -> Any:
-        """The native runtime of this process."""
+        """Return the native runtime of this process."""
         return load_runtime()
 
     # ---------------------------------------------------------------- prepare
@@ -497,8 +500,8 @@ class Loader(PlainLoader):
             raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
 
     def _map_file(self, file: ModuleFile) -> Any:
-        """The image, mapped from the open file; None where its kind is not mapped so, this process has it mapped,
-        or it cannot be mapped, or not safely.
+        """Return the image, mapped from the open file; None where its kind is not mapped so, this process has it mapped, or it cannot be
+        mapped, or not safely.
         """
         if file.flags not in MAPPED_IN_PLACE:
             return None
@@ -529,7 +532,7 @@ class Loader(PlainLoader):
         target = self._make_target(runtime, chosen[func_name], owner)
         modules = {c.module_id: c.loaded for c in chosen.values()}
         linked = self.linked
-        bound = linked.bind(chosen) if linked is not None else {}
+        bound = linked.bound.bind(chosen, linked) if linked is not None else {}
         if linked is not None:
             linked.keep_files(chosen)
         with hit._lock:
@@ -551,7 +554,7 @@ class Loader(PlainLoader):
 
                     updates += provider_updates(self, chosen, _weak)
                 if linked is not None and bound:
-                    updates += linked.updates(bound)
+                    updates += linked.bound.updates(bound)
                 stores, tables, commit = b"".join(writes), tuple(updates), runtime.commit
                 done = self.changed is change and commit(stores, tables) is None  # handlers run between lines
             for module in modules.values():
@@ -561,7 +564,7 @@ class Loader(PlainLoader):
         return target
 
     def _agree(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
-        """Whether no variable is that of another module: another thread may have bound it meanwhile."""
+        """Return whether no variable is that of another module: another thread may have bound it meanwhile."""
         if self.providers or self.merged:
             from compcache.hit.closures.providers import have_providers
 
@@ -601,18 +604,18 @@ class Loader(PlainLoader):
     # ---------------------------------------------------- memory, for `compcache.hit.memory`
 
     def lock(self) -> Any:
-        """The lock of the tables in this process; a forked child has another one."""
+        """Return the lock of the tables in this process; a forked child has another one."""
         return hit._lock
 
     def forget(self, module_id: bytes) -> None:
         """Make look-ups no longer find a module, or what is bound to it, in memory. Call targets stay valid."""
-        if module_id in self._mine:
+        if module_id in self._mine or self.linked is not None:  # it may be in a closure
             from compcache.hit.memory import forget
 
             forget(self, module_id)
 
     def forget_name(self, func_name: str, module_id: bytes) -> None:
-        """Have the next look-up of a function ask the directory, unless it is of this module; a call target that is held stays valid."""
+        """Let the next look-up of a function ask the directory, unless the function is of this module; call targets in use stay valid."""
         target = self.held(func_name)
         if target is not None and (target._context is None or target._context.module.module_id != module_id):
             from compcache.hit.memory import forget_name
@@ -626,13 +629,13 @@ class Loader(PlainLoader):
         return unload(self, func_name)
 
     def _has_loaded(self) -> bool:
-        """Whether modules are loaded, or unloaded ones that are still in use provide variables: both decide what a load chooses."""
+        """Return whether modules are loaded, or unloaded ones that are still in use provide variables: both decide what a load chooses."""
         if self.loaded_modules():
             return True
         return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_targets(self) -> list[TypedCallTarget]:
-        """The valid call targets that this loader has returned and that are in use."""
+        """Return the valid call targets that this loader has returned and that are in use."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
 

@@ -26,7 +26,7 @@ def begin_build(loader: Loader, build: object) -> None:
 
 
 def end_build(loader: Loader, build: object) -> None:
-    """A build that may have begun has ended."""
+    """End a build that may have begun."""
     with loader.lock():
         loader.builds.discard(build)
         if not loader.builds:
@@ -34,7 +34,7 @@ def end_build(loader: Loader, build: object) -> None:
 
 
 def modules_behind(module: LoadedModule) -> list[LoadedModule]:
-    """A module and all that it is bound to, by way of others or not."""
+    """Return a module and all that it is bound to, by way of others or not."""
     found = {module: None}
     stack = [module]
     while stack:
@@ -53,7 +53,7 @@ def _bound(module: LoadedModule) -> list[LoadedModule]:
 def forget(loader: Loader, module_id: bytes) -> None:
     """Implement `Loader.forget`. What is bound to a removed module must be loaded again too, because it would keep using it."""
     linked = loader.linked
-    if linked is not None and linked.is_closure(module_id) and linked.is_whole(module_id):
+    if linked is not None and module_id in linked and linked.is_whole(module_id):
         return  # it stands for modules of which none is gone
     with loader.lock():
         modules = [loader._loaded(module_id), *(linked.closures_of(module_id) if linked is not None else ())]
@@ -83,7 +83,7 @@ def forget_name(loader: Loader, func_name: str) -> None:
 
 
 def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
-    """A module and all loaded ones that are bound to it, by way of others or not."""
+    """Return a module and all loaded ones that are bound to it, by way of others or not."""
     return {module, *[user for user in loader.loaded_modules() if module in modules_behind(user)]}
 
 

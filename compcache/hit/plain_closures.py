@@ -54,7 +54,7 @@ class PlainClosure:
 def find_holding(
     runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, loader: "PlainLoader"
 ) -> "PlainClosure | None":
-    """A linked closure that holds in this state of the index, as is kept; None where nothing is kept that says so.
+    """Return a linked closure that holds in this state of the index, as is kept; None where nothing is kept that says so.
 
     Args:
         runtime: the native runtime.
@@ -90,7 +90,7 @@ def find_holding(
 
 
 def goes_with(loader: "PlainLoader", closure: "PlainClosure | None") -> bool:
-    """Whether all that is loaded is of this linked closure, or of none: else it takes more to say what may be loaded."""
+    """Return whether all that is loaded is of this linked closure, or of none: else it takes more to say what may be loaded."""
     known = loader._closure
     if known is not None and loader._loaded(known.module_id) is None:
         known = None

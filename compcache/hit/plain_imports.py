@@ -53,11 +53,11 @@ class Parts(dict[str, Part]):
             part.loaded = loader._provide(runtime, part.module_id, part.where)
 
     def modules(self) -> "dict[bytes, LoadedModule]":
-        """Their modules."""
+        """Return their modules."""
         return {part.module_id: part.loaded for part in self.values()}
 
     def bindings(self, runtime: "Any") -> "tuple[bytes, list[dict[Any, Any]]]":
-        """What to store in the images so that they find each other, and what to record about it.
+        """Return what to store in the images so that they find each other, and what to record about it.
 
         Raises:
             IndexError: the records of a module do not fit its image.
@@ -81,7 +81,7 @@ class Parts(dict[str, Part]):
 def follow(
     loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]"
 ) -> "Parts | None":
-    """What a function imports and what that imports, with the function; empty if it imports nothing; None if that is not plain.
+    """Return what a function imports and what that imports, with the function; empty if it imports nothing; None if that is not plain.
 
     Args:
         loader: what loads it.
@@ -117,7 +117,7 @@ def follow(
 
 
 def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[tuple[str, bytes]] | None":
-    """The imports of a function that are not bound yet, and the link types of its uses of them; None if it has variables."""
+    """Return the imports of a function that are not bound yet, and the link types of its uses of them; None if it has variables."""
     uses = []
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # grows while it is walked
@@ -135,7 +135,7 @@ def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", nat
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
-    """The function of this name; None if it takes more to say which it is, or there is none."""
+    """Return the function of this name; None if it takes more to say which it is, or there is none."""
     found = runtime.newest(loader._functions, name, hit.is_ordered(name))
     if found is None or found[2] >= hit._LINKED:
         return None
