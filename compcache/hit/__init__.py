@@ -451,15 +451,13 @@ class PlainLoader:
         return target
 
     def _are_current(self, modules: "dict[bytes, LoadedModule]") -> bool:
-        """Return whether no module that this loader has by now is another mapping than the one that was prepared."""
+        """Return whether no module is another mapping by now."""
         return all(self._loaded(key) in (None, module) for key, module in modules.items())
 
     def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any]":
-        """Return the new rows for the table of loaded modules.
-
-        Not where the lock is taken: 3.12 and later compile a comprehension into the function around it, and what is raised right
-        behind one does not reach the end of a `with`.
-        """
+        """Return the new rows for the table of loaded modules."""
+        # Not where the lock is taken: 3.12 and later compile a comprehension into the function around it, and what is raised right
+        # behind one does not reach the end of a `with`.
         return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
 
     def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "list[dict[Any, Any]]":
