@@ -196,7 +196,7 @@ class Cache(Facade):
         self._require_open()
         from compcache.closures.link import link
 
-        return link(self._session(), None if names is None else map(_func_name_of, names), into)
+        return link(self._session(), None if names is None else func_names_of(names), into)
 
     @property
     def exists(self) -> bool:
@@ -462,6 +462,9 @@ class Cache(Facade):
         Args:
             since: count only from this time on, in seconds since the epoch, to the hour.
             progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            TypeError: `since` is not such a time.
         """
         self._require_open()
         from compcache.usage.statistics import cache_stats
@@ -478,6 +481,9 @@ class Cache(Facade):
 
         Returns:
             The hours in which something was counted, days where that is a month ago; the oldest first.
+
+        Raises:
+            TypeError: `since` is not such a time.
         """
         self._require_open()
         from compcache.usage.statistics import history
@@ -560,7 +566,7 @@ class Cache(Facade):
 
         Raises:
             StorageError: the cache is read-only, another process compacts it, or a file could not be written or removed.
-            ValueError: `grace` is negative.
+            TypeError, ValueError: `grace` is not a number, or negative.
         """
         self._require_open()
         from compcache.maintain.compact import compact

@@ -122,7 +122,7 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
         pairs = sorted((_canonical(k, where), _canonical(v, where)) for k, v in value.items())
         return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
     raise TypeError(
-        f"component {where!r} holds a {_shown_type(kind)}, which has no form that is the same in every process; give text, "
+        f"component {where!r} holds an object of type {_shown_type(kind)}, which has no form that is the same in every process; give text, "
         "bytes, numbers, None, an Identity, or lists, sets and mappings of these"
     )
 

@@ -45,7 +45,8 @@ def html_of(value: object) -> str:
     if isinstance(value, TypedCallTarget):
         return _titled(repr(value), _table(_target_rows(value)))
     if isinstance(value, CompiledFunctions):
-        return _titled(f"{len(value)} compiled functions", _table(value.func_names.items(), ("function", "name in the cache")))
+        title = "1 compiled function" if len(value) == 1 else f"{len(value)} compiled functions"
+        return _titled(title, _table(value.func_names.items(), ("function", "name in the cache")))
     if isinstance(value, FunctionGraph):
         return _graph(value)
     return _titled(type(value).__name__, _record(value))
@@ -126,7 +127,12 @@ def load_ipython_extension(shell: Any) -> None:
 
     def compcache(line: str, cell: str | None = None) -> Any:
         """%compcache COMMAND ... runs a command of ``compcache``; %%compcache compiles the cell once ever, and defines its functions."""
-        return _run(shell, line) if cell is None else _compile(shell, line, cell)
+        try:
+            return _run(shell, line) if cell is None else _compile(shell, line, cell)
+        except CompcacheError as error:  # what is wrong is in the cell: IPython shows the message alone
+            told = [f"{type(error).__name__}: {error}"]
+            vars(error)["_render_traceback_"] = lambda: told
+            raise
 
     shell.register_magic_function(compcache, magic_kind="line_cell")
 

@@ -24,19 +24,18 @@ from compcache.record import Record, set_field
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import TypeVar
 
     from compcache.formats.entry import EntryRecord
     from compcache.formats.footer import Footer
     from compcache.formats.host import Processor
     from compcache.formats.host_file import HostFile
-    from compcache.formats.volume import Member, Volume, Volumes
+    from compcache.formats.index import Numbered, Segment
+    from compcache.formats.volumes import Volumes
     from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
     from compcache.signing.keys import PublicKey, SecretKey
     from compcache.targets.host_probe import Host
 
-    _T = TypeVar("_T")
     #: Whether a realization is preferred to others of the same content, by its module_id.
     IsNear = Callable[[bytes], bool]
     #: Image, records, graph, bitcode and notes of a module.
@@ -183,7 +182,7 @@ class ModuleFile:
             self.adopt(self._files.open_owned(self.path, file_ops.READ_FLAGS))
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            found = store.read_volume(self.module_id)
+            found = store.volumes.read(self.module_id)
             if found is None:
                 raise
             from compcache.images.anonymous_file import anonymous_file
@@ -494,7 +493,7 @@ class Store:
         base = self.directory(MODULES)
         present = self.directories()
         for fan in fans or self.fans():
-            found = set(self.in_volumes(fan))
+            found = set(self.volumes.of_directory(fan))
             for name in self.present_names(f"{base}/{fan}") if fan in present else ():
                 module_id = module_id_of(name)
                 if module_id is not None and name[:2] == fan:
@@ -503,7 +502,7 @@ class Store:
 
     def fans(self) -> list[str]:
         """The first two digits of modules: those that have a directory, or all where there are volumes."""
-        return [f"{number:02x}" for number in range(256)] if self.has_volumes() else self.directories()
+        return [f"{number:02x}" for number in range(256)] if self.volumes.are_there() else self.directories()
 
     def directories(self) -> list[str]:
         """The names of the directories of module files, sorted."""
@@ -514,63 +513,19 @@ class Store:
     def volumes(self) -> Volumes:
         """The files that hold several modules: asked where a module has none of its own."""
         if self._volumes is None:
-            from compcache.formats.volume import Volumes
+            from compcache.formats.volumes import Volumes
 
-            self._volumes = Volumes(self.files, self.directory(VOLUMES), (VOLUMES.suffix, GONE.suffix))
+            suffixes = VOLUMES.suffix, GONE.suffix
+            self._volumes = Volumes(self.files, self.directory(VOLUMES), suffixes, self._tell_damaged, self.tell_unreadable)
             self._volumes.owners, self._volumes.vouching = self.index.owners, self._owners
         return self._volumes
-
-    def has_volumes(self) -> bool:
-        """Whether modules were put together.
-
-        Raises:
-            StorageError: what there is cannot be read.
-        """
-        nothing: list[Volume] = []
-        return bool(self._read_volumes(self.volumes.current, nothing))
-
-    def in_volumes(self, fan: str) -> dict[bytes, tuple[int, float, os.stat_result]]:
-        """The modules in volumes whose ids begin with these two digits; see `compcache.formats.volume.Volumes.status_of`.
-
-        Raises:
-            StorageError: what there is cannot be read.
-        """
-        nothing: dict[bytes, tuple[Volume, Member]] = {}
-        found = self._read_volumes(lambda: self.volumes.of_directory(int(fan, 16)), nothing)
-        return {module_id: (member[1], member[4], volume.status) for module_id, (volume, member) in found.items()}
-
-    def _read_volumes(self, read: Callable[[], _T], nothing: _T) -> _T:
-        try:
-            found = read()
-        except OSError as error:
-            reraise_interrupt(error)
-            self.tell_unreadable(self.directory(VOLUMES), error)
-            return nothing
-        self._tell_of_volumes()
-        return found
-
-    def read_volume(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
-        """The file of a module that a volume has, how many bytes it takes there, and the status of the volume.
-
-        Raises:
-            FormatError: it is damaged.
-            OSError: it cannot be read.
-        """
-        found = self.volumes.find(module_id)
-        self._tell_of_volumes()
-        return None if found is None else (found[0].content(found[1])[0], found[1][1], found[0].status)
 
     def signatures_of(self, module_id: bytes) -> bytes:
         """The signatures of a module; empty where it has none that can be read."""
         known = self.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True)
         if known is not None:
             return known
-        try:
-            found = self.volumes.find(module_id)
-            return b"" if found is None else found[0].content(found[1])[1]
-        except (OSError, FormatError) as error:
-            reraise_interrupt(error)
-            return b""
+        return self.volumes.signatures(module_id)
 
     def status_of(self, module_id: bytes) -> tuple[int, float]:
         """What a module takes on disk in bytes, and when its file was written, in seconds since the epoch.
@@ -586,17 +541,16 @@ class Store:
             found = self.volumes.status_of(module_id)
             if found is None:
                 raise
-            return found[:2]
+            return found
         return status.st_size, status.st_mtime
 
-    def _tell_of_volumes(self) -> None:
-        """Warn once of each volume that is damaged: what was in it is made again."""
-        for name, reason in self.volumes.damaged.items():
-            path = self.path(VOLUMES, name)
-            if self.is_first_warning(path):
-                from compcache.publish.quarantine import warn
+    def _tell_damaged(self, name: str, reason: str) -> None:
+        """Warn once of a volume that is damaged: what was in it is made again."""
+        path = self.path(VOLUMES, name)
+        if self.is_first_warning(path):
+            from compcache.publish.quarantine import warn
 
-                warn(f"{path} is not used as a whole: {reason}; what is missing is compiled again, 'compcache check --repair' mends it")
+            warn(f"{path} is not used as a whole: {reason}; what is missing is compiled again, 'compcache check --repair' mends it")
 
     def present_names(self, directory: str) -> list[str]:
         """The names in a directory, in no order; empty where it does not exist.
@@ -654,6 +608,18 @@ class Store:
         found = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
         return found if linked else (row for row in found if row[1] < LINKED)
 
+    def find_numbered(self, func_name: str) -> list[Numbered]:
+        """Return what the index that this process has read says of a name, also of linked closures, in no order."""
+        return self.index.find_numbered(name_key(func_name))
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the parts of the index that look-ups use: others when anything was added or removed."""
+        return self.index.segments
+
+    def state(self) -> bytes:
+        """Return a value that changes when anything is added or removed."""
+        return self.index.state()
+
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """Every realization in the index at this moment."""
         self.renew_index()
@@ -708,6 +674,8 @@ class Store:
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
+            if not self._has_to_recover():
+                return changed
             try:
                 from compcache.publish.verify import recover_index
             except MissingPackageError:
@@ -716,6 +684,14 @@ class Store:
             recover_index(self)
             changed = changed or self.index.segments is not known or self.index.damaged != damaged
         return changed
+
+    def _has_to_recover(self) -> bool:
+        """Return whether an index without segments can be that of anything: above layers a directory without modules is the usual case."""
+        try:
+            return bool(self.index.damaged) or self.index.unfinished or bool(self.fans())
+        except OSError as error:  # the recovery says what cannot be read
+            reraise_interrupt(error)
+            return True
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
         """Open and verify a module; with `leave_stamp` the index learns that it was verified.
@@ -909,8 +885,8 @@ class Store:
         return self._processor
 
     def has_closures(self) -> bool:
-        """Whether loads may be planned for others: this directory alone decides them."""
-        return not (self.layers or self.exposed or self.min_llvm or self._in_memory)
+        """Whether what a load finds out about closures is kept for others: nothing but what is stored decides it."""
+        return not (self.exposed or self.min_llvm or self._in_memory)
 
     def closure_name(self, module_id: bytes, offset: int) -> str:
         """The name of the planned closure of the function whose record is at this offset of a module, on this host."""

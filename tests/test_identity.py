@@ -82,9 +82,9 @@ def test_components_are_a_mapping_or_pairs_and_none_is_lost() -> None:
 
 
 def test_a_value_without_a_stable_form_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="component 'options' holds a object, which has no form"):
+    with pytest.raises(TypeError, match="component 'options' holds an object of type object, which has no form"):
         Identity("f", options=[object()])
-    with pytest.raises(TypeError, match=r"component 'options' holds a pathlib\.[\w.]+, which has no form"):
+    with pytest.raises(TypeError, match=r"component 'options' holds an object of type pathlib\.[\w.]+, which has no form"):
         Identity("f", options=pathlib.Path("a"))
     itself: list[object] = []
     itself.append(itself)

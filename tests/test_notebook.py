@@ -11,12 +11,13 @@ from helpers import adder, caller
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from compcache import Cache, Identity, ModuleSource, PrunePolicy
+from compcache import Cache, CompileError, Identity, ModuleSource, PrunePolicy
 from compcache.notebook import html_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+NEEDS_CLANG = pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")
 SCALE = "define double @scale(double %x) {\n  %r = fmul double %x, 2.5\n  ret double %r\n}\n"
 
 
@@ -77,7 +78,7 @@ def test_a_cell_goes_to_the_cache_that_is_named(shell: Any, tmp_path: Path) -> N
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")
+@NEEDS_CLANG
 def test_a_cell_of_c(shell: Any) -> None:
     shell.run_cell_magic("compcache", "-O3 -DTWICE=2", "double cube(double x) { return x * x * x * TWICE; }")
     assert shell.user_ns["cube"](3.0) == 54.0
@@ -91,6 +92,16 @@ def test_options_that_do_not_exist_are_told_without_a_traceback(shell: Any) -> N
     with capture_output() as captured:
         assert shell.run_line_magic("compcache", "ls 'dot") is None
     assert "quotation" in captured.stderr
+
+
+@pytest.mark.parametrize("cell", ["define double @bad() { ret double %y }", pytest.param("int f() { return y; }", marks=NEEDS_CLANG)])
+def test_an_error_in_a_cell_is_told_without_the_calls_that_found_it(shell: Any, cell: str) -> None:
+    with capture_output() as captured:
+        ended = shell.run_cell(f"%%compcache\n{cell}")
+    assert isinstance(ended.error_in_exec, CompileError)
+    assert captured.stdout.startswith("CompileError: ")
+    assert cell in captured.stdout
+    assert len(captured.stdout.splitlines()) < 8
 
 
 def test_commands_take_objects_of_the_notebook_by_name(shell: Any, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -92,6 +92,11 @@ def test_every_option_of_a_cache_is_refused_by_name(directory: Path, option: str
         (lambda cache: cache.remove_module("zz"), "32 hexadecimal digits"),
         (lambda cache: cache.module(""), "32 hexadecimal digits"),
         (lambda cache: cache.export("f", "b.ccb", targets=[5]), "targets must be names of CPUs"),
+        (lambda cache: cache.stats(since="x"), "since must be a time in seconds since the epoch, .*not 'x'"),
+        (lambda cache: cache.stats(since=float("nan")), "since must be a time in seconds since the epoch, .*not nan"),
+        (lambda cache: cache.history(datetime(2026, 1, 1, tzinfo=UTC)), "since must be a time in seconds since the epoch, .*not datetime"),
+        (lambda cache: cache.link(5), "names must be an iterable of .*not int"),
+        (lambda cache: cache.compact(grace="x"), "grace must be a number of seconds, not str"),
         (lambda cache: cache.labelled(3), "label must be a str, not int"),
         (lambda cache: cache.get_or_compile(Identity("f"), lambda: ModuleSource(cast("Any", None))), "not NoneType"),
         (lambda _: Signature.parse(cast("Any", None)), "not NoneType"),
@@ -109,6 +114,7 @@ def test_one_name_is_not_a_name_for_each_letter(cache: Cache) -> None:
     assert frontend.find_stored(cache, "fg") is not None
     assert cache.prefetch("fg") == ()
     assert [node.name for node in cache.graph("fg").nodes] == ["fg"]
+    assert list(cache.link("fg").left) == ["fg"]
 
 
 def test_an_identity_stands_for_its_name(cache: Cache) -> None:

@@ -219,7 +219,7 @@ def write_all(directory: Path, *, with_numba: bool = True) -> None:
     import compcache
 
     machine = os.uname()
-    os.uname = lambda: os.uname_result((machine.sysname, "golden", machine.release, machine.version, machine.machine))  # type: ignore[misc,assignment]
+    os.uname = lambda: os.uname_result((machine.sysname, "golden", machine.release, machine.version, machine.machine))
     expected = {
         "version": compcache.__version__,
         "llvmlite": llvmlite.__version__,

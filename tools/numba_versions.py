@@ -99,7 +99,7 @@ def _description(name: str) -> str:
         return ""
     if inspect.ismodule(found):
         return "module"
-    function = found.fget if isinstance(found, property) else inspect.unwrap(found) if callable(found) else found
+    function: Any = found.fget if isinstance(found, property) else inspect.unwrap(found) if callable(found) else found
     try:
         source = inspect.getsource(function)
     except (TypeError, OSError):
@@ -197,7 +197,7 @@ def test(series: Iterable[str], *, whole: bool) -> int:
 
 
 def _test(series: str, *, whole: bool) -> subprocess.CompletedProcess[str]:
-    command = [python_of(series), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command = [str(python_of(series)), "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
     command += ["-m", "peer or not peer", *_WHOLE] if whole else _PROOF
     return subprocess.run(command, check=False, cwd=ROOT, env=_environment(), text=True, capture_output=True)
 

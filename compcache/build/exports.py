@@ -116,9 +116,9 @@ def choose_exports(
     wanted = tuple([_as_variable(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
     if missing:
-        known = ", ".join(sorted({*defined, *aliases})[:20]) or "nothing"
+        known = ", ".join(sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))[:20]) or "nothing"
         raise UndefinedSymbolError(
-            f"functions names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}", symbols=missing
+            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}", symbols=missing
         )
     asked = {export.symbol for export in wanted}
     odr = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in asked]
@@ -166,7 +166,7 @@ def _as_variable(export: Export, thread_locals: Collection[str], functions: Coll
         raise CompileError(f"functions gives a signature to {export.symbol!r}, which is a variable: give None")
     if export.symbol in thread_locals:
         if ADDRESS_OF + export.symbol not in functions:
-            raise CompileError(f"functions names {export.symbol!r}, a thread-local variable of which each module has its own")
+            raise CompileError(f"functions= names {export.symbol!r}, a thread-local variable of which each module has its own")
         return export._replace(name=ADDRESS_OF + export.name, symbol=ADDRESS_OF + export.symbol, link_only=THREAD_LOCAL)
     return export._replace(link_only="variable")
 

@@ -30,8 +30,8 @@ _LIST = "compcache.functions"
 #: The kind of the entries that lead to what was compiled without running the compiler.
 _KIND = "clang"
 _TEXT = """\
-@text = private constant [{size} x i8] c"{text}"
-define ptr @{name}() {{ ret ptr @text }}
+@compcache.text = private constant [{size} x i8] c"{text}"
+define ptr @{name}() {{ ret ptr @compcache.text }}
 """
 
 
@@ -135,6 +135,8 @@ def source_of_unit(
     symbols = symbols_of(code)
     code, options = with_runtime(unit, code, options, symbols)
     exports: dict[str, Any] = dict(functions) if functions is not None else dict.fromkeys(symbols.exported)
+    if not exports:
+        raise CompileError("the source defines no externally visible function")
     names = {plain: Identity(plain, unit=identity).func_name for plain in exports}
     named: dict[str, Any] = {}
     for plain, value in exports.items():

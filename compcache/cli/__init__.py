@@ -13,6 +13,9 @@ try:
 except ImportError as error:
     raise SystemExit(f"compcache: error: {MissingPackageError.of('click', 'the command line')}") from error
 
-from compcache.cli.app import main
+try:
+    from compcache.cli.app import main
+except ImportError as error:  # the native runtime is missing, or a package is
+    raise SystemExit(f"compcache: error: {error}") from error
 
 __all__ = ["main"]

@@ -236,10 +236,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = group.main(args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
-        return _fail(_usage_text(error))
+        return _refuse(error)
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except (CompcacheError, OSError) as error:
+    except (CompcacheError, OSError, ImportError) as error:  # ImportError: the native runtime, or a package of the installation
         return _fail(_explanation(error))
     except CacheWarning as warning:  # PYTHONWARNINGS=error
         return _fail(in_commands(str(warning)))
@@ -250,6 +250,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
+def _refuse(error: click.ClickException) -> int:
+    """Report a command line that is not valid; show the help of a group that was called without a command."""
+    if type(error).__name__ != "NoArgsIsHelpError":  # older versions of click print the help themselves
+        return _fail(_usage_text(error))
+    click.echo(error.format_message())
+    return 0
+
+
 def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
     """Replace what an encoding lacks: frames by ASCII, all else by its escape."""
     if not isinstance(error, UnicodeEncodeError) or error.object[error.start] not in _PLAIN:
@@ -257,8 +265,8 @@ def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
     return _PLAIN[error.object[error.start]], error.start + 1
 
 
-def _explanation(error: CompcacheError | OSError) -> str:
-    """The message of an error, with command-line options instead of Python arguments."""
+def _explanation(error: CompcacheError | OSError | ImportError) -> str:
+    """Return the message of an error, with command-line options instead of Python arguments."""
     text = str(error)
     if isinstance(error, NotCachedError):
         return text if text.endswith("?") else f"{text}; 'compcache ls' lists what is there"
@@ -269,6 +277,8 @@ def _explanation(error: CompcacheError | OSError) -> str:
         )
     if isinstance(error, CompcacheError):
         return in_commands(text)
+    if isinstance(error, ImportError):
+        return text
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or text
 
 

@@ -57,9 +57,16 @@ class Session:
             raise click.ClickException(f"no cache at {self.directory} (chosen by: {self.chosen_by})")
         return cache
 
-    def remote(self, url: str | None, mode: str) -> Cache:
-        """Open the cache with remote stores, those of the environment where none is given; if that has a mode for each, it counts."""
-        chosen = None if url is None and len(setting("COMPCACHE_REMOTE_MODE").split()) > 1 else mode
+    def remote(self, url: str | None, mode: str | None) -> Cache:
+        """Open the cache with remote stores, those of the environment where none is given.
+
+        Args:
+            url: the URLs of the stores; None: those that the settings name.
+            mode: "read" or "write", which a setting with a mode for each store overrides; None: as the settings say.
+        """
+        several = len(setting("COMPCACHE_REMOTE_MODE").split()) > 1
+        alone = mode or "read" if several else mode
+        chosen = None if several and url is None else alone
         try:
             return Cache(self.directory, trust=self.trust, remote=url, remote_mode=chosen)
         except ValueError as error:

@@ -74,7 +74,7 @@ def _is_loaded_again(session: Session, target: TypedCallTarget) -> bool:
     if context is None or len(modules_behind(context.module)) < 2 or not store.has_closures():  # noqa: PLR2004
         return False
     module_id = context.module.module_id
-    if linked is not None and linked.is_closure(module_id):
+    if linked is not None and module_id in linked:
         return False
     return bool(Uses(store).of([module_id]).uses) and name_key(target.func_name) not in tried_in_vain(store)
 
@@ -103,6 +103,6 @@ def tried_in_vain(store: Store) -> set[bytes]:
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     content = data[at:]
-    if data[:at] != MAGIC + seal(content, name, store.stamp_key) or not content.startswith(store.index.state()):
+    if data[:at] != MAGIC + seal(content, name, store.stamp_key) or not content.startswith(store.state()):
         return set()
     return {content[at : at + _KEY_SIZE] for at in range(HEAD.size, len(content), _KEY_SIZE)}

@@ -3,7 +3,6 @@
 A linked closure is published as a module, with an entry that names its parts (`compcache.formats.linked`). It is derived data: listings of
 stored modules leave it out, later additions do not compete with it, and loads use it as long as it is valid
 (`compcache.hit.closures.linked`).
-(`compcache.hit.closures.linked`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from compcache.build.slots import read_requests
 from compcache.build.source import ModuleSource, check_name
 from compcache.closures.chosen import Planner, choose
 from compcache.closures.code import Closure, homes_of, link_code, read_part
-from compcache.digest import name_key
 from compcache.errors import CompcacheError, CompileError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
@@ -29,7 +27,7 @@ from compcache.formats.makers import makers_text, read_makers
 from compcache.formats.manifest import SUSPECT
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
-from compcache.hit.closures.linked import is_valid
+from compcache.hit.closures.validity import is_valid
 from compcache.images import making
 from compcache.images.kinds import is_mapped
 from compcache.linker import link_translated
@@ -90,7 +88,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
         compact(session.store)
         planner = Planner(session.store)
         for closure in linked:
-            is_valid(planner, bytes.fromhex(closure.module_id), session.store.index.state())
+            is_valid(planner, bytes.fromhex(closure.module_id), session.store.state())
     return LinkReport(tuple(linked), left)
 
 
@@ -261,7 +259,7 @@ class _Linking:
 
     def _content(self, name: str, module_id: bytes) -> bytes:
         """Return the digest in the index of what a function is. It is the same for the linked function."""
-        rows = self._store.index.find_numbered(name_key(name))
+        rows = self._store.find_numbered(name)
         return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
 
 

@@ -12,7 +12,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures import HEAD, MAGIC, seal
-from compcache.hit.closures.linked import is_valid
+from compcache.hit.closures.validity import is_valid
 from compcache.publish.atomic_file import keep_file
 from compcache.publish.locks import wait_lock
 from compcache.store import CLOSURES
@@ -68,12 +68,12 @@ def _used(store: Store, func_name: str) -> list[str]:
 def _is_linked(store: Store, func_name: str) -> bool:
     """Return whether a function has a valid linked closure."""
     marked = [module_id for module_id, offset in store.find(func_name, linked=True) if offset >= LINKED]
-    return any(is_valid(Planner(store), module_id, store.index.state()) is not None for module_id in marked)
+    return any(is_valid(Planner(store), module_id, store.state()) is not None for module_id in marked)
 
 
 def _keep_tried(store: Store, keys: set[bytes]) -> None:
     name = tried_file(store)
-    content = HEAD.pack(store.index.state(), 0, 0, 0) + b"".join(sorted(keys))
+    content = HEAD.pack(store.state(), 0, 0, 0) + b"".join(sorted(keys))
     try:
         keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
     except (CompcacheError, OSError) as error:

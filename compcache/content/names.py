@@ -127,10 +127,9 @@ def as_source(given: Any, who: str) -> ModuleSource:
     if hasattr(given, "__fspath__"):
         raise CompileError(f"{who}: {str(given)!r} is the name of a file: give what is in it, open({str(given)!r}, 'rb').read()")
     verb = "got" if who == "compile()" else "returned"
-    raise CompileError(
-        f"{who} {verb} {'None' if given is None else f'a {type(given).__name__}'}, neither a compcache.ModuleSource nor LLVM code "
-        "(assembly text, bitcode, an llvmlite module)"
-    )
+    what = "None" if given is None else f"an object of type {type(given).__name__}"
+    allowed = "a compcache.ModuleSource nor LLVM code (assembly text, bitcode, an llvmlite module)"
+    raise CompileError(f"{who} {verb} {what}, neither {allowed}")
 
 
 def source_of(given: Any, func_name: str, identity: Identity | None = None) -> ModuleSource:

@@ -7,17 +7,19 @@ Layout (little-endian), version 1::
 A member is a raw deflate stream (RFC 1951) with the dictionary before it: of a module file, and behind it of its signatures, if there
 are some. The table (`compcache.formats.table`) has for each module_id: offset u64, length of the stream u32, sizes of the module file and
 of its signatures u32, modification time of the file f64. The tail (32 bytes) is the offset of the dictionary u64, its size and the number
-of digests u32, the offset of the table u64, and a check (8) of these 24 bytes, the dictionary and the digests. The name of a volume is a
-digest of all of it but the members.
+of digests u32, the offset of the table u64, and a check (8) of these 24 bytes, the dictionary and the digests. No two volumes have one
+name.
 
-Beside a volume may be the list of the modules in it that were removed: a module_id and its check (8) for each, appended in one write. A
-volume that another one replaces is passed over, so that one rename is enough to put others together.
+Beside a volume is the list of the modules in it that were removed: a module_id and its check (8) for each, appended in one write. It is
+there before the volume, so that what is removed while a volume is written is in it. A volume that has its own name among those that it
+replaces is passed over where it has no list; of others, as version 1.0 wrote them, nothing was removed then.
+
+A volume that another one replaces is passed over, so that one rename is enough to put others together.
 """
 
 from __future__ import annotations
 
 import stat as stat_module
-import time
 from struct import Struct
 
 from compcache import files as file_ops
@@ -28,13 +30,12 @@ from compcache.formats.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
     #: Offset, length of the stream, size of the module file, size of its signatures, modification time.
     Member = tuple[int, int, int, int, float]
 
-__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "Volumes", "encode_gone"]
+__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_gone"]
 
 MAGIC = b"CCVOLUM1"
 NAME_SIZE = 12
@@ -46,8 +47,6 @@ _FIELDS = Struct("<QIIId")
 _GONE = DIGEST_SIZE + CHECK_SIZE
 _LARGEST_DICTIONARY, _MOST_REPLACED, _LARGEST_LIST = 1 << 15, 1 << 16, 1 << 26
 _RAW = -15
-#: Longer than any tick of a file system's clock.
-_SETTLED_NS = 2_000_000_000
 
 
 def encode_gone(module_id: bytes) -> bytes:
@@ -56,7 +55,7 @@ def encode_gone(module_id: bytes) -> bytes:
 
 
 class Volume:
-    """An open volume; `suffixes` are those of its name and of the list beside it.
+    """An open volume; `suffixes` are those of its name and of the list beside it. One that `needs_list` is not used without that.
 
     Raises:
         OSError: it cannot be read.
@@ -73,6 +72,7 @@ class Volume:
         "_owners",
         "_suffixes",
         "name",
+        "needs_list",
         "replaced",
         "status",
         "table",
@@ -98,7 +98,9 @@ class Volume:
         if check(tail[:-CHECK_SIZE] + data) != expected:
             raise FormatError("its tail is damaged")
         self._dictionary = data[:length]
-        self.replaced = [data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, rest, NAME_SIZE)]
+        names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, rest, NAME_SIZE)}
+        self.replaced = names - {name}
+        self.needs_list = name in names
         self.table = Table(lambda offset, count: self._read(table + offset, count))
         if self.table.width != MEMBER.size:
             raise FormatError("its table has another width")
@@ -114,16 +116,25 @@ class Volume:
         return self.name.removesuffix(self._suffixes[0]) + self._suffixes[1]
 
     def gone(self) -> frozenset[bytes]:
-        """The modules that were removed: what users say of it whose files are used."""
+        """The modules that were removed: what users say of it whose files are used.
+
+        Raises:
+            FileNotFoundError: the list is not there without which the volume is passed over.
+        """
         path = f"{self._directory}/{self.gone_name}"
         try:
             status = self._files.stat(path)
             if (status.st_ino, status.st_size) != self._gone_state:
                 self._gone = frozenset(_decode_gone(file_ops.read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
                 self._gone_state = status.st_ino, status.st_size
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
+            if self.needs_list:
+                raise
+            return frozenset()
         except OSError as error:
             reraise_interrupt(error)
-            return frozenset()  # none was
+            return frozenset()  # nobody whose files are used says that anything was
         return self._gone
 
     def find(self, module_id: bytes) -> Member | None:
@@ -173,103 +184,3 @@ def _decode_gone(data: bytes) -> Iterator[bytes]:
             at += _GONE
         else:  # torn by a crash
             at += 1
-
-
-class Volumes:
-    """The volumes of a cache directory, as they are when something is asked for.
-
-    `damaged` has those that cannot be read, and why. `owners` are the users whose volumes are used, None all: where these are more than
-    those that are `vouching`, modules must carry signatures. Volumes of others come last, and replace nothing.
-    """
-
-    __slots__ = ("_directory", "_files", "_known", "_settled", "_state", "_suffixes", "damaged", "owners", "vouching")
-
-    def __init__(self, files: file_ops.Files, directory: str, suffixes: tuple[str, str]) -> None:
-        self._files, self._directory, self._suffixes = files, directory, suffixes
-        self._known: dict[str, Volume] = {}
-        self._state: tuple[int, int] = (0, 0)
-        self._settled = True
-        self.damaged: dict[str, str] = {}
-        self.owners: frozenset[int] | None = None
-        self.vouching: frozenset[int] | None = None
-
-    def current(self) -> list[Volume]:
-        """Those that are there and that no other one replaces.
-
-        Raises:
-            OSError: one cannot be read now.
-        """
-        try:
-            status = self._files.stat(self._directory)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            reraise_interrupt(error)
-            self.close()
-            return []
-        state = status.st_ino, status.st_mtime_ns
-        if state != self._state or not self._settled:
-            self._list()
-            self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - _SETTLED_NS
-        own = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
-        replaced = {name for volume in own.values() for name in volume.replaced}
-        return [volume for name, volume in {**own, **self._known}.items() if name not in replaced]
-
-    def is_own(self, volume: Volume) -> bool:
-        """Whether nobody else could have written a volume."""
-        return self.vouching is None or file_ops.writer(volume.status) in self.vouching
-
-    def known(self, name: str) -> Volume | None:
-        """The volume of this name, if it could be opened."""
-        return self._known.get(name)
-
-    def _list(self) -> None:
-        names = [name for name in self._files.listdir(self._directory) if name.endswith(self._suffixes[0])]
-        known = {}
-        self.damaged = {}
-        for name in sorted(names):
-            try:
-                known[name] = self._known.get(name) or Volume(self._files, self._directory, name, self._suffixes, self.owners)
-            except FileNotFoundError as error:
-                reraise_interrupt(error)  # replaced meanwhile, by one that the next look finds
-            except FormatError as error:
-                self.damaged[name] = str(error)
-        self._known = known
-
-    def find(self, module_id: bytes) -> tuple[Volume, Member] | None:
-        """Where a module is; None where no volume has it. A damaged part of a volume has nothing.
-
-        Raises:
-            OSError: a volume cannot be read now.
-        """
-        for volume in self.current():
-            try:
-                member = volume.find(module_id)
-            except FormatError as error:
-                self.damaged[volume.name] = str(error)
-                continue
-            if member is not None:
-                return volume, member
-        return None
-
-    def of_directory(self, first: int) -> dict[bytes, tuple[Volume, Member]]:
-        """The modules whose ids begin with this byte.
-
-        Raises:
-            OSError: a volume cannot be read now.
-        """
-        found: dict[bytes, tuple[Volume, Member]] = {}
-        for volume in self.current():
-            try:
-                found.update((module_id, (volume, member)) for module_id, member in volume.members(first))
-            except FormatError as error:
-                self.damaged[volume.name] = str(error)
-        return found
-
-    def status_of(self, module_id: bytes) -> tuple[int, float, os.stat_result] | None:
-        """What a module takes in its volume in bytes, its modification time, and the status of the volume; None where none has it."""
-        found = self.find(module_id)
-        return None if found is None else (found[1][1], found[1][4], found[0].status)
-
-    def close(self) -> None:
-        """Close the files."""
-        self._known = {}
-        self._state = (0, 0)

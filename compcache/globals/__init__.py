@@ -56,6 +56,10 @@ _HOMES = {
 }
 
 
+#: Formats of `struct` whose single values are numbers or truth values, like NumPy's scalars.
+_NUMBERS = frozenset("?bBhHiIlLqQnNefd")
+
+
 def define(value: object) -> GlobalDefinition:
     """The definition that a plain value stands for; a definition stands for itself.
 
@@ -67,6 +71,8 @@ def define(value: object) -> GlobalDefinition:
     """
     if isinstance(value, GlobalDefinition):
         return value
+    from struct import unpack
+
     from compcache.globals.blocks import Buffer, Bytes, Text
     from compcache.globals.objects import PythonObject
     from compcache.globals.scalars import Boolean, Float, Integer
@@ -75,14 +81,16 @@ def define(value: object) -> GlobalDefinition:
         if isinstance(value, types):
             return cls(value)
     try:
-        memoryview(value).release()  # type: ignore[arg-type]
+        with memoryview(value) as view:  # type: ignore[arg-type]
+            is_number = view.readonly and view.shape == () and view.format in _NUMBERS
+            numbers = unpack(view.format, view.tobytes()) if is_number else ()
     except TypeError as error:
         reraise_interrupt(error)
         return PythonObject.of(value)
     except (ValueError, BufferError) as error:
         reraise_interrupt(error)
         raise invalid(f"a {type(value).__name__} cannot be stored: {error}") from error
-    return Buffer.of(value)
+    return define(*numbers) if numbers else Buffer.of(value)
 
 
 def __getattr__(name: str) -> object:

@@ -27,7 +27,8 @@ def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) 
             raise misfit(f"a value of {len(data)} bytes", storage)
         return data.ljust(storage.size, b"\0"), None
     if storage.form not in ("pointer", "span"):
-        raise misfit(f"a value of {len(data)} bytes", storage)
+        hint = "give a number, or declare a pointer, an array or {ptr, i64}"
+        raise invalid(f"a block of {len(data)} bytes does not fit its storage ({storage}): {hint}")
     keep = bytearray(data + b"\0")
     address = context.address_of(keep).to_bytes(_POINTER_SIZE, "little")
     length = count.to_bytes(8, "little") if storage.form == "span" else b""

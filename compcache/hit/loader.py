@@ -104,13 +104,14 @@ class Source:
 class Sources(dict[bytes, Source]):
     """The modules that one load has opened, the decision function for realizations, and what is known about several modules."""
 
-    __slots__ = ("accept", "bound", "listing", "root", "since")
+    __slots__ = ("accept", "bound", "listing", "opened", "root", "since")
 
     def __init__(self, root: str, accept: Accept | None, since: int) -> None:
         self.root = root
         self.accept = accept
         self.since = since  # how many loads had bound something, where there are linked closures
         self.listing: Listing | None = None
+        self.opened: list[Source] = []  # those whose files have not been closed since
         self.bound: list[Source] = []  # modules as they are for what was bound before
 
 
@@ -210,7 +211,7 @@ class Loader(PlainLoader):
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
-        sources = Sources(func_name, accept, self.linked.changes if self.linked is not None else 0)
+        sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
@@ -286,7 +287,7 @@ class Loader(PlainLoader):
     def _find_planned(self, root: Choice, offset: int, sources: Sources) -> dict[str, Choice] | None:
         """Return what an earlier load has chosen for this function, ready for the commit; None if it must be planned now."""
         store = self.store
-        if not store.has_closures():
+        if store.layers or not store.has_closures():
             return None
         name = store.closure_name(root.module_id, offset)
         data = store.read_file(CLOSURES, name)
@@ -323,8 +324,8 @@ class Loader(PlainLoader):
 
     def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
         first = next(found, None)  # the look-up renews what is known of the index, on which it depends what is bound
-        place = self.linked.place_of(func_name) if self.linked is not None and linked else None
-        if place is not None and self.linked is not None and self.linked.is_closure(place):
+        place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
+        if place is not None and self.linked is not None and place in self.linked:
             yield place, 0
         for module_id, offset in chain((first,), found) if first is not None else ():
             if self.linked is None:
@@ -348,7 +349,7 @@ class Loader(PlainLoader):
 
         `sources` has the modules that this load has opened; the caller releases them.
         """
-        bound = self.linked.chosen(func_name, module_id, sources) if self.linked is not None and not offset else None
+        bound = self.linked.bound.chosen(func_name, module_id, sources) if self.linked is not None and not offset else None
         if bound is not None:
             return bound
         source = self.open_source(module_id, sources)
@@ -369,9 +370,10 @@ class Loader(PlainLoader):
 
     def _open_source(self, module_id: bytes, sources: Sources, entry: bytes = b"") -> Source:
         several = len(sources)
-        if several and several % _MOST_FILES == 0:
-            for source in sources.values():
+        if len(sources.opened) == _MOST_FILES:
+            for source in sources.opened:
                 source.suspend()
+            sources.opened.clear()
         file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id, entry=entry)
         try:
             self.require_usable(file)
@@ -381,6 +383,7 @@ class Loader(PlainLoader):
 
                 list_records(self, source, sources)
             sources[module_id] = source
+            sources.opened.append(source)
         except FormatError as error:
             raise self.store.condemn(file, error) from error
         except BaseException:
@@ -529,7 +532,7 @@ class Loader(PlainLoader):
         target = self._make_target(runtime, chosen[func_name], owner)
         modules = {c.module_id: c.loaded for c in chosen.values()}
         linked = self.linked
-        bound = linked.bind(chosen) if linked is not None else {}
+        bound = linked.bound.bind(chosen, linked) if linked is not None else {}
         if linked is not None:
             linked.keep_files(chosen)
         with hit._lock:
@@ -551,7 +554,7 @@ class Loader(PlainLoader):
 
                     updates += provider_updates(self, chosen, _weak)
                 if linked is not None and bound:
-                    updates += linked.updates(bound)
+                    updates += linked.bound.updates(bound)
                 stores, tables, commit = b"".join(writes), tuple(updates), runtime.commit
                 done = self.changed is change and commit(stores, tables) is None  # handlers run between lines
             for module in modules.values():
@@ -619,7 +622,7 @@ class Loader(PlainLoader):
 
     def forget(self, module_id: bytes) -> None:
         """Make look-ups no longer find a module, or what is bound to it, in memory. Call targets stay valid."""
-        if module_id in self._mine:
+        if module_id in self._mine or self.linked is not None:  # it may be in a closure
             from compcache.hit.memory import forget
 
             forget(self, module_id)

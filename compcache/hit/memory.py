@@ -53,7 +53,7 @@ def _bound(module: LoadedModule) -> list[LoadedModule]:
 def forget(loader: Loader, module_id: bytes) -> None:
     """Implement `Loader.forget`. What is bound to a removed module must be loaded again too, because it would keep using it."""
     linked = loader.linked
-    if linked is not None and linked.is_closure(module_id) and linked.is_whole(module_id):
+    if linked is not None and module_id in linked and linked.is_whole(module_id):
         return  # it stands for modules of which none is gone
     with loader.lock():
         modules = [loader._loaded(module_id), *(linked.closures_of(module_id) if linked is not None else ())]

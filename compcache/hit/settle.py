@@ -40,7 +40,9 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
     if type(store) is not Store or store.has_in_memory() or loader.merged or loader.providers:
         return {}
     linked = loader.linked
-    kinds = {name: kind for _, name, _, kind in user.imports if is_ordered(name) and (linked is None or linked.place_of(name) is None)}
+    kinds = {
+        name: kind for _, name, _, kind in user.imports if is_ordered(name) and (linked is None or linked.bound.place_of(name) is None)
+    }
     try:
         by_module = _by_module(store.index.segments, loader.runtime(), list(kinds))
     except (CompcacheError, OSError) as error:  # the plan meets it

@@ -202,12 +202,7 @@ class LayeredStore(Store):
     # --------------------------------------------------------------- look-ups
 
     def find(
-        self,
-        func_name: str,
-        is_near: IsNear | None = None,
-        *,
-        again: bool = False,
-        linked: bool = False,  # noqa: ARG002 - closures are of caches without layers
+        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
         """See `Store`; of a name of content what is compiled for exactly this host first, then what fits best, wherever it is."""
         if self._memory_names:
@@ -218,22 +213,22 @@ class LayeredStore(Store):
         if not self._looked:
             self._look_at_layers()
         if self.merged is not None:
-            for candidate in self._find_in(self.merged, func_name, is_near):
+            for candidate in self._find_in(self.merged, func_name, is_near, linked=linked):
                 found = True
                 yield candidate
         if not found:
             self.merged = None  # who adds to a layer between two looks at its clock would go unnoticed
-            yield from self._find_apart(func_name, is_near)
+            yield from self._find_apart(func_name, is_near, linked=linked)
 
-    def _find_apart(self, func_name: str, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
+    def _find_apart(self, func_name: str, is_near: IsNear | None, *, linked: bool) -> Iterator[tuple[bytes, int]]:
         """Find the same by the index of each layer."""
         found = False
         listed = [store.index.is_listed for store in (self, *self.layers)]
-        for candidate in self._find_in(None, func_name, is_near):
+        for candidate in self._find_in(None, func_name, is_near, linked=linked):
             found = True
             yield candidate
         if not found and self._renew_all(listed):
-            for candidate in self._find_in(None, func_name, is_near):
+            for candidate in self._find_in(None, func_name, is_near, linked=linked):
                 found = True
                 yield candidate
         if not found:
@@ -255,20 +250,34 @@ class LayeredStore(Store):
     def _renew_all(self, look: list[bool]) -> bool:
         return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), look, strict=True)])  # noqa: C419 - of each
 
-    def _find_in(self, merged: Index | None, func_name: str, is_near: IsNear | None = None) -> Iterator[tuple[bytes, int]]:
+    def _find_in(
+        self, merged: Index | None, func_name: str, is_near: IsNear | None = None, *, linked: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
         """The realizations of a function here and in `merged`, or in the index of each layer."""
-        places: list[tuple[Store | None, Index]] = [(self, self.index)]
-        places += [(None, merged)] if merged is not None else [(layer, layer.index) for layer in self.layers]
-        key = name_key(func_name)
+        places, key = self._places(merged), name_key(func_name)
         found = self._find_ordered(places, key, is_near) if is_ordered(func_name) else self._find_best(places, key)
-        return (row for row in found if row[1] < LINKED)
+        return found if linked else (row for row in found if row[1] < LINKED)
 
-    def _find_ordered(self, places: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
-        """What the first place has added last, then the rest of it, then the others."""
+    def _places(self, merged: Index | None) -> list[tuple[Store | None, Index]]:
+        below: list[tuple[Store | None, Index]] = [(layer, layer.index) for layer in self.layers]
+        return [(self, self.index), *([(None, merged)] if merged is not None else below)]
+
+    def find_numbered(self, func_name: str) -> list[Numbered]:
+        """See `Store`."""
+        return [row for _, row in self._numbered(self._places(self.merged), name_key(func_name))]
+
+    @staticmethod
+    def _numbered(places: list[tuple[Store | None, Index]], key: bytes) -> list[tuple[Store | None, Numbered]]:
+        """What the places have of a name: numbers of additions are greater the earlier the place is asked."""
         rows: dict[bytes, tuple[Store | None, Numbered]] = {}
         for number, (store, index) in enumerate(places):
             for order, rank, module_id, offset, content in index.find_numbered(key):
                 rows.setdefault(module_id, (store, (order - (number << 64), rank, module_id, offset, content)))
+        return list(rows.values())
+
+    def _find_ordered(self, places: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
+        """What the first place has added last, then the rest of it, then the others."""
+        rows = {row[2]: (store, row) for store, row in self._numbered(places, key)}
         for candidate in in_order([row for _, row in rows.values()], is_near):
             self._note(candidate[0], rows[candidate[0]][0])
             yield candidate
@@ -301,9 +310,18 @@ class LayeredStore(Store):
         if place is not None:
             self._found_in[module_id] = place
 
-    def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:  # noqa: ARG002 - as above
+    def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
         """See `Store`."""
-        return self._find_in(None, func_name, is_near)
+        return self._find_in(None, func_name, is_near, linked=linked)
+
+    def segments(self) -> tuple[Segment, ...]:
+        """See `Store`."""
+        return tuple([segment for _, index in self._places(self.merged) for segment in index.segments])
+
+    def state(self) -> bytes:
+        """See `Store`."""
+        below = [] if self.merged is not None else [layer.root.encode("utf-8", "surrogateescape") for layer in self.layers]
+        return digest([*below, *[index.state() for _, index in self._places(self.merged)]])
 
     def exists(self, module_id: bytes) -> bool:
         """Whether the file of a module is there, or in a layer."""
@@ -313,7 +331,7 @@ class LayeredStore(Store):
         """Whether there is something in the directory or below it."""
         return super().is_cache() or any(layer.is_cache() for layer in self.layers)
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:  # noqa: ARG002 - closures are of caches without layers
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:  # noqa: ARG002 - closures are planned for caches without layers
         """See `Store`; a module that is not in the directory, or not usable there, is opened where it is below."""
         found_in = self._found_in.get(module_id)
         stores = (self, *self.layers) if found_in is None else (found_in, self, *self.layers)

@@ -1,7 +1,7 @@
 """Puts small modules together: many in one file, each as it was published, and of several that realize the same functions one.
 
-Being killed at any point is safe: a volume becomes visible by one rename, and the files that it has are removed behind that. What somebody
-else removes meanwhile is found missing once the volume is there, and marked in it.
+Being killed at any point is safe: a volume becomes visible by one rename, without what somebody else removes meanwhile
+(`compcache.publish.volumes.write_volume`), and the files that it has are removed behind that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from itertools import chain, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
@@ -52,8 +52,10 @@ _RANGE = 1 << 13
 def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = None) -> CompactReport:
     """See `Cache.compact`."""
     store.require_writable()
+    if not isinstance(grace, (int, float)):
+        raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}")
     if not grace >= 0:
-        raise ValueError(f"grace is a number of seconds that is not negative, not {grace!r}")
+        raise ValueError(f"grace must be a number of seconds that is not negative, not {grace!r}")
     started = time.perf_counter()
     with _storing(store), wait_lock(store, "compact", timeout=_LOCK_SECONDS) as owned:
         if owned is False:
@@ -67,11 +69,12 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
             work.remove_old()
             _forget_lists(store)
             rewrite_index(store, ())
-        modules, size, files = _measure(store)
-        remember_size(store, size)
+        after = _measure(store)
+        remember_size(store, after.size_of_modules)
     return CompactReport(
-        packed=len(work.packed), merged=tuple([module_id.hex() for module_id in merged]), modules=modules, size_before=before[1],
-        size_after=size, files_before=before[2], files_after=files, seconds=time.perf_counter() - started,
+        packed=len(work.packed), merged=tuple([module_id.hex() for module_id in merged]), modules=after.modules,
+        size_before=before.size, size_after=after.size, files_before=before.files, files_after=after.files,
+        seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 
@@ -87,14 +90,23 @@ def _storing(store: Store) -> Iterator[None]:
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
 
 
-def _measure(store: Store) -> tuple[int, int, int]:
-    """How many modules there are, what they take in bytes, and in how many files they are."""
+class _Measured(NamedTuple):
+    """The number of modules, their sizes together as listings show them, the number of files that hold them, and the size of these."""
+
+    modules: int
+    size_of_modules: int
+    files: int
+    size: int
+
+
+def _measure(store: Store) -> _Measured:
     modules = size = 0
     for _, found in modules_by_directory(store):
         modules += len(found)
         size += sum(status.size for status in found.values())
-    files = sum(len(files_of_directory(store, fan)) for fan in store.directories())
-    return modules, size, files + len(store.volumes.current())
+    files = [status.st_size for fan in store.directories() for status in files_of_directory(store, fan).values()]
+    files += [volume.status.st_size for volume in store.volumes.current()]
+    return _Measured(modules, size, len(files), sum(files))
 
 
 def _forget_lists(store: Store) -> None:
@@ -112,7 +124,6 @@ class _Compaction:
         self._store = store
         self._progress = progress
         self._old: list[Volume] = []
-        self._former: dict[bytes, Volume] = {}  # in which volume a module has other notes
         self._known: list[tuple[bytes, os.stat_result]] = []  # files of what a volume has already
         self._entries: list[bytes] = []
         self._described: dict[bytes, ModuleFile] = {}  # what the index can vouch for
@@ -122,7 +133,7 @@ class _Compaction:
 
     def replaces_anything(self) -> bool:
         """Whether there are files to remove."""
-        return bool(self.packed or self._old or self._known)
+        return bool(self.packed or self._old or self._known or self._store.volumes.replaced())
 
     def write(self) -> None:
         """Publish a volume of all small files, and of small volumes, if that is worth it."""
@@ -132,22 +143,7 @@ class _Compaction:
         self.volume = write_volume(store, self._contents(small), self._old)
         if self.volume is None:
             return
-        # What somebody has removed since it was read is gone: who removes a module from now on finds the volume.
-        gone = [module_id for module_id in self.packed if not self._is_there(module_id)]
-        for volume in self._old:
-            gone += [module_id for module_id in volume.gone() if module_id in self._seen and module_id not in self.packed]
-        mark_gone(store, self.volume, gone)
-        for module_id, former in self._former.items():
-            mark_gone(store, former, [module_id])
         self._write_stamps()
-
-    def _is_there(self, module_id: bytes) -> bool:
-        try:
-            self._store.files.stat(self._store.module_path(module_id))
-        except FileNotFoundError as error:
-            reraise_interrupt(error)
-            return False
-        return True
 
     def _small_files(self) -> Iterator[tuple[bytes, os.stat_result]]:
         packs = stored_packs(self._store)
@@ -174,7 +170,7 @@ class _Compaction:
                 if known[0].content(known[1]) == content[1:3]:
                     self._known.append((module_id, status))
                     continue
-                self._former[module_id] = known[0]
+                mark_gone(self._store, known[0], [module_id])  # with other notes than the file, which goes before it
             if content is not None and self._described[module_id].volume is None:  # else it was removed since it was listed
                 self.packed[module_id] = status
                 self._seen.add(module_id)
@@ -213,7 +209,7 @@ class _Compaction:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove the files that the volume has as they were read, and the volumes that it replaces."""
+        """Remove the files that the volume has as they were read, and the volumes that are replaced, or of which nothing is left."""
         store = self._store
         for module_id, known in (*self.packed.items(), *self._known):
             path = store.module_path(module_id)
@@ -226,7 +222,7 @@ class _Compaction:
             if Stamp.of(status) == Stamp.of(known) and found is not None and store.volumes.is_own(found[0]):
                 unlink(store, path)
                 unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
-        for volume in self._old:
+        for volume in (*store.volumes.replaced(), *(self._old if self.volume is None else ())):
             remove_volume(store, volume)
         remove_lists(store)
         for fan in store.directories():

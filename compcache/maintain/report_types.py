@@ -175,8 +175,8 @@ class CompactReport(Shown):
         packed: how many modules are now in a volume that had a file of their own.
         merged: ids of modules that were removed, since others realize all their functions by the same content.
         modules: how many there are now.
-        size_before, size_after: what all modules take, in bytes.
-        files_before, files_after: in how many files they are.
+        size_before, size_after: the size of the files that hold modules, in bytes.
+        files_before, files_after: the number of these files.
         seconds: how long it took.
     """
 

@@ -188,7 +188,7 @@ def _is_current(store: Store, part: str) -> bool:
             return False
         present = set(store.present_names(store.directory(MODULES))).intersection(_fans_of(part))
         started = int(part[6:22], 16) - _TICK
-        if store.has_volumes() and store.files.stat(store.directory(VOLUMES)).st_mtime_ns >= started:
+        if store.volumes.are_there() and store.files.stat(store.directory(VOLUMES)).st_mtime_ns >= started:
             return False
         return all(store.files.stat(store.path(MODULES, fan)).st_mtime_ns < started for fan in present)
     except (FormatError, OSError) as error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["append", "remove_file", "remove_of_volumes", "unlink"]
 
 
-#: In how many volumes, one after another, a module is looked for: mostly one has it.
+#: How often volumes are listed for a removal: mostly twice, once more for each that appears meanwhile.
 _ATTEMPTS = 16
 
 
@@ -39,22 +39,25 @@ def remove_file(store: Store, module_id: bytes) -> bool:
 
 
 def remove_of_volumes(store: Store, module_id: bytes) -> bool:
-    """Have no volume hold a module; return whether one did.
+    """Have no volume hold a module, and none that is being written; return whether one did.
 
-    Who puts volumes together reads what was removed of them again, after the new one is there: what is written to the list of one volume
-    is not lost, or the new one is seen here.
+    Goes on until there is no more to mark behind the last mark. So a volume whose list appears later is written by somebody who looks,
+    behind that, whether the module is still where it was read; see `compcache.publish.volumes.write_volume`.
 
     Raises:
         StorageError: that could not be written.
     """
+    marked: set[str] = set()
     removed = False
     try:
         for _ in range(_ATTEMPTS):
-            found = store.volumes.find(module_id)
-            if found is None:
+            lists = store.volumes.lists_to_mark(module_id)
+            if marked.issuperset(lists):
                 break
-            append(store, GONE, found[0].gone_name, encode_gone(module_id))
-            removed = True
+            for name in lists.keys() - marked:
+                append(store, GONE, name, encode_gone(module_id))
+            marked.update(lists)
+            removed = removed or any(lists.values())
     except OSError as error:
         reraise_interrupt(error)
         path = store.directory(VOLUMES)
@@ -62,15 +65,18 @@ def remove_of_volumes(store: Store, module_id: bytes) -> bool:
     return removed
 
 
-def append(store: Store, place: Place, file_name: str, data: bytes) -> None:
-    """Add to the end of a small file, which is created, in one write.
+def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = False) -> None:
+    """Add to the end of a small file, which is created, in one write; have it on the disk when this returns, if `sync`.
 
     Raises:
         OSError: it could not be written.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     opened = store.files.open_owned(store.path(place, file_name), flags, FILE_MODE)
-    store.files.write(opened.number, data)
+    if data:
+        store.files.write(opened.number, data)
+    if sync:
+        store.files.fsync(opened.number)
 
 
 def unlink(store: Store, path: str) -> bool:

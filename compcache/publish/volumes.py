@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.digest import check, digest
+from compcache.digest import check
 from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
 from compcache.formats.footer import intact_footer
 from compcache.formats.table_writer import table_parts
 from compcache.formats.volume import MAGIC, MEMBER, NAME_SIZE, TAIL, Volume, encode_gone
@@ -17,7 +19,7 @@ from compcache.publish.scratch import Scratch
 from compcache.store import GONE, VOLUMES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Container, Iterable, Iterator
 
     from compcache.store import Store
 
@@ -29,16 +31,20 @@ _SAMPLES, _WINDOW = 256, 1 << 15
 
 
 class Content(NamedTuple):
-    """A module file, its signatures, and when it was written, in seconds since the epoch."""
+    """A module file, its signatures, when it was written, in seconds since the epoch, and the volume that it is in, None for a file."""
 
     module_id: bytes
     data: bytes
     signatures: bytes
     modified: float
+    source: Volume | None = None
 
 
 def write_volume(store: Store, contents: Iterable[Content], replaced: Collection[Volume] = ()) -> Volume | None:
-    """Publish modules as one volume, which replaces others from then on; None where there are none. They may be in any order.
+    """Publish modules as one volume, which replaces others from then on; None where there are none any more. They may be in any order.
+
+    The list of what was removed is there first: who removes a module from then on marks it there. What was removed before is found to be
+    missing then, and marked. So the volume, which becomes visible behind that, has nothing that was removed, whenever this process ends.
 
     Raises:
         OSError: it could not be written, and nothing has changed.
@@ -49,6 +55,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Collection
         return None
     dictionary = _dictionary([content.data for content in first])
     members, rows = Scratch(), []
+    sources: list[tuple[bytes, Volume | None]] = []
     primed = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
     for content in chain(first, waiting):
         one = primed.copy()
@@ -56,22 +63,64 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Collection
         sizes = len(stream), len(content.data), len(content.signatures)
         rows.append(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
         members.write(stream)
+        sources.append((content.module_id, content.source))
     table = b"".join(sorted(rows))
-    names = b"".join([bytes.fromhex(volume.name.removesuffix(VOLUMES.suffix)) for volume in replaced])
-    head = TAIL.pack(len(MAGIC) + members.size, len(dictionary), len(replaced), len(MAGIC) + members.size + len(dictionary + names), b"")
-    tail = head[:-8] + check(head[:-8] + dictionary + names)
-    name = VOLUMES.file_name(digest([table, dictionary, tail], size=NAME_SIZE).hex())
+    stem = os.urandom(NAME_SIZE)
+    names = stem + b"".join([bytes.fromhex(volume.name.removesuffix(VOLUMES.suffix)) for volume in replaced])
+    count = len(names) // NAME_SIZE
+    head = TAIL.pack(len(MAGIC) + members.size, len(dictionary), count, len(MAGIC) + members.size + len(dictionary + names), b"")
 
     def parts() -> Iterator[bytes]:
         yield MAGIC
         yield from members.parts()
         yield dictionary + names
         yield from table_parts(lambda at, size: table[at : at + size], len(table), MEMBER.size)
-        yield tail
+        yield head[:-8] + check(head[:-8] + dictionary + names)
 
+    gone_name = GONE.file_name(stem.hex())
     make_directories(store.files, store.directory(VOLUMES))
+    append(store, GONE, gone_name, b"")
+    gone = _gone(store, sources)
+    if len(gone) == len(rows):
+        unlink(store, store.path(GONE, gone_name))
+        return None
+    append(store, GONE, gone_name, b"".join(map(encode_gone, gone)), sync=True)
+    name = VOLUMES.file_name(stem.hex())
     publish(store.files, store.temporary, store.path(VOLUMES, name), parts())
     return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
+
+
+def _gone(store: Store, sources: list[tuple[bytes, Volume | None]]) -> list[bytes]:
+    """The modules that are not where they were read any more."""
+    removed = {source: _removed_of(store, source) for source in {source for _, source in sources} if source is not None}
+    return [
+        module_id for module_id, source in sources
+        if (not _exists(store, store.module_path(module_id)) if source is None else module_id in removed[source])
+    ]  # fmt: skip
+
+
+def _removed_of(store: Store, volume: Volume) -> Container[bytes]:
+    """What was removed of a volume: everything of one that is not there any more, because others have put it together again."""
+    try:
+        store.files.stat(store.path(VOLUMES, volume.name))
+        return volume.gone()
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
+        return _Everything()
+
+
+class _Everything:
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def _exists(store: Store, path: str) -> bool:
+    try:
+        store.files.stat(path)
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
+        return False
+    return True
 
 
 def _dictionary(samples: list[bytes]) -> bytes:
@@ -94,7 +143,7 @@ def contents_of(volume: Volume) -> Iterator[Content]:
             continue
         for module_id, member in found:
             try:
-                content = Content(module_id, *volume.content(member), member[4])
+                content = Content(module_id, *volume.content(member), member[4], volume)
                 intact_footer(content.data, module_id)
             except FormatError:
                 continue

@@ -76,7 +76,7 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
                 renewed = True
             if status.st_mtime_ns < now - _SETTLED_NS:
                 kept.write(_encode(name, status.st_mtime_ns, found))
-        packed = {i: FileStatus(*row[:2]) for i, row in store.in_volumes(name).items()}
+        packed = {i: FileStatus(*row[:2]) for i, row in store.volumes.of_directory(name).items()}
         if packed:
             found = dict(sorted({**packed, **(found or {})}.items()))
         elif found is None:
@@ -94,7 +94,7 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
     present = set(store.directories())
     for name in store.fans():
         path = store.path(MODULES, name)
-        packed = {i: status for i, (_, _, status) in store.in_volumes(name).items() if status.st_ctime >= since}
+        packed = {i: status for i, (_, _, status) in store.volumes.of_directory(name).items() if status.st_ctime >= since}
         changed = name in present and any(status.st_ctime >= since for status in _status_of_directory(store, path))
         if changed or packed:
             yield dict(sorted({**packed, **(_look_at(store, path, name) if changed else {})}.items()))

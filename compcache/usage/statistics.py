@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from math import floor
 from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import store_of
 from compcache.publish.module_lists import ModuleLists
@@ -81,8 +83,8 @@ def hits_and_misses(store: Store) -> tuple[int, int]:
 
 
 def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
-    """The counters by name from `since` on, and the time from which they really count."""
-    first = int(since) // HOUR if since is not None else 0
+    """Return the counters by name from `since` on, and the time from which they really count."""
+    first = _first_hour(since)
     start = float(first * HOUR)
     totals: dict[str, float] = {}
     for (hour, name), value in counters.items():
@@ -93,11 +95,22 @@ def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> t
     return totals, start
 
 
+def _first_hour(since: float | None) -> int:
+    """Return the hour of a time, counted from the epoch; 0 for None."""
+    if since is None:
+        return 0
+    try:
+        return floor(since) // HOUR
+    except (TypeError, ValueError, OverflowError) as error:
+        reraise_interrupt(error)
+        raise TypeError(f"since must be a time in seconds since the epoch, like time.time() - 86400, not {since!r}") from None
+
+
 def history(store: Store, since: float | None = None, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
     """The periods from `since` on in which something was counted, the oldest first."""
     fold_long(store)
     counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
-    first = int(since) // HOUR if since is not None else 0
+    first = _first_hour(since)
     hours: dict[int, dict[str, float]] = {}
     for (hour, name), value in counters.items():
         if hour >= first and name != "zeroed":

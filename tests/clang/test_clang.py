@@ -12,7 +12,7 @@ import pytest
 from cli_process import compcache
 from helpers import run_fresh
 
-from compcache import Cache, CompileError, clang
+from compcache import Cache, CompileError, UndefinedSymbolError, clang
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,14 @@ def test_c_is_compiled_to_functions(cache: Cache) -> None:
     assert list(kernels) == ["scale"]
     assert kernels.scale(4.0) == 10.0
     assert str(kernels.scale.signature) == "f64(f64)"
+
+
+@needs_clang
+def test_a_source_without_visible_functions_is_refused_and_only_its_own_names_are_told(cache: Cache) -> None:
+    with pytest.raises(CompileError, match="the source defines no externally visible function"):
+        clang.compile("static int unseen(void) { return 1; }", cache=cache)
+    with pytest.raises(UndefinedSymbolError, match="functions= names 'other', which the module does not define; it defines scale"):
+        clang.compile(SCALE, cache=cache, functions={"other": "i32()"})
 
 
 @needs_clang

@@ -36,6 +36,11 @@ def test_every_command_explains_itself(name: str) -> None:
     assert "--help" in done.out
 
 
+@pytest.mark.parametrize("name", ["key", "remote"])
+def test_a_group_without_a_command_shows_its_help(name: str) -> None:
+    assert compcache(name) == compcache(name, "--help")
+
+
 def test_the_console_script_and_python_m_are_the_same_program() -> None:
     script = (
         "from compcache.cli import main; import sys; sys.argv = ['compcache', '--version']; sys.exit(main())"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from cli_process import compcache, fill
+from cli_process import compcache, environment, fill
 from helpers import PACKAGE_ROOT, adder, run_fresh
 
 from compcache import Cache, ModuleSource
@@ -163,3 +166,27 @@ def test_the_remote_store_is_asked(filled: Path, tmp_path: Path) -> None:
     rows = findings(filled, COMPCACHE_REMOTE=f"file://{store}", **runtime)
     assert [row["severity"] for row in rows if row["subject"] == "remote"] == ["ok"]
     assert errors(filled, COMPCACHE_REMOTE="redis://127.0.0.1:1/0", **runtime)["remote"]
+
+
+def test_a_checkout_whose_runtime_is_stale_or_missing_is_told_in_one_line(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    shutil.copytree(PACKAGE_ROOT / "compcache", checkout / "compcache", ignore=shutil.ignore_patterns("__pycache__", "numba"))
+
+    def run(command: str) -> tuple[int, str]:
+        variables = {**environment({}), "PYTHONPATH": str(checkout), "COMPCACHE_DIR": str(tmp_path / "kernels")}
+        line = [sys.executable, "-m", "compcache", command]
+        done = subprocess.run(line, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
+        told = [text for text in (done.stdout + done.stderr).splitlines() if "make build" in text]
+        assert "Traceback" not in done.stderr
+        assert len(told) == 1
+        return done.returncode, told[0]
+
+    with (checkout / "compcache/hit/native/module.c").open("a") as source:
+        source.write("/* newer */")
+    status, told = run("doctor")
+    assert status == 1
+    assert "was not built from the sources" in told
+    assert run("info")[0] == 2
+    for extension in checkout.glob("compcache/hit/_runtime*"):
+        extension.unlink()
+    assert "is missing" in run("doctor")[1]

@@ -57,6 +57,16 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     assert (status["url"], status["waiting_uploads"], status["waiting_size"], status["uploads"]) == (url, 0, 0, 1)
 
 
+def test_status_shows_the_mode_that_is_set(url: str) -> None:
+    def mode(**settings: str) -> str:
+        (status,) = json.loads(compcache("remote", "status", "--json", **settings).out)
+        return str(status["mode"])
+
+    assert mode(COMPCACHE_REMOTE=url) == "read"
+    assert mode(COMPCACHE_REMOTE=url, COMPCACHE_REMOTE_MODE="write") == "write"
+    assert "COMPCACHE_REMOTE_MODE=off switches it off" in compcache("remote", "status", "--remote", url, COMPCACHE_REMOTE_MODE="off").err
+
+
 def test_metrics_are_text_for_prometheus(url: str, tmp_path: Path) -> None:
     """Each has a type and a value, those of the store its address without a password; nobody is asked for them."""
     with Cache(tmp_path / "a") as cache:

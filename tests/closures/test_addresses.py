@@ -79,15 +79,15 @@ def observed(held, first):
             found.append(target(2))
     found += [first.setdefault(held[name].address, len(first)) for name in ("f", "bump") if name in held]
     return found
-def history(root, steps, links):
+def history(root, steps, links, layers):
     held, first, seen = {{}}, {{}}, []
-    with Cache(root) as cache, Cache(root) as other:
+    with (Cache(root + "above", layers=[root]) if layers else Cache(root)) as cache, Cache(root) as other:
         for what, of, *more in steps:
             if what == "get":
                 held[of] = cache.get_target(of)
             elif what == "add":
                 with warnings.catch_warnings(action="ignore"):  # that it shadows another
-                    other.add_module(ModuleSource(of))
+                    (cache if layers else other).add_module(ModuleSource(of))  # what comes into a layer is not seen at once
             elif links and what == "link":
                 (cache if more[0] else other).link(of, into=more[1])
             elif links:
@@ -99,8 +99,10 @@ for number, steps in enumerate({histories!r}):
     found = []
     for links in (False, True):
         shutil.copytree({base!r}, directory + str(number) + str(links))
-        found.append(history(directory + str(number) + str(links), steps, links))
-        shutil.rmtree(directory + str(number) + str(links))
+        where = directory + str(number) + str(links)
+        found.append(history(where, steps, links, number % 3 == 2))
+        for path in (where, where + "above"):
+            shutil.rmtree(path, ignore_errors=True)
     result.append(found)
 """
 _THREADS = """\

@@ -355,10 +355,23 @@ def test_an_index_that_is_made_again_knows_it(chain: Cache, directory: Path) -> 
         assert cache.get_target("second").module_id != closure.module_id
 
 
-def test_layers_and_bundles_leave_it_out(chain: Cache, directory: Path, tmp_path: Path) -> None:
+def test_bundles_leave_it_out(chain: Cache, tmp_path: Path) -> None:
     chain.link(["first"])
-    assert load(tmp_path / "above", "first", layers=[str(directory)])[1] == 3
     chain.export(["first"], tmp_path / "first.ccb")
     with Cache(tmp_path / "other") as other:
         assert set(other.import_bundle(tmp_path / "first.ccb")) == {"first", "second", "third"}
         assert len(other.modules()) == 3
+
+
+@pytest.mark.parametrize(("where", "processes"), [("directory", 1), ("above", 2)])
+def test_caches_with_layers_use_it(chain: Cache, directory: Path, tmp_path: Path, where: str, processes: int) -> None:
+    """One of the layer, and one that is linked above it, for as long as nothing newer is found there or above."""
+    layers = [str(directory)]
+    with Cache(tmp_path / "above", layers=layers) as above:
+        (closure,) = (chain if where == "directory" else above).link(["first"]).linked
+        for _ in range(processes):  # the second one has all layers in one index
+            assert load(tmp_path / "above", "first", layers=layers) == ([(closure.module_id, 7)], 1)
+        chain.add_module(ModuleSource(adder("second", 70)))
+        assert [value for _, value in load(tmp_path / "above", "first", layers=layers)[0]] == [72]
+        above.add_module(ModuleSource(adder("second", 90)))
+        assert [value for _, value in load(tmp_path / "above", "first", layers=layers)[0]] == [92]

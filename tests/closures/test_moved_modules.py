@@ -193,19 +193,21 @@ def test_a_module_that_is_not_what_a_look_up_finds_stays(cache: Cache) -> None:
     assert entry is None or bytes.fromhex(counter) not in entry.requires[: decode_closure(entry.data).homes]
 
 
-def test_a_part_that_is_removed_is_forgotten_with_its_state(tmp_path: Path) -> None:
-    """As the module itself would be, in the process that removes it."""
+@pytest.mark.parametrize("first", ["", "cache.remove(derived=True)"])
+def test_a_part_that_is_removed_is_forgotten_with_its_state(tmp_path: Path, first: str) -> None:
+    """As the module itself would be, in the process that removes it, also where the closure was removed before."""
     script = """\
 from compcache import Cache, ModuleSource
 with Cache(directory) as cache:
     held = cache.get_target("both")
     held(2)
+    {first}
     cache.remove("peek", force=True)
     cache.add_module(ModuleSource({counter!r}))
     result = [cache.get_target("peek")(0), cache.get_target("next")(2), held(2) > 0]
 """
     for names in ((), ("both",)):
-        found = run_fresh(stored(tmp_path / str(len(names)), *names), script.format(counter=COUNTER))
+        found = run_fresh(stored(tmp_path / str(len(names)), *names), script.format(counter=COUNTER, first=first))
         assert found == [100, 3, True]
 
 

@@ -192,7 +192,7 @@ def test_a_cache_that_cannot_store_compiles_in_memory(tmp_path: Path) -> None:
     ("code", "complaint"),
     [
         (None, r"compile\(\).*got None"),
-        (7, r"compile\(\).*got a int"),
+        (7, r"compile\(\).*got an object of type int"),
         ("declare void @f()", r"compile\(\).*no externally visible function"),
         ("define", "LLVM does not accept the code"),
         ("kernel", "(?s)LLVM does not accept the code.*1:1"),

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from helpers import PACKAGE_ROOT, adder, caller
-from mock_directory import Crash, FaultyFiles, MockDirectory, cache_on, crash_before, tear_at
+from mock_directory import Crash, FaultyFiles, MockDirectory, Operation, cache_on, crash_before, tear_at
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy
 from compcache.hit.recorder import Recorder
 from compcache.miss.build import build_source
 from compcache.miss.publication import publish_built
+from compcache.publish.removal import remove_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -183,6 +184,31 @@ def test_a_crash_before_any_operation_leaves_the_old_state_or_the_new(
             break
     assert number > 0
     print(f"{number} crashes")
+
+
+@pytest.mark.parametrize("ends", ["when its volume is there", _long("anywhere")])
+def test_what_others_remove_at_any_moment_of_a_compaction_stays_removed(
+    directory: Path, built: dict[str, BuiltModule], places: Iterator[Path], ends: str
+) -> None:
+    """Of a file and of a volume, by another process, before each operation; the compaction is killed behind that."""
+    scene = make_scene("volumes", directory, built)
+    answers = scene.answers | {"f3": {None}, "f9": {None}}
+    with Cache(directory) as cache:
+        lost = [bytes.fromhex(cache.realizations(name)[0].module_id) for name in ("f3", "f9")]
+    whole = run(scene, next(places), None).operations
+    (there,) = [operation.number for operation in whole if operation.name == "rename" and operation.target.endswith(".volume")]
+    for removal in range(len(whole) if ends == "anywhere" else there + 2):
+        for end in range(removal, len(whole) + 9) if ends == "anywhere" else (max(removal, there + 1),):
+            place = next(places)
+
+            def plan(operation: Operation, place: Path = place, removal: int = removal, end: int = end) -> Crash | None:
+                if operation.number == removal:
+                    with Cache(place) as other:
+                        assert [remove_file(other._store, module_id) for module_id in lost] == [True, True]
+                return Crash(operation) if operation.number >= end else None
+
+            run(scene, place, plan)
+            require_healthy(place, answers)
 
 
 def test_a_torn_write_leaves_the_old_state_or_the_new(scene: Scene, places: Iterator[Path]) -> None:

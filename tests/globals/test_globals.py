@@ -115,6 +115,13 @@ def read(cache: Cache, value: object, form: str) -> Any:
         (Float(1.25), "double", 1.25),
         (Text("x"), "text", "x"),
         (Bytes(b"y"), "text", "y"),
+        (np.int64(-3), "i64", -3),
+        (np.uint64(2**64 - 1), "u64", 2**64 - 1),
+        (np.uint8(200), "i8", -56),
+        (np.bool_(True), "i1", True),
+        (np.float32(0.5), "double", 0.5),
+        (np.float16(0.25), "float", 0.25),
+        (np.int16(3), "double", 3.0),
     ],
 )
 def test_a_value_reaches_the_code(cache: Cache, value: object, form: str, expected: object) -> None:
@@ -266,6 +273,12 @@ def test_a_value_that_does_not_fit_its_storage_is_refused_by_the_addition(
         cache.add_module(source_of(value, form))
     assert caught.value.global_name == "g"
     assert not cache.has("f")
+
+
+@pytest.mark.parametrize("value", [b"12345678", array.array("q", [1]), np.array(1), np.longdouble(1), ctypes.c_int64(3)], ids=repr)
+def test_a_block_of_memory_for_a_number_is_refused_in_words_that_say_what_to_do(cache: Cache, value: object) -> None:
+    with pytest.raises(GlobalValidationError, match=r"does not fit its storage \(int of 8 bytes\): give a number, or declare a pointer"):
+        cache.add_module(source_of(value, "i64"))
 
 
 @pytest.mark.parametrize("value", ["text", len, 0x1000, True, Pickled.of(1), ObjectIdentity.of(len)], ids=repr)

@@ -63,6 +63,19 @@ def test_a_function_of_a_layer_is_a_hit_and_the_layer_stays_as_it_is(directory: 
     assert snapshot(layer) == before
 
 
+def test_a_hit_of_a_layer_below_an_empty_directory_reads_nothing_of_repairs(directory: Path, tmp_path: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_modules([ModuleSource(adder("f", 1)), ModuleSource(adder("g", 2))])
+    script = f"""
+    import sys
+    from compcache import Cache
+    with Cache({str(tmp_path / "above")!r}, layers=[directory]) as cache:
+        result = cache.get_target("f")(1), cache.get_target("g")(1), any(name.startswith("compcache.publish") for name in sys.modules)
+    """
+    run_fresh(directory, script)  # writes what all layers have
+    assert run_fresh(directory, script) == (2, 3, False)
+
+
 def test_a_fresh_process_takes_layers_from_the_environment(directory: Path, tmp_path: Path) -> None:
     layer = fill(tmp_path / "layer", "f")
     setting = f"{tmp_path / 'absent'}:{layer}"

@@ -145,7 +145,7 @@ def test_names_that_cannot_be_stored_are_one_warning(directory: Path) -> None:
 def test_errors_of_a_source_are_those_of_its_functions(cache: Cache) -> None:
     with pytest.raises(UndefinedSymbolError, match="missing"):
         cache.compile("declare i64 @missing_(i64)\n" + adder("f", 1).replace("add i64 %x, 1", "call i64 @missing_(i64 %x)"))
-    with pytest.raises(UndefinedSymbolError, match="functions names 'h'"):
+    with pytest.raises(UndefinedSymbolError, match="functions= names 'h'"):
         cache.compile(ModuleSource(F, {"h": None}))
     with pytest.raises(CompileError, match="a vector of 100000 elements"):
         cache.compile("define <100000 x i8> @f(<100000 x i8> %x) {\nret <100000 x i8> %x\n}")

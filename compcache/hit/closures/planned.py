@@ -75,7 +75,7 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> d
         CompcacheError, OSError: a module cannot be opened, or this host cannot run a function.
     """
     state, modules, functions, text_size = HEAD.unpack_from(content)
-    if state != NO_STATE and state != loader.store.index.state():
+    if state != NO_STATE and state != loader.store.state():
         raise FormatError("the index has changed since the closure was planned")
     first = HEAD.size + modules * MODULE.size
     last = first + functions * FUNCTION.size

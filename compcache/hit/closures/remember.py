@@ -39,7 +39,7 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
         by_module.setdefault(choice.module_id, []).append(choice)
     if len(by_module) > _MOST_MODULES or not all(map(_is_plain, chosen.values())):
         return
-    if store.readonly or not store.has_closures():
+    if store.readonly or store.layers or not store.has_closures():
         return
     try:
         content = _encode(store, root, list(by_module.values()))
@@ -75,7 +75,7 @@ def _encode(store: Store, root: Choice, groups: list[list[Choice]]) -> bytes | N
     all_best = all(map(store.processor().is_native, requirements)) and not may_change
     rows = [FUNCTION.pack(number, choice.offset) for number, group in enumerate(groups) for choice in group if choice is not root]
     text = "\0".join(requirements).encode("utf-8", "surrogatepass")
-    head = HEAD.pack(NO_STATE if all_best else store.index.state(), len(groups), len(rows), len(text))
+    head = HEAD.pack(NO_STATE if all_best else store.state(), len(groups), len(rows), len(text))
     return b"".join([head, *filter(None, entries), *rows, text])
 
 

@@ -54,7 +54,7 @@ def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedM
     choice_of, source_of, sources_of = linked.types
     source = source_of(found.file, loaded)
     source.listed = found.listed
-    sources = sources_of(func_name, None, linked.changes)
+    sources = sources_of(func_name, None, linked.bound.changes)
     sources[found.module_id] = source
     try:
         record = decode_function(found.listed.read_record(found.offset))

@@ -31,6 +31,10 @@ typedef struct {
 
 enum { MAX_RANGES = 8, NOT_ASKED = -1 };
 
+#ifndef RTLD_DI_PHDR
+#define RTLD_DI_PHDR 11 /* the program headers of a library, and as result their number: glibc 2.36 */
+#endif
+
 struct Library {
     void *handle;
     struct link_map *map; /* of a file that was mapped by descriptor, else NULL */
@@ -291,27 +295,31 @@ static void leave_out(Search *search, ElfW(Addr) start, ElfW(Addr) end) {
     }
 }
 
-static int find_ranges(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *data) {
-    Search *search = data;
-    if (info->dlpi_addr != search->map->l_addr) {
-        return 0;
-    }
+static void find_ranges(Search *search, const ElfW(Phdr) *segments, int count) {
     const ElfW(Addr) page = (ElfW(Addr))sysconf(_SC_PAGESIZE);
-    for (int i = 0; i < info->dlpi_phnum && search->count < MAX_RANGES; i++) {
-        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        const ElfW(Addr) start = info->dlpi_addr + segment->p_vaddr;
+    for (int i = 0; i < count && search->count < MAX_RANGES; i++) {
+        const ElfW(Phdr) *segment = &segments[i];
+        const ElfW(Addr) start = search->map->l_addr + segment->p_vaddr;
         if (segment->p_type == PT_LOAD && segment->p_flags & PF_W) {
             search->found[search->count++] = (Range){start, start + segment->p_memsz};
         }
     }
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        const ElfW(Addr) start = info->dlpi_addr + segment->p_vaddr;
+    for (int i = 0; i < count; i++) {
+        const ElfW(Phdr) *segment = &segments[i];
+        const ElfW(Addr) start = search->map->l_addr + segment->p_vaddr;
         if (segment->p_type == PT_GNU_RELRO) {
             leave_out(search, start, (start + segment->p_memsz) & ~(page - 1));
         }
     }
-    return 1;
+}
+
+static int is_searched(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *data) {
+    Search *search = data;
+    const int found = info->dlpi_addr == search->map->l_addr;
+    if (found) {
+        find_ranges(search, info->dlpi_phdr, info->dlpi_phnum);
+    }
+    return found;
 }
 
 /* The ranges of a library that can be written to, found when they are first asked for; their number. */
@@ -319,7 +327,13 @@ static int ranges_of(Library *library) {
     int count = __atomic_load_n(&library->ranges, __ATOMIC_ACQUIRE);
     if (count < 0) {
         Search search = {.map = library->map};
-        dl_iterate_phdr(find_ranges, &search);
+        const ElfW(Phdr) *segments = NULL;
+        const int known = dlinfo(library->handle, RTLD_DI_PHDR, &segments);
+        if (known > 0) {
+            find_ranges(&search, segments, known);
+        } else {
+            dl_iterate_phdr(is_searched, &search); /* before glibc 2.36: a walk through all libraries, which makes many images slow */
+        }
         pthread_mutex_lock(&lock);
         memcpy(library->writable, search.found, sizeof search.found); /* another thread has found the same */
         pthread_mutex_unlock(&lock);

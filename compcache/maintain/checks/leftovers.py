@@ -43,8 +43,8 @@ def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
 def _check_volumes(state: CheckState) -> None:
     """Look for volumes that cannot be read, or not all of them; repair keeps what can be."""
     store = state.store
-    for fan in store.fans() if store.has_volumes() else ():
-        store.in_volumes(fan)
+    for fan in store.fans() if store.volumes.are_there() else ():
+        store.volumes.of_directory(fan)
     for name, reason in list(store.volumes.damaged.items()):
         path = store.path(VOLUMES, name)
         done = state.repair and _repair_volume(store, name)

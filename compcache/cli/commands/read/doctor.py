@@ -13,6 +13,7 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, fullness, plural, print_rows, size_text
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError
+from compcache.hit.target import load_runtime
 from compcache.settings import CONFIGURATION_VARIABLE, configuration, configuration_files, from_environment, setting
 
 if TYPE_CHECKING:
@@ -72,7 +73,11 @@ def _settings() -> Iterator[_Finding]:
 def _cache(session: Session) -> Iterator[_Finding]:
     """Examine the directory and its surroundings. The first problem that keeps it from being opened ends the examination."""
     try:
+        load_runtime()
         cache = session.look()
+    except ImportError as error:
+        yield _Finding(PROBLEM, "runtime", str(error))
+        return
     except (CompcacheError, ValueError, OSError) as error:
         yield _Finding(PROBLEM, "directory", getattr(error, "reason", "") or str(error))
         return

@@ -41,7 +41,7 @@ def command() -> None:
 @pass_session
 def status(session: Session, url: str | None, as_json: bool) -> None:
     """Show for each store whether it answers, what waits to be uploaded to it, and what the helper process has counted."""
-    with session.remote(url, "read") as cache:
+    with session.remote(url, None) as cache:
         found = _of(cache.remote).status()
     if as_json:
         print_json(found)
@@ -90,7 +90,8 @@ def push(session: Session, names: tuple[str, ...], timeout: float, url: str | No
     if as_json:
         print_json({"modules": count, "uploaded": done})
     else:
-        print_text(f"{plural(count, 'module')} {'uploaded' if done else 'queued; the upload continues in the background'}")
+        state = "uploaded" if done else "queued and not uploaded yet: 'compcache remote status' says why"
+        print_text(f"{plural(count, 'module')} {state}")
     return 0 if done else 1
 
 
@@ -160,5 +161,5 @@ def gc(
 
 def _of(remote: RemoteStore | None) -> RemoteStore:
     if remote is None:
-        raise click.UsageError("no remote store: give --remote URL, or set COMPCACHE_REMOTE")
+        raise click.UsageError("no remote store: give --remote URL, or set COMPCACHE_REMOTE (COMPCACHE_REMOTE_MODE=off switches it off)")
     return remote

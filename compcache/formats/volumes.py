@@ -1,0 +1,222 @@
+"""The volumes of a cache directory: which are in force, and which of them has a module."""
+
+from __future__ import annotations
+
+import time
+
+from compcache import files as file_ops
+from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
+from compcache.formats.volume import Volume
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from compcache.formats.volume import Member
+
+    _T = TypeVar("_T")
+
+__all__ = ["Volumes"]
+
+#: Longer than any tick of a file system's clock, and of one that tells parts of a millisecond.
+_TICK_NS, _FINE_TICK_NS = 2_000_000_000, 20_000_000
+_MILLISECOND = 1_000_000
+#: How often a directory is listed until no volume in it goes meanwhile.
+_ATTEMPTS = 16
+
+
+class Volumes:
+    """The volumes of a cache directory, as they are when something is asked for.
+
+    `damaged` has those that cannot be read, and why; `tell_damaged` is called for each with its name and the reason, `tell_unreadable`
+    with a path and an error where it is not an error that nothing can be read now. `owners` are the users whose volumes are used, None all:
+    where these are more than those that are `vouching`, modules must carry signatures. Volumes of others come last, and replace nothing.
+    """
+
+    __slots__ = (
+        "_begun", "_directory", "_files", "_known", "_settled", "_state", "_suffixes", "_tell_damaged", "_tell_unreadable", "damaged",
+        "owners", "vouching",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        files: file_ops.Files,
+        directory: str,
+        suffixes: tuple[str, str],
+        tell_damaged: Callable[[str, str], object],
+        tell_unreadable: Callable[[str, OSError], object],
+    ) -> None:
+        self._files, self._directory, self._suffixes = files, directory, suffixes
+        self._tell_damaged, self._tell_unreadable = tell_damaged, tell_unreadable
+        self._known: dict[str, Volume] = {}
+        self._begun: list[str] = []
+        self._state: tuple[int, int] = (0, 0)
+        self._settled = True
+        self.damaged: dict[str, str] = {}
+        self.owners: frozenset[int] | None = None
+        self.vouching: frozenset[int] | None = None
+
+    def current(self) -> list[Volume]:
+        """Those that are there and that no other one replaces.
+
+        Raises:
+            OSError: one cannot be read now.
+        """
+        self._look()
+        own = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
+        replaced = {name for volume in own.values() for name in volume.replaced}
+        return [volume for name, volume in {**own, **self._known}.items() if name not in replaced]
+
+    def replaced(self) -> list[Volume]:
+        """Those that are there still, and could be read when they were looked for last, although others replace them."""
+        current = self.current()
+        return [volume for volume in self._known.values() if volume not in current]
+
+    def lists_to_mark(self, module_id: bytes) -> dict[str, bool]:
+        """The names of the lists that are to say that a module was removed: those beside volumes that have it, and, since it may be in
+        them, of volumes that are being written. The values say whether the volume is there. The directory is listed for it.
+
+        Raises:
+            OSError: one cannot be read now.
+        """
+        self._state = 0, 0
+        self._look()
+        found = self._ask(list(self._known.values()), lambda volume: volume.find(module_id))
+        return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in found], True)
+
+    def is_own(self, volume: Volume) -> bool:
+        """Whether nobody else could have written a volume."""
+        return self.vouching is None or file_ops.writer(volume.status) in self.vouching
+
+    def known(self, name: str) -> Volume | None:
+        """The volume of this name, if it could be opened."""
+        return self._known.get(name)
+
+    def _look(self) -> None:
+        """List the directory, unless it is as it was when it was listed."""
+        try:
+            status = self._files.stat(self._directory)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            reraise_interrupt(error)
+            self.close()
+            return
+        state = status.st_ino, status.st_mtime_ns
+        if state != self._state or not self._settled:
+            for _ in range(_ATTEMPTS):
+                if self._list():
+                    break
+            tick = _FINE_TICK_NS if status.st_mtime_ns % _MILLISECOND else _TICK_NS
+            self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - tick
+
+    def _list(self) -> bool:
+        """List the directory; return whether all that it has could be opened: one that is gone was replaced by one that is there now."""
+        names = set(self._files.listdir(self._directory))
+        volume_suffix, list_suffix = self._suffixes
+        known, whole = {}, True
+        self.damaged = {}
+        for name in sorted(name for name in names if name.endswith(volume_suffix)):
+            try:
+                volume = self._known.get(name) or Volume(self._files, self._directory, name, self._suffixes, self.owners)
+                if volume.gone_name in names or not volume.needs_list:
+                    known[name] = volume
+            except FileNotFoundError as error:
+                reraise_interrupt(error)
+                whole = False
+            except FormatError as error:
+                self._note(name, error)
+        volumes = {name.removesuffix(volume_suffix) for name in names}
+        self._begun = sorted(name for name in names if name.endswith(list_suffix) and name.removesuffix(list_suffix) not in volumes)
+        self._known = known
+        return whole
+
+    def _note(self, name: str, error: FormatError) -> None:
+        self.damaged[name] = str(error)
+        self._tell_damaged(name, str(error))
+
+    def _ask(self, volumes: list[Volume], question: Callable[[Volume], _T | None]) -> list[tuple[Volume, _T]]:
+        """What these volumes answer. A damaged part of a volume has nothing."""
+        found = []
+        for volume in volumes:
+            try:
+                answer = question(volume)
+            except FileNotFoundError as error:  # its list is gone
+                reraise_interrupt(error)
+                continue
+            except FormatError as error:
+                self._note(volume.name, error)
+                continue
+            if answer is not None:
+                found.append((volume, answer))
+        return found
+
+    def find(self, module_id: bytes) -> tuple[Volume, Member] | None:
+        """Where a module is; None where no volume has it. A damaged part of a volume has nothing.
+
+        Raises:
+            OSError: a volume cannot be read now.
+        """
+        for volume in self.current():
+            for found in self._ask([volume], lambda volume: volume.find(module_id)):
+                return found
+        return None
+
+    def read(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
+        """The file of a module, how many bytes it takes in its volume, and the status of that; None where none has it.
+
+        Raises:
+            FormatError: it is damaged.
+            OSError: it cannot be read.
+        """
+        found = self.find(module_id)
+        return None if found is None else (found[0].content(found[1])[0], found[1][1], found[0].status)
+
+    def signatures(self, module_id: bytes) -> bytes:
+        """The signatures of a module; empty where it has none that can be read."""
+        try:
+            found = self.find(module_id)
+            return b"" if found is None else found[0].content(found[1])[1]
+        except (OSError, FormatError) as error:
+            reraise_interrupt(error)
+            return b""
+
+    def status_of(self, module_id: bytes) -> tuple[int, float] | None:
+        """What a module takes in its volume in bytes, and its modification time; None where none has it.
+
+        Raises:
+            OSError: a volume cannot be read now.
+        """
+        found = self.find(module_id)
+        return None if found is None else (found[1][1], found[1][4])
+
+    def are_there(self) -> bool:
+        """Whether there are any. Where that cannot be read `tell_unreadable` is called."""
+        return bool(self._of_readable(lambda _: True))
+
+    def of_directory(self, digits: str) -> dict[bytes, tuple[int, float, os.stat_result]]:
+        """The modules whose ids begin with these digits: what they take in bytes, their modification times, and the status of the volume.
+
+        Where that cannot be read `tell_unreadable` is called.
+        """
+        first = int(digits, 16)
+        return {
+            module_id: (member[1], member[4], volume.status)
+            for volume, members in self._of_readable(lambda volume: dict(volume.members(first)))
+            for module_id, member in members.items()
+        }
+
+    def _of_readable(self, question: Callable[[Volume], _T]) -> list[tuple[Volume, _T]]:
+        try:
+            return self._ask(self.current(), question)
+        except OSError as error:
+            reraise_interrupt(error)
+            self._tell_unreadable(self._directory, error)
+            return []
+
+    def close(self) -> None:
+        """Close the files."""
+        self._known = {}
+        self._begun = []
+        self._state = (0, 0)

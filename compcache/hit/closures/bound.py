@@ -1,0 +1,213 @@
+"""What names are bound to: the same code for as long as its module lives and look-ups find nothing of another content.
+
+A linked closure has copies of functions, with addresses of their own. So what was bound is kept: a copy, also where its closure does not
+hold any more or its file is gone, or a module that has the function by itself, whatever closures come later.
+"""
+
+from __future__ import annotations
+
+from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
+
+from compcache.errors import CompcacheError, FormatError
+from compcache.files import reraise_interrupt
+from compcache.formats.manifest import LINKED, MERGED, VARIABLE, FunctionRecord
+from compcache.store import is_ordered
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+    from typing import Any
+
+    from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
+    from compcache.store import ModuleFile, Store
+
+__all__ = ["BoundNames", "Place", "described", "newest_of", "shared"]
+
+#: How many bytes of what records have of a link type are its digest.
+_DIGEST = 8
+#: What a name of content is of, whichever realization look-ups find.
+_SAME = b"="
+
+
+class Place(ref):  # type: ignore[type-arg] # no subscript at run time
+    """The module that a name is bound to.
+
+    Of what is in a closure the record, what was known of its file, the content that the name had, and the modules that have it; it is found
+    without a look-up. `number` is that of the load.
+    """
+
+    __slots__ = ("content", "file", "known", "modules", "number", "record")
+    content: bytes
+    file: ModuleFile
+    known: _Known
+    modules: set[bytes]
+    number: int
+    record: FunctionRecord | None
+
+
+class _Known:
+    """Of the records of a module that of one link type, where nothing else is read of them any more."""
+
+    __slots__ = ("is_in_listing", "offset", "payload", "records")
+
+    def __init__(self, offset: int, payload: bytes) -> None:
+        self.records = self.is_in_listing = True
+        self.offset = offset
+        self.payload = payload
+
+    def read_record(self, offset: int) -> bytes:
+        """See `compcache.hit.needs.Listed`."""
+        if offset != self.offset:
+            raise FormatError(f"no record at offset {offset}")
+        return self.payload
+
+
+class BoundNames:
+    """What the loads of a loader have bound since it has met a closure, by name; the loader lives as long."""
+
+    __slots__ = ("_copied", "_places", "_types", "_weak_loader", "changes")
+
+    def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source]]) -> None:
+        """Of this loader; `types` are those that a load is made of."""
+        self._weak_loader = ref(loader)
+        self._types = types
+        self._places: dict[str, Place] = {}
+        self._copied: dict[bytes, set[bytes]] = {}  # by module the closures in which a function of it was bound
+        self.changes = 0  # how many loads have bound something
+
+    @property
+    def _loader(self) -> Loader:
+        loader = self._weak_loader()
+        assert loader is not None
+        return loader
+
+    def inherit(self, file: ModuleFile, module: LoadedModule, functions: list[tuple[tuple[Any, ...], bytes]]) -> None:
+        """Know of what plain hits have bound in a closure: the records of these functions, and their contents."""
+        source = self._types[1](file, module)
+        for fields, content in functions:
+            record = FunctionRecord(*fields)
+            place = Place(module, _forgetting(self._places, record.name))
+            if _describe(self._loader.store, place, source, record):
+                place.number, place.content = 0, content if is_ordered(record.name) else _SAME
+                self._places[record.name] = place
+                self._note_copy(place)
+
+    def place_of(self, func_name: str) -> bytes | None:
+        """The module that a function is bound to, while look-ups find no other content of the name."""
+        place = self._places.get(func_name)
+        if place is None:
+            return None
+        loader = self._loader
+        module: LoadedModule | None = place()
+        if module is None or loader._loaded(module.module_id) is not module:
+            return None
+        module_id = module.module_id
+        content, modules = newest_of(loader.store, func_name)
+        return module_id if (content == place.content if place.record is not None else module_id in modules) else None
+
+    def chosen(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
+        """The choice of a copy that is bound already, which needs nothing more; None where this is none."""
+        place = self._places.get(func_name)
+        module = place() if place is not None else None
+        if place is None or place.record is None or module is None or module.module_id != module_id:
+            return None
+        choice_of, source_of = self._types
+        source = source_of(described(place.file), module)
+        source.suspended = True
+        source.listed = place.known  # type: ignore[assignment] # what is read of it, this has
+        sources.bound.append(source)
+        choice = choice_of(source, place.record)
+        choice.has_needs = True
+        return choice
+
+    def bind(self, chosen: dict[str, Choice], closures: Container[bytes]) -> dict[str, Place]:
+        """What a load adds to what is bound; `closures` are the modules that are linked ones."""
+        added: dict[str, Place] = {}
+        for name, choice in chosen.items():
+            known, record = self._places.get(name), choice.record
+            is_known = known is not None and known() is choice.loaded
+            if not is_known and record.name == name and not record.signature.startswith((VARIABLE, MERGED)):
+                place = Place(choice.loaded, _forgetting(self._places, name))
+                place.record = None
+                if choice.module_id not in closures or _describe(self._loader.store, place, choice.source, record):
+                    added[name] = place
+        return added
+
+    def updates(self, added: dict[str, Place]) -> tuple[dict[str, Place], dict[str, Place]]:
+        """The table of what is bound, and what a load adds to it that is committed now; the loader's lock is held."""
+        self.changes += 1
+        for place in added.values():
+            place.number = self.changes
+            if place.record is not None:
+                self._note_copy(place)
+        return self._places, added
+
+    def _note_copy(self, place: Place) -> None:
+        for module_id in place.modules:
+            self._copied.setdefault(module_id, set()).add(place.file.module_id)
+
+    def are_elsewhere(self, chosen: dict[str, Choice], since: int) -> bool:
+        """Whether a chosen function was bound elsewhere by a load after the number `since`. The loader's lock is held."""
+        for name, choice in chosen.items() if since != self.changes else ():
+            place = self._places.get(name)
+            if place is not None and place.number > since and self.place_of(name) not in (None, choice.module_id):
+                return True
+        return False
+
+    def copies_of(self, homes: Iterable[bytes], module_id: bytes) -> list[LoadedModule]:
+        """The closures but this one that a function of these modules is bound in."""
+        keys = {key for home in homes for key in self._copied.get(home, ())} - {module_id} if self._copied else ()
+        return [closure for key in keys if (closure := self._loader._loaded(key)) is not None]
+
+
+def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
+    """What look-ups find of a name but copies: its content, and the modules that have it."""
+    if store.has_in_memory() and any(known := [*store._memory_names.get(func_name, ())]):
+        return known[0][0], {module_id for module_id, _ in known}
+    rows = [row for row in store.find_numbered(func_name) if row[3] < LINKED]
+    if not rows:
+        return b"", set()
+    if not is_ordered(func_name):
+        return _SAME, {row[2] for row in rows}
+    newest = max(rows)
+    content: bytes = newest[4]
+    return (content, {row[2] for row in rows if row[4] == content}) if any(content) else (newest[2], {newest[2]})
+
+
+def _describe(store: Store, place: Place, source: Source, record: FunctionRecord) -> bool:
+    """Note of what is bound in a closure all that later loads ask for; return False where it cannot be read any more."""
+    place.record = record
+    offset = int.from_bytes(record.link_type[_DIGEST:], "little")
+    try:
+        place.known = _Known(offset, source.read_record(store, offset) if offset else b"")
+        place.content, place.modules = newest_of(store, record.name)
+    except (CompcacheError, OSError) as error:
+        reraise_interrupt(error)
+        return False
+    place.file = described(source.file)
+    return True
+
+
+def _forgetting(table: dict[str, Place], name: str) -> Callable[[ref[LoadedModule]], None]:
+    """What takes a name out of the table when its module goes."""
+
+    def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+        remove(table, name)
+
+    return forget
+
+
+def shared(file: ModuleFile) -> ModuleFile:
+    """Another object for the same open file, which stays open for it."""
+    other = described(file)
+    if file._opened is not None:
+        other.adopt(file._opened)
+    return other
+
+
+def described(file: ModuleFile) -> ModuleFile:
+    """Another object for the same file, which is not open."""
+    other = type(file)(file._files, file.path, file.module_id)
+    other.describe(file.image, file.records, file.target_id, file.flags, file.key)
+    other.size, other.elsewhere, other.copied, other.volume = file.size, file.elsewhere, file.copied, file.volume
+    return other

@@ -1,0 +1,116 @@
+"""Whether a linked closure holds: its image has code of several modules, its parts, and stands for what an ordinary load would bind.
+
+It holds where all parts are there, are such as this cache uses (whole, signed where keys are asked for, not of a maker or an LLVM that is
+passed over), and where each plain name that was bound when it was linked would be bound to the same module now. What is not so any more is
+passed over, as if it were not there. That is found out once for each state of the index, and kept beside the planned closures.
+"""
+
+from __future__ import annotations
+
+from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac
+from compcache.errors import CompcacheError, FormatError
+from compcache.files import reraise_interrupt
+from compcache.formats.index import MODULE
+from compcache.formats.manifest import FRAME
+from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
+from compcache.store import CLOSURES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from compcache.formats.entry import EntryRecord
+    from compcache.hit.loader import Loader
+    from compcache.store import ModuleFile, Store
+
+__all__ = ["is_valid", "linked_entry"]
+
+#: How many files of this kind and of planned closures a directory keeps.
+_MOST_KEPT = 512
+
+
+def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
+    """The modules that the linked closure is derived of that this module is, and how many of these, the first, are in it; None where it
+    does not hold in this state of the index.
+    """
+    store = loader.store
+    name = _file_name(store, module_id)
+    told = _told(store, name, state) if store.has_closures() else None
+    if told is None:
+        parts = _parts(loader, module_id)
+        _keep(store, name, module_id, state, parts)
+        return parts
+    return told[0]
+
+
+def _file_name(store: Store, module_id: bytes) -> str:
+    """The file that says whether a closure holds for this processor, these keys and these known faults."""
+    rules = mac(b"linked", store.mac_key) if store.mac_key else b""
+    identity = [module_id, b"linked", rules, store.processor().identity.encode()]
+    return CLOSURES.file_name(digest(identity).hex() + key_suffix(store.stamp_key))
+
+
+def _told(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
+    """Return what is stored for this state of the index, or None."""
+    data = store.read_file(CLOSURES, name) or b""
+    at = len(MAGIC) + SEAL_SIZE
+    sealed, content = data[:at], data[at:]
+    if len(content) < HEAD.size + MODULE.size or sealed != MAGIC + seal(content, name, store.stamp_key):
+        return None
+    known, _, holds, homes = HEAD.unpack_from(content)
+    if known != state:
+        return None
+    parts = tuple([content[at : at + DIGEST_SIZE] for at in range(HEAD.size + MODULE.size, len(content), DIGEST_SIZE)])
+    return ((parts, homes) if holds else None,)
+
+
+def _keep(store: Store, name: str, module_id: bytes, state: bytes, found: tuple[tuple[bytes, ...], int] | None) -> None:
+    """Keep it for the next process; a failure is harmless."""
+    if store.readonly or not store.has_closures():
+        return
+    from compcache.publish.atomic_file import keep_file
+
+    parts, homes = found or ((), 0)
+    content = HEAD.pack(state, 1, found is not None, homes) + module_id.ljust(MODULE.size, b"\0") + b"".join(parts)
+    try:
+        keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
+    except (CompcacheError, OSError) as error:
+        reraise_interrupt(error)
+
+
+def linked_entry(file: ModuleFile) -> EntryRecord:
+    """Return the entry that describes a linked closure.
+
+    Raises:
+        FormatError: the module is none, or is damaged.
+        StorageError: it cannot be read.
+    """
+    from compcache.formats.entry import ENTRY, decode_entry
+    from compcache.formats.linked import KIND
+
+    at = 0
+    while at + FRAME.size <= file.records:
+        payload = file.read_record(at)
+        if payload[:1] == ENTRY:
+            entry = decode_entry(payload)
+            if entry.kind == KIND:
+                return entry
+        at += FRAME.size + len(payload)
+    raise FormatError("the module is not a linked closure")
+
+
+def _parts(loader: Loader, module_id: bytes) -> tuple[tuple[bytes, ...], int] | None:
+    from compcache.formats.linked import decode_closure
+
+    store = loader.store
+    try:
+        with store.open_module(module_id) as file:
+            loader.require_usable(file)
+            entry = linked_entry(file)
+        for part in entry.requires:
+            with store.open_module(part) as file:
+                loader.require_usable(file)
+        closure = decode_closure(entry.data)
+        holds = all(next(iter(store.find(name)), (b"", 0))[0] == entry.requires[number] for name, number in closure.bindings.items())
+    except (CompcacheError, OSError, IndexError) as error:
+        reraise_interrupt(error)
+        return None
+    return (entry.requires, closure.homes) if holds else None
