@@ -11,7 +11,8 @@ from compcache_conformance.results import Cannot
 
 #: What the documents say of code that is mapped out of files.
 MAPPED = {
-    "files that shrink under a reader": "docs/security.md: a program with your rights that truncates a mapped file in place can crash it; not with COMPCACHE_MAP_FILES=0"
+    "files that shrink under a reader": "docs/security.md: a program with your rights that truncates a mapped file in place can crash it; "
+    "not with COMPCACHE_MAP_FILES=0"
 }
 _BY_IDENTITY = """
 import conformance_front_end as front
