@@ -62,7 +62,7 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)
-	$(RUN_PYTEST) --numprocesses auto $(PYTEST_ARGS)
+	$(RUN_PYTEST) --numprocesses auto --dist worksteal $(PYTEST_ARGS)
 
 C_WARNINGS := -Wall -Wextra -Werror
 C_OPTIONS = -O2 -std=gnu11 -DCOMPCACHE_LIMITED_API=0x030B0000 -DCOMPCACHE_SOURCE_DIGEST='""' -DCOMPCACHE_SOURCES='""' \

@@ -92,12 +92,12 @@ class Cache(Facade):
         return CompiledFunctions(names, lambda name: self.get_or_compile(name, named))
 
     def _has_all(self, names: Iterable[str]) -> bool:
-        """Whether functions of one source are stored: the first as `has` tells it, the others as the index says."""
+        """Return whether functions of one source are stored: the first as `has` tells it, the others as the index says."""
         first, *others = names
         return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
 
     def has(self, func_name: str | Identity) -> bool:
-        """Whether the cache holds a realization of this function that this host can use; ``func_name in cache`` is the same.
+        """Return whether the cache holds a realization of this function that this host can use; ``func_name in cache`` is the same.
 
         It reads the index and one record at most; whether everything that the function needs is there as
         well, only `get_target` finds out.
@@ -214,7 +214,7 @@ class Cache(Facade):
         return tuple([layer.source for layer in self._store.layers])
 
     def loaded(self) -> LoadedState:
-        """The modules, call targets and mapped bytes that this object has in memory now."""
+        """Return the modules, call targets and mapped bytes that this object has in memory now."""
         from compcache.inspect.descriptions import LoadedState
 
         modules = self._loader.loaded_modules()
@@ -270,15 +270,15 @@ class Cache(Facade):
         return tuple(functions(self._store, progress, select, folded=folded))
 
     def __iter__(self) -> Iterator[str]:
-        """The func_names of all stored functions, sorted."""
+        """Return the func_names of all stored functions, sorted."""
         return iter([summary.func_name for summary in self.functions()])
 
     def __len__(self) -> int:
-        """The number of func_names. Everything is listed for it; `info` counts cheaper."""
+        """Return the number of func_names. Everything is listed for it; `info` counts cheaper."""
         return len(self.functions())
 
     def __bool__(self) -> bool:
-        """True: an empty cache is a cache."""
+        """Return true: an empty cache is a cache."""
         return True
 
     def labelled(self, label: str) -> tuple[str, ...]:
@@ -632,7 +632,7 @@ class Cache(Facade):
         return unpin(self._store, _func_name_of(func_name))
 
     def pinned(self) -> tuple[str, ...]:
-        """The pinned functions, sorted."""
+        """Return the pinned functions, sorted."""
         self._require_open()
         from compcache.maintain.pins import pinned
 
@@ -880,7 +880,7 @@ class Cache(Facade):
         self._max_size = self._max_size if self._max_size is None else _size_in_bytes(self._max_size)
         self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
         if link not in (None, "background"):
-            raise ValueError(f"link={link!r}: 'background', or None")
+            raise ValueError(f"link must be 'background' or None, not {link!r}")
         self._tunes = tune
         self._tuners = {} if (tune or link) and not readonly else None
         if remote is not None or remote_mode is not None:
@@ -888,7 +888,7 @@ class Cache(Facade):
         open_caches[root, bool(self._store.stamp_key)] = ref(self)
 
     def _become_whole(self) -> None:
-        """Have a store and a loader where plain hits have needed none: those of a cache that was opened whole when this one was.
+        """Get a store and a loader, which plain hits do without: as they would be if the cache had been opened with them.
 
         What the environment and the owner of the directory were then counts, not what they are by now.
         """
@@ -905,7 +905,7 @@ class Cache(Facade):
         self._store = store
 
     def _is_miss(self, error: Exception) -> TypeGuard[CompcacheError]:
-        """Whether `get_or_compile` compiles after this error of a look-up."""
+        """Return whether `get_or_compile` compiles after this error of a look-up."""
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
@@ -970,14 +970,14 @@ class Cache(Facade):
         return target
 
     def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
-        """A hit, after a warning where it was compiled from something else than `build` returns now."""
+        """Return a hit, after a warning where it was compiled from something else than `build` returns now."""
         from compcache.miss.staleness import check_hit
 
         check_hit(self._session(), target, name, build)
         return target
 
     def _session(self) -> Session:
-        """This cache, to the miss path."""
+        """Return this cache, to the miss path."""
         if self._opened_session is None:
             from compcache.session import Session
 
@@ -988,7 +988,7 @@ class Cache(Facade):
         return self._opened_session
 
     def _suggestion(self, func_name: str) -> str:
-        """Similar names for the message of a `NotCachedError`, worked out when the message is read."""
+        """Return similar names for the message of a `NotCachedError`; it runs when the message is read."""
         from compcache.inspect.names import suggestion
 
         return suggestion(self._store, func_name)
@@ -1055,7 +1055,7 @@ def _open_store(
 
 
 def func_names_of(names: Any) -> list[str]:
-    """The names of several functions, or of one, each given as such or as an `Identity`."""
+    """Return the names of several functions, or of one, each given as such or as an `Identity`."""
     if isinstance(names, str) or hasattr(names, "func_name"):
         return [_func_name_of(names)]
     if not hasattr(names, "__iter__"):
@@ -1070,7 +1070,7 @@ def _open_cache(path: str, *, signed: bool) -> Cache | None:
 
 
 def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[str, ...] = ()) -> TypedCallTarget:
-    """The target that a pickled one stands for, from an open cache of this directory or a new one.
+    """Return the target that a pickled one stands for, from an open cache of this directory or a new one.
 
     A pickle carries neither key nor trust. One of a cache with a signing key is loaded only with the key of an open cache
     of the directory, or that of the environment.

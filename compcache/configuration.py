@@ -68,7 +68,7 @@ def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable
 
 
 def read_switch(text: str) -> bool:
-    """Whether the text of a switch is on. Raises `ValueError` where it is neither on nor off."""
+    """Return whether the text of a switch is on. Raises `ValueError` where it is neither on nor off."""
     word = text.strip().lower()
     if word not in (*_ON, *_OFF):
         raise ValueError(f"{text!r} is neither on nor off: use 1 or 0")
@@ -154,7 +154,7 @@ def _read(path: str) -> dict[str, str]:
 
 
 def _text(path: str) -> str:
-    """The content of a file that only this user and the administrator can write to, wherever a link to it leads."""
+    """Return the content of a file that only this user and the administrator can write to, wherever a link to it leads."""
     files = Files()
     try:
         opened = files.open_owned(os.path.realpath(path), READ_FLAGS)
@@ -188,7 +188,7 @@ def _variables(table: Mapping[str, Any], path: str) -> dict[str, str]:
 
 
 def _as_text(key: str, value: object) -> str:
-    """The value as the environment variable would have it."""
+    """Return the value as the environment variable would have it."""
     if key in _SWITCHES:
         if not isinstance(value, bool):
             raise ValueError("write true or false")
@@ -226,7 +226,7 @@ def _variable(key: str) -> str:
 
 
 def _state(path: str) -> str:
-    """The state of a file, which readers of its kept form compare."""
+    """Return the state of a file, which readers of its kept form compare."""
     status = os.stat(path)
     return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {path}"
 

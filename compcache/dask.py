@@ -51,7 +51,7 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
             self._wanted.setdefault(path, []).append(name)
 
     async def setup(self, worker: object) -> None:
-        """Called by Dask before the worker runs tasks.
+        """Prepare a worker: Dask calls this before it runs tasks.
 
         Args:
             worker: Dask's worker.
@@ -70,7 +70,7 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
 
 
 def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
-    """The functions of caches that a graph of Dask, or a collection, calls or passes to tasks, each once.
+    """Return the functions of caches that a graph of Dask, or a collection, calls or passes to tasks, each once.
 
     Args:
         graph: a graph, a collection, or anything that holds call targets.
@@ -83,13 +83,13 @@ def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
 
 
 def _place_of(target: TypedCallTarget) -> tuple[str, str]:
-    """The cache directory and the name by which a target is found again where it is unpickled."""
+    """Return the cache directory and the name by which a target is found again where it is unpickled."""
     path, name, *_ = target.__reduce__()[1]
     return path, name
 
 
 def _targets(part: Any, seen: set[int]) -> Iterator[TypedCallTarget]:
-    """The targets in a part of a graph: in containers, and in what Dask's tasks hold (`func`, `args`, `kwargs`, `value`)."""
+    """Yield the targets in a part of a graph: in containers, and in what Dask's tasks hold (`func`, `args`, `kwargs`, `value`)."""
     if isinstance(part, TypedCallTarget):
         yield part
     elif isinstance(part, (str, bytes, int, float, complex)) or part is None or id(part) in seen:

@@ -45,11 +45,11 @@ class DependencyGraph:
         return iter(self._edges)
 
     def successors(self, node: str) -> tuple[str, ...]:
-        """The nodes that this one refers to directly."""
+        """Return the nodes that this one refers to directly."""
         return self._edges[node]
 
     def closure(self, roots: Iterable[str]) -> list[str]:
-        """The roots and everything that they reach, each once, nearest first."""
+        """Return the roots and everything that they reach, each once, nearest first."""
         order = list(dict.fromkeys(roots))
         seen = set(order)
         for node in order:  # grows while it is walked
@@ -60,7 +60,7 @@ class DependencyGraph:
         return order
 
     def through(self, root: str, transparent: Collection[str]) -> list[str]:
-        """The nodes that the root reaches directly, or through `transparent` nodes only (which are left out)."""
+        """Return the nodes that the root reaches directly, or through `transparent` nodes only (which are left out)."""
         found: dict[str, None] = {}
         seen = {root}
         stack = list(reversed(self._edges[root]))
@@ -78,7 +78,7 @@ class DependencyGraph:
         return list(found)
 
     def components(self) -> list[list[str]]:
-        """The strongly connected components, each after those that it refers to."""
+        """Return the strongly connected components, each after those that it refers to."""
         index: dict[str, int] = {}
         low: dict[str, int] = {}
         on_stack: set[str] = set()
@@ -110,7 +110,7 @@ class DependencyGraph:
 
     @staticmethod
     def _next(node: str, rest: Iterator[str], index: dict[str, int], low: dict[str, int], on_stack: set[str]) -> str | None:
-        """The next unvisited successor; visited ones that are still open lower the node's link."""
+        """Return the next unvisited successor; visited ones that are still open lower the node's link."""
         for other in rest:
             if other not in index:
                 return other

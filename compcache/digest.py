@@ -35,7 +35,7 @@ MAC_SIZE = 32
 
 
 def check(data: bytes, salt: int = 0, whole: bytes = b"") -> bytes:
-    """The checksum of a record.
+    """Return the checksum of a record.
 
     `salt` ties it to its place (at most 16 bytes as an integer), `whole`, of 16 bytes at most, to what it is a part of.
     """
@@ -43,7 +43,7 @@ def check(data: bytes, salt: int = 0, whole: bytes = b"") -> bytes:
 
 
 def digest(parts: Iterable[bytes], *, size: int = DIGEST_SIZE, person: bytes = b"") -> bytes:
-    """The digest of the concatenation of `parts`; `person` (at most 16 bytes) separates purposes."""
+    """Return the digest of the concatenation of `parts`; `person` (at most 16 bytes) separates purposes."""
     state = blake2b(digest_size=size, person=person)
     for part in parts:
         state.update(part)
@@ -51,22 +51,24 @@ def digest(parts: Iterable[bytes], *, size: int = DIGEST_SIZE, person: bytes = b
 
 
 def mac(data: bytes, key: bytes) -> bytes:
-    """The keyed digest of `data`. A key may have any length: longer ones are digested first."""
+    """Return the keyed digest of `data`. A key may have any length: longer ones are digested first."""
     if len(key) > blake2b.MAX_KEY_SIZE:
         key = blake2b(key, digest_size=blake2b.MAX_KEY_SIZE).digest()
     return blake2b(data, digest_size=MAC_SIZE, key=key, person=b"compcache-mac-v1").digest()
 
 
 def key_suffix(key: bytes | None) -> str:
-    """The suffix of file names that belong to one signing key; empty without a key."""
+    """Return the suffix of file names that belong to one signing key; empty without a key."""
     return f"-{mac(b'name', key)[:4].hex()}" if key else ""
 
 
 def is_content_name(name: str) -> bool:
-    """Whether a name stands for what a function does, as those of identities and of `compile` do: a label, a dash, a digest in hex."""
+    """Return whether a name stands for what a function does, as those of identities and of `compile` do: a label, a
+    dash, a digest in hex.
+    """
     return name[-33:-32] == "-" and not name[-32:].strip("0123456789abcdef")
 
 
 def name_key(name: str) -> bytes:
-    """The key under which the index holds a function name."""
+    """Return the key under which the index holds a function name."""
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=KEY_SIZE, person=b"compcache-name").digest()

@@ -6,7 +6,7 @@ __all__ = ["Shown", "html"]
 
 
 def html(value: object) -> str:
-    """HTML for an object: the protocol of IPython and Jupyter for `_repr_html_`."""
+    """Return HTML for an object: the protocol of IPython and Jupyter for `_repr_html_`."""
     from compcache.notebook import html_of
 
     return html_of(value)

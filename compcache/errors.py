@@ -60,7 +60,7 @@ class CompcacheError(Exception):
     """The base of every exception that compcache raises on purpose."""
 
     def __str__(self) -> str:
-        """The message alone: `KeyError` would show its repr."""
+        """Return the message alone: `KeyError` would show its repr."""
         return str(self.args[0]) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,7 +91,7 @@ class NotCachedError(CompcacheError, KeyError):
         self.suggest: Callable[[str], str] | None = None
 
     def __str__(self) -> str:
-        """The message, followed by similar names."""
+        """Return the message, followed by similar names."""
         suggest, self.suggest = self.suggest, None
         if suggest is not None:
             try:
@@ -297,7 +297,7 @@ class MissingPackageError(CompcacheError, ImportError):
 
     @classmethod
     def of(cls, package: str, what: str, extra: str = "") -> MissingPackageError:
-        """The exception that says which package something needs, and what to install.
+        """Return the exception that says which package something needs, and what to install.
 
         Args:
             package: the name of the package to install.

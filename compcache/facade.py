@@ -63,7 +63,7 @@ open_caches: dict[tuple[str, bool], ref[Any]] = {}
 
 
 def default_directory() -> str:
-    """The directory of a cache that was opened without one: $COMPCACHE_DIR, else the user's cache directory."""
+    """Return the directory of a cache that was opened without one: $COMPCACHE_DIR, else the user's cache directory."""
     chosen = setting(DIRECTORY_VARIABLE)
     if chosen:
         return chosen
@@ -76,7 +76,7 @@ def default_directory() -> str:
 
 
 def func_name_of(name: str | Identity) -> str:
-    """The name of a function that is given as such, or as an `Identity`."""
+    """Return the name of a function that is given as such, or as an `Identity`."""
     if isinstance(name, str):
         return name
     func_name = getattr(name, "func_name", None)
@@ -370,7 +370,7 @@ _get_target = Facade.get_target
 
 
 def _shorten() -> None:
-    """Have the runtime answer `get_target` where the target is in memory, unless a program has put something in its place."""
+    """Let the runtime answer `get_target` for targets in memory, unless a program has replaced the method."""
     if Facade.__dict__.get("get_target") is _get_target:
         try:
             Facade.get_target = load_runtime().shortcut(_get_target, "_targets")  # type: ignore[method-assign]

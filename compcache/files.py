@@ -41,7 +41,7 @@ _CHUNK = 1 << 20
 
 
 def absolute_path(path: str) -> str:
-    """The path from the root of the file system.
+    """Return the path from the root of the file system.
 
     Raises:
         StorageError: it is relative, and the current directory has been removed.
@@ -84,7 +84,7 @@ class Files:
         return _Opened(self, self.open(path, flags, mode))
 
     def own(self, descriptor: int) -> Opened:
-        """A descriptor that is closed with the last reference to the result."""
+        """Return a descriptor that is closed with the last reference to the result."""
         return _Opened(self, descriptor)
 
 
@@ -154,13 +154,13 @@ class Tree(Files):
     # --------------------------------------------------------------- the root
 
     def part(self, root: str) -> Tree:
-        """The tree of a directory below this one, to which no link leads either."""
+        """Return the tree of a directory below this one, to which no link leads either."""
         tree = Tree(self.system, root, self._beneath)
         tree._above = self
         return tree
 
     def status(self) -> tuple[os.stat_result, os.stat_result]:
-        """The status of the root now, and of its path, which differs where the path is a link."""
+        """Return the status of the root now, and of its path, which differs where the path is a link."""
         root, status = self._enter_root()
         if root.is_link:
             return status, self.system.lstat(self.root)
@@ -203,11 +203,11 @@ class Tree(Files):
         return root if root is not None and self._is_current(root) else self._enter_root()[0]
 
     def _is_current(self, root: _Root) -> bool:
-        """Whether this is still the directory that the root's path leads to."""
+        """Return whether this is still the directory that the root's path leads to."""
         try:
             opened = self.system.fstat(root.opened.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
-                raise OSError(f"{self.root} is another directory")
+                raise OSError(f"{self.root} is another directory than when it was opened")
         except OSError as error:
             reraise_interrupt(error)
             root.opened.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours
@@ -225,7 +225,7 @@ class Tree(Files):
     # ------------------------------------------------------------- on the way
 
     def _relative(self, path: str) -> str:
-        """A path below the root, from there."""
+        """Return a path below the root, from there."""
         relative = path[len(self._prefix) :]
         if not path.startswith(self._prefix) or "/../" in f"/{relative}/":
             if path == self.root:
@@ -244,7 +244,7 @@ class Tree(Files):
         return _Opened(self.system, self.system.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=parent.number))
 
     def _parent(self, root: _Root, relative: str) -> tuple[Opened, str]:
-        """The open directory that a path ends in, and the last name."""
+        """Return the open directory that a path ends in, and the last name."""
         above, _, name = relative.rpartition("/")
         parent = root.opened
         if not above:
@@ -285,7 +285,7 @@ class Tree(Files):
         return act(self._enter_root()[0], relative)
 
     def first_link(self, path: str) -> str | None:
-        """The first symbolic link among the directories on the way to a file and the file itself, for messages."""
+        """Return the first symbolic link among the directories on the way to a file and the file itself, for messages."""
         at = len(self._prefix)
         try:
             root = self._root or self._enter_root()[0]
@@ -328,7 +328,7 @@ class Tree(Files):
                 return
 
     def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
-        """The status of a file or of a link; see `os.lstat`."""
+        """Return the status of a file or of a link; see `os.lstat`."""
 
         def status(root: _Root, relative: str) -> os.stat_result:
             parent, name = self._parent(root, relative)
@@ -352,7 +352,7 @@ class Tree(Files):
             raise
 
     def statuses(self, path: str) -> dict[str, os.stat_result]:
-        """The status of everything in a directory; see `os.lstat`."""
+        """Return the status of everything in a directory; see `os.lstat`."""
         directory = self._open_directory(path)
         found = {}
         for name in self._names_in(directory, path):
@@ -431,12 +431,12 @@ class Tree(Files):
 
 
 def writer(status: os.stat_result) -> int:
-    """The one user who can write to a file; -1 if others can as well."""
+    """Return the one user who can write to a file; -1 if others can as well."""
     return -1 if status.st_mode & WRITABLE_BY_OTHERS else status.st_uid
 
 
 def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | None = None) -> bytes:
-    """The whole content of a regular file, read after its size was determined.
+    """Return the whole content of a regular file, read after its size was determined.
 
     Args:
         files: the operations to use.
@@ -462,7 +462,7 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
 
 
 def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
-    """`size` bytes of an open file, or fewer at its end, however few each call of the system gives.
+    """Read `size` bytes of an open file, or fewer at its end, however few each call of the system gives.
 
     Raises:
         FileNotFoundError: another host has removed it.

@@ -44,7 +44,7 @@ class Lock(Record):
     why: str
 
     def find(self) -> Any:
-        """The present lock; None where the module is not imported, or has none."""
+        """Return the present lock; None where the module is not imported, or has none."""
         found: Any = sys.modules.get(self.module)
         for name in self.path.split("."):
             found = getattr(found, name, None)
@@ -167,7 +167,7 @@ def _release(taken: list[Any]) -> None:
 
 
 def _import_locks() -> dict[str, Any]:
-    """Python's own locks of the modules that are being imported, as weak references, by name."""
+    """Return Python's own locks of the modules that are being imported, as weak references, by name."""
     found: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
     return found
 

@@ -71,7 +71,7 @@ __all__ = [
 def find(
     cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = "", is_new: bool = False
 ) -> TypedCallTarget | None:
-    """The call target of a function, or None where it cannot be loaded; a miss is not counted (`count_miss`).
+    """Return the call target of a function, or None where it cannot be loaded; a miss is not counted (`count_miss`).
 
     The remote store is asked for what is missing, for as long as a compile would wait for it.
 
@@ -216,7 +216,7 @@ def add_missing(
 
 
 def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource | None = None) -> Addition | None:
-    """The modules that hold these functions if this host can use a realization of each; else None. Nothing is loaded.
+    """Return the modules that hold these functions if this host can use a realization of each; else None. Nothing is loaded.
 
     None also where one of a plain name was compiled of another `source` than this one.
 
@@ -232,7 +232,7 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
 
 
 def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, consequence: str) -> None:
-    """With ``COMPCACHE_CHECK=1``, warn if a function of a plain name was compiled from another source; `consequence` says what follows.
+    """Warn, with ``COMPCACHE_CHECK=1``, if a function of a plain name was compiled from another source; `consequence` says what follows.
 
     Args:
         cache: an open cache.
@@ -248,7 +248,7 @@ def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, 
 
 
 def is_checking() -> bool:
-    """Whether ``COMPCACHE_CHECK=1`` is set: what is cached is compared with what programs have now."""
+    """Return whether ``COMPCACHE_CHECK=1`` is set: cached code is compared with what programs build now."""
     from compcache.miss.staleness import is_checking as checks
 
     return checks()
@@ -290,7 +290,7 @@ def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, ki
 
 
 def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> bytes | None:
-    """The bytes that `put_entry` has stored, or that came with a module (`ModuleSource.entries`); None where there are none.
+    """Return the bytes that `put_entry` has stored, or that came with a module (`ModuleSource.entries`); None where there are none.
 
     Where several modules realize a function, each with its entry, it is that of one of them; `find` tells them apart.
 
@@ -309,7 +309,7 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
 
 
 def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
-    """An entry whose modules the remote store may have, or that it has itself; waited for as long as a compile waits."""
+    """Return an entry whose modules the remote store may have, or that it has itself; waited for as long as a compile waits."""
     session = cache._session()
     if not session.remote_url():
         return None
@@ -353,7 +353,7 @@ def write_entries(cache: Cache) -> None:
 
 
 def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
-    """The entries of data that are stored, sorted by name and kind; those that wait in this process are not among them.
+    """Return the entries of data that are stored, sorted by name and kind; those that wait in this process are not among them.
 
     Args:
         cache: an open cache.
@@ -366,7 +366,7 @@ def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
 
 
 def list_groups(cache: Cache, names: Collection[str] | None = None) -> tuple[GroupSummary, ...]:
-    """The groups that are stored (`Cache.add_modules`), or those of these names, with their members, sorted by name.
+    """Return the groups that are stored (`Cache.add_modules`), or those of these names, with their members, sorted by name.
 
     Args:
         cache: an open cache.
@@ -381,7 +381,8 @@ def list_groups(cache: Cache, names: Collection[str] | None = None) -> tuple[Gro
 def list_functions(
     cache: Cache, prefix: str = "", match: Callable[[str], object] | None = None, *, folded: bool = False, progress: Progress | None = None
 ) -> Iterator[FunctionSummary]:
-    """The functions that are stored, one by one: the first ones come at once, however many there are. See `Cache.functions` for the rest.
+    """Return the functions that are stored, one by one: the first ones come at once, however many there are. See `Cache.functions` for the
+    rest.
 
     Args:
         cache: the cache.
@@ -400,7 +401,7 @@ def list_functions(
 
 
 def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = None) -> Iterator[ModuleSummary]:
-    """The modules that are stored and whose ids begin with a prefix, one by one, in the order of `Cache.modules`.
+    """Return the modules that are stored and whose ids begin with a prefix, one by one, in the order of `Cache.modules`.
 
     Args:
         cache: an open cache.
@@ -417,7 +418,7 @@ def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = 
 
 
 def list_costs(cache: Cache, *, progress: Progress | None = None) -> Iterator[Cost]:
-    """What the functions that are stored cost, one label or name at a time, sorted by it.
+    """Return what the functions that are stored cost, one label or name at a time, sorted by it.
 
     Args:
         cache: the cache.
@@ -488,7 +489,7 @@ def forget_uncached(cache: Cache, name: str) -> None:
 
 
 def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
-    """What `note_uncached` has recorded, the latest first: a few hundred are kept.
+    """Return what `note_uncached` has recorded, the latest first: a few hundred are kept.
 
     Args:
         cache: an open cache.
@@ -513,7 +514,7 @@ def compact_index(cache: Cache) -> None:
 
 
 def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
-    """The arguments with which `Cache` opens the same directory in the same way, in another process for example.
+    """Return the arguments with which `Cache` opens the same directory in the same way, in another process for example.
 
     Trust is among them: the process that asks has checked or vouched for the directory. Keys, and a URL with a password, are named and
     not contained: by the environment variable or the file that they come from, which the other process then reads itself; what was given as
@@ -571,7 +572,7 @@ def _remote(session: Session, *, told: bool) -> str | None:
 
 
 def allows_pickle(cache: Cache) -> bool:
-    """Whether the cache was opened with allow_pickle=True.
+    """Return whether the cache was opened with allow_pickle=True.
 
     Args:
         cache: an open cache.
@@ -580,7 +581,7 @@ def allows_pickle(cache: Cache) -> bool:
 
 
 def temporary_directory(cache: Cache) -> str:
-    """A directory in the cache for short-lived files; what is left there is removed by prunes. It may not exist.
+    """Return a directory in the cache for short-lived files; what is left there is removed by prunes. It may not exist.
 
     Args:
         cache: an open cache.
@@ -589,7 +590,8 @@ def temporary_directory(cache: Cache) -> str:
 
 
 def symbol_counts(text: str) -> dict[str, int]:
-    """How often each function and variable is written in LLVM assembly as LLVM prints it, its own definition or declaration included.
+    """Return how often each function and variable is written in LLVM assembly as LLVM prints it, its own definition or declaration
+    included.
 
     Args:
         text: LLVM assembly.
@@ -600,7 +602,7 @@ def symbol_counts(text: str) -> dict[str, int]:
 
 
 def quote_name(name: str) -> str:
-    """A name as LLVM assembly writes it behind ``@``, in quotes where it needs them.
+    """Return a name as LLVM assembly writes it behind ``@``, in quotes where it needs them.
 
     Args:
         name: of a function or variable.
@@ -611,7 +613,7 @@ def quote_name(name: str) -> str:
 
 
 def unquote_name(written: str) -> str:
-    """The name that LLVM assembly writes like this, with quotes or without.
+    """Return the name that LLVM assembly writes like this, with quotes or without.
 
     Args:
         written: what follows the ``@``.
@@ -622,7 +624,7 @@ def unquote_name(written: str) -> str:
 
 
 def passes_vectors(text: str) -> bool:
-    """Whether code exchanges wide vectors with functions that are not in it: it can be compiled for one CPU only, not for `targets`.
+    """Return whether code exchanges wide vectors with functions that are not in it: it can be compiled for one CPU only, not for `targets`.
 
     Args:
         text: LLVM assembly.
@@ -633,7 +635,8 @@ def passes_vectors(text: str) -> bool:
 
 
 def provider_of(symbol: str) -> str:
-    """What has a native symbol: "platform", as every process on this platform has it; "process", as this one has; "" where nothing has.
+    """Return what has a native symbol: "platform", as every process on this platform has it; "process", as this one has; "" where nothing
+    has.
 
     Args:
         symbol: its name in C.
@@ -644,7 +647,7 @@ def provider_of(symbol: str) -> str:
 
 
 def address_of(symbol: str) -> int:
-    """Where this process has a native symbol; 0 where it has none. No LLVM and no ctypes are imported.
+    """Return where this process has a native symbol; 0 where it has none. No LLVM and no ctypes are imported.
 
     Args:
         symbol: its name in C.
@@ -656,7 +659,8 @@ def address_of(symbol: str) -> int:
 
 
 def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | None:
-    """The CPUs that `ModuleSource(targets=...)` stands for: those of $COMPCACHE_TARGETS where it names none; None for this host alone.
+    """Return the CPUs that `ModuleSource(targets=...)` stands for: those of $COMPCACHE_TARGETS where it names none; None for this host
+    alone.
 
     Args:
         targets: those of a source: names of CPUs, or None.
@@ -668,7 +672,7 @@ def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | Non
 
 
 def is_on(variable: str) -> bool:
-    """Whether a setting is on (1, on, yes, true); off where it is not set.
+    """Return whether a setting is on (1, on, yes, true); off where it is not set.
 
     Args:
         variable: the environment variable, like ``COMPCACHE_CHECK``; configuration files count, too.
@@ -682,7 +686,7 @@ def is_on(variable: str) -> bool:
 
 
 def has_settled(newest: int) -> bool:
-    """Whether a file changed long enough ago that another change would alter its times.
+    """Return whether a file changed long enough ago that another change would alter its times.
 
     What a front end remembers of a file by its times holds only then.
 
@@ -707,7 +711,7 @@ _PROPERTIES: dict[str, Callable[..., Any]] = {
 
 
 def moved(cache: Cache, name: str) -> Any:
-    """A member of `Cache` that is a function of this module now, until version 1.1; with a warning.
+    """Return a member of `Cache` that is a function of this module now, until version 1.1; with a warning.
 
     Raises:
         AttributeError: it never was one.

@@ -68,11 +68,11 @@ class Identity:
         return f"{self.label}-{digest(framed, size=_DIGEST_HEX // 2, person=b'compcache-ident').hex()}"
 
     def components(self) -> dict[str, str]:
-        """The components as canonical text, as they are kept with the function; very long ones as their digest."""
+        """Return the components as canonical text, as they are kept with the function; very long ones as their digest."""
         return {name: _shorten(text) for name, text in self._parts}
 
     def extend(self, **named: Any) -> Identity:
-        """The identity with more components; those that it has already are replaced in their place.
+        """Return the identity with more components; those that it has already are replaced in their place.
 
         Args:
             named: more components.
@@ -102,7 +102,7 @@ def _component(value: Any, where: str) -> str:
 
 
 def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each kind of value
-    """A value as text that is equal for equal values, different for different ones, and the same in every process."""
+    """Return a value as text that is equal for equal values, different for different ones, and the same in every process."""
     kind = type(value)
     if value is None or kind in (bool, int):
         return {None: "null", True: "true", False: "false"}[value] if kind is not int else _number(value)
@@ -128,12 +128,12 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
 
 
 def _number(value: int) -> str:
-    """An integer: long ones in hexadecimal, since a process may refuse to write them in decimal (`sys.set_int_max_str_digits`)."""
+    """Return an integer: long ones in hexadecimal, since a process may refuse to write them in decimal (`sys.set_int_max_str_digits`)."""
     return str(value) if value.bit_length() < _LONG_NUMBER else hex(value)
 
 
 def _not_a_number(value: complex) -> str:
-    """A NaN, of which there are many; repr does not tell them apart."""
+    """Return a NaN, of which there are many; repr does not tell them apart."""
     import struct
 
     bits = [struct.pack(">d", part).hex() for part in (value.real, value.imag)]
@@ -145,7 +145,7 @@ def _shown_type(kind: type) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as JSON writes it, characters beyond ASCII as they are."""
+    """Return a text as JSON writes it, characters beyond ASCII as they are."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     import json  # which costs a fresh process milliseconds
@@ -160,7 +160,7 @@ def _shorten(text: str) -> str:
 
 
 def label_of(func_name: str) -> str | None:
-    """The label of a name that an `Identity` gave; None for other names."""
+    """Return the label of a name that an `Identity` gave; None for other names."""
     return func_name[: -_DIGEST_HEX - 1] if is_content_name(func_name) else None
 
 
@@ -173,7 +173,7 @@ class Difference(Record):
     stored: str | None
 
     def __str__(self) -> str:
-        """The difference on one line; of long texts the first place where they part."""
+        """Return the difference on one line; of long texts the first place where they part."""
         wanted, stored = self.wanted, self.stored
         if wanted is not None and stored is not None and max(len(wanted), len(stored)) > 3 * _AROUND:
             wanted, stored = _part(wanted, stored)
@@ -181,7 +181,7 @@ class Difference(Record):
 
 
 def _part(first: str, second: str) -> tuple[str, str]:
-    """The surroundings of the first difference of two texts."""
+    """Return the surroundings of the first difference of two texts."""
     at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
     start = max(at - _AROUND, 0)
     lead = "..." if start else ""
@@ -193,7 +193,7 @@ def _part(first: str, second: str) -> tuple[str, str]:
 
 
 def compare(wanted: Mapping[str, str], stored: Mapping[str, str]) -> tuple[Difference, ...]:
-    """The components that differ, in the order of the wanted ones."""
+    """Return the components that differ, in the order of the wanted ones."""
     names = dict.fromkeys([*wanted, *stored])
     return tuple([
         Difference(name, wanted.get(name), stored.get(name)) for name in names if wanted.get(name) != stored.get(name)

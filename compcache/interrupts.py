@@ -90,7 +90,7 @@ def _is_interrupt(error: BaseException, steps: list[TracebackType]) -> bool:
 
 
 def _was_given(frame: FrameType, caller: FrameType) -> bool:
-    """Whether the function of a frame was called with the frame of its caller."""
+    """Return whether the function of a frame was called with the frame of its caller."""
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[: count + bool(code.co_flags & _ANY_ARGUMENTS) + bool(code.co_flags & _ANY_KEYWORDS)]
@@ -101,7 +101,7 @@ def _was_given(frame: FrameType, caller: FrameType) -> bool:
 
 
 def _codes_of_handlers() -> set[CodeType]:
-    """The code of all signal handlers that are installed."""
+    """Return the code of all signal handlers that are installed."""
     # Built in: a process may have lost the right to read the standard library.
     import _signal as signal  # type: ignore[import-not-found]
 

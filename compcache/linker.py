@@ -230,7 +230,7 @@ def _link_for(request: Request, translated: Translated) -> BuiltModule:
 
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
-    """The entries of data of a source, a group for one, and of its functions, by kind and name."""
+    """Return the entries of data of a source, a group for one, and of its functions, by kind and name."""
     exports = translated.prepared.exports
     return dict(request.named_entries) | {(kind, export.name): data for export in exports for kind, data in request.entries.items()}
 
@@ -247,7 +247,7 @@ def _naming_target(request: Request) -> Iterator[None]:
 
 
 def link_translated(translated: Translated, entries: Iterable[EntryRecord]) -> BuiltModule:
-    """The module of code that was linked of others (`compcache.closures`), with these entries of data."""
+    """Return the module of code that was linked of others (`compcache.closures`), with these entries of data."""
     return _finish(translated, None, {}, entries)
 
 
@@ -279,7 +279,7 @@ def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
 
 
 def _needs_linker(translated: Translated) -> list[str]:
-    """Features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
+    """Return the features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
     reasons += ["constructors or destructors"] if INITIALIZE in translated.definitions else []
     external = [name for name, definition in translated.definitions.items() if definition.kind == "external"]
@@ -297,7 +297,7 @@ def _assemble(
     translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: Made,
     started: float,
 ) -> BuiltModule:  # fmt: skip
-    """The sections of the module's file."""
+    """Return the sections of the module's file."""
     image, kind, places, libc, _ = made
     prepared, entries, key = translated.prepared, translated.entries, translated.key
     platform = codegen.host_platform()
@@ -374,19 +374,19 @@ def _makers(translated: Translated, linker: Linker | None) -> str:
 
 
 def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
-    """What the module was compiled for is required of a processor all the same, where a function uses it."""
+    """Return what the module was compiled for is required of a processor all the same, where a function uses it."""
     machine = translated.machine
     return requirement_of(translated.requires[symbol] & machine.requires, basic, platform, machine.processor)
 
 
 def _defined_types(translated: Translated) -> dict[str, str]:
-    """The link types of the exports, by func_name."""
+    """Return the link types of the exports, by func_name."""
     found = translated.types.definitions
     return {export.name: found[export.symbol] for export in translated.prepared.exports if export.symbol in found}
 
 
 def _used_types(translated: Translated) -> dict[str, dict[str, str]]:
-    """The link types that the code expects of its imports, by func_name, each with the function that does."""
+    """Return the link types that the code expects of its imports, by func_name, each with the function that does."""
     imported, found = translated.prepared.resolution.imported(), dict[str, dict[str, str]]()
     for symbol, types in translated.types.uses.items():
         if symbol in imported:

@@ -39,7 +39,7 @@ _SECONDS = 600
 
 
 def html_of(value: object) -> str:
-    """HTML of a cache, a call target, compiled functions, a graph, or a record that this package returns."""
+    """Return HTML of a cache, a call target, compiled functions, a graph, or a record that this package returns."""
     if isinstance(value, Cache):
         return _titled(repr(value), _info(value))
     if isinstance(value, TypedCallTarget):
@@ -71,7 +71,7 @@ def _graph(graph: FunctionGraph) -> str:
 
 
 def _record(value: object) -> str:
-    """The fields of a record, those that are empty left out, and what it counts."""
+    """Return a table of the fields of a record that are not empty, and of its properties."""
     names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
     names += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
     return _table((name, found) for name in names if (found := getattr(value, name)) not in (None, "", (), {}))

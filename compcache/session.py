@@ -60,7 +60,8 @@ class Session:
         return self._remote_given[0]
 
     def remote_url(self) -> str | None:
-        """The remote stores that were given, or that the environment names; a file is read each time, as passwords and tokens change.
+        """Return the remote stores that were given, or that the environment names; a file is read each time, as passwords and tokens
+        change.
 
         Raises:
             ValueError: a variable or a file is named that does not tell a URL, and has not done so before.
@@ -117,7 +118,7 @@ class Session:
         return remote.fetch(names) if remote is not None else ()
 
     def _asked_store(self, names: tuple[str, ...]) -> RemoteStore | None:
-        """The remote store that a miss asks for these functions; None also where it is left alone, which costs a miss little."""
+        """Return the remote store that a miss asks for these functions; None also where it is left alone, which costs a miss little."""
         url = self.remote_url()
         if not url or self.store.readonly:
             return None
@@ -139,11 +140,13 @@ class Session:
         return self.remote()
 
     def has(self, func_name: str) -> bool:
-        """Whether the directory holds a realization of this function that this host can call."""
+        """Return whether the directory holds a realization of this function that this host can call."""
         return self.loader.holds(func_name)
 
     def can_import(self, name: str) -> bool:
-        """Whether code may import this function or variable: it is here, the remote store had it, or it is in memory and stored again."""
+        """Return whether code may import this function or variable: it is here, the remote store had it, or it is in memory and stored
+        again.
+        """
         return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._stores_again(name)
 
     def _stores_again(self, name: str) -> bool:
@@ -156,7 +159,7 @@ class Session:
 
 
 def _text(name: str, value: object) -> str | None:
-    """One text, or several, as a setting has them."""
+    """Return one text, or several, as a setting has them."""
     if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
         return " ".join(value)
     if value is not None and not isinstance(value, str):
@@ -165,7 +168,7 @@ def _text(name: str, value: object) -> str | None:
 
 
 def _each(urls: str) -> list[str]:
-    """The URLs of a setting; most name one, which is not read for that."""
+    """Return the URLs of a setting; a setting of one word is not parsed."""
     if len(urls.split()) == 1:
         return [urls]
     from compcache.remote.address import split_urls
@@ -174,7 +177,7 @@ def _each(urls: str) -> list[str]:
 
 
 def _told(urls: str) -> str:
-    """The URLs that a setting contains, or that the variables or the files have which it names."""
+    """Return the URLs that a setting contains, or that the variables or the files have which it names."""
     if "$" not in urls and "@" not in urls:
         return urls
     from compcache.remote.address import read_url

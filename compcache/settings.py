@@ -20,7 +20,7 @@ _read: list[Mapping[str, str]] = []
 
 
 def setting(variable: str) -> str:
-    """The text of a setting; empty where nothing says it. A variable that is set, to nothing even, goes before the configuration.
+    """Return the text of a setting; empty where nothing says it. A variable that is set, to nothing even, goes before the configuration.
 
     Raises:
         SettingError: a configuration file cannot be used.
@@ -30,7 +30,7 @@ def setting(variable: str) -> str:
 
 
 def is_on(variable: str, *, default: bool = False) -> bool:
-    """Whether a switch is on (1, on, yes, true).
+    """Return whether a switch is on (1, on, yes, true).
 
     Raises:
         SettingError: it is neither on nor off (0, off, no, false).
@@ -77,13 +77,13 @@ def configuration() -> Mapping[str, str]:
 
 
 def users_directory(variable: str, otherwise: str) -> str:
-    """A base directory of the user by the XDG Base Directory Specification, which passes over relative paths."""
+    """Return a base directory of the user by the XDG Base Directory Specification, which passes over relative paths."""
     base = os.environ.get(variable, "")
     return base if os.path.isabs(base) else os.path.expanduser(otherwise)
 
 
 def configuration_files() -> tuple[str, ...]:
-    """The files that count, there or not, the one that is preferred first."""
+    """Return the files that count, there or not, the one that is preferred first."""
     chosen = os.environ.get(CONFIGURATION_VARIABLE)
     if chosen:
         return () if chosen.lower() == "none" else (chosen,)

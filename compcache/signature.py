@@ -46,7 +46,7 @@ class Type(Record):
     by_name: ClassVar[dict[str, Type]] = {}
 
     def items(self) -> tuple[Type, ...]:
-        """The types of the items of a tuple."""
+        """Return the types of the items of a tuple."""
         return tuple([Type.by_name[name] for name in self.name[len(_TUPLE_HEAD) : -1].split(", ")])
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Signature(Record):
 
     @staticmethod
     def parse(text: str) -> Signature:
-        """The signature that `text` describes, for example ``f64(f64[:], i64)``.
+        """Return the signature that `text` describes, for example ``f64(f64[:], i64)``.
 
         Args:
             text: the signature: types are void, bool, i8 to i64, u8 to u64, f32, f64, ptr, cstr, and arrays of them
@@ -131,7 +131,7 @@ class Signature(Record):
         return f"{self.result}({', '.join(map(str, self.parameters))})"
 
     def text(self) -> str:
-        """The signature with the parameters' names."""
+        """Return the signature with the parameters' names."""
         parts = [f"{p.name}: {p}" if p.name else str(p) for p in self.parameters]
         return f"{self.result}({', '.join(parts)})"
 
@@ -168,7 +168,7 @@ def _parse_result(name: str, text: str) -> Type:
 
 
 def _split(inner: str) -> list[str]:
-    """The parameters: the texts between commas outside of brackets."""
+    """Return the parameters: the texts between commas outside of brackets."""
     parts: list[str] = []
     for piece in inner.split(","):
         if parts and parts[-1].count("[") > parts[-1].count("]"):
@@ -179,7 +179,7 @@ def _split(inner: str) -> list[str]:
 
 
 def _dimensions(buffer: str, text: str) -> int:
-    """The number of dimensions in the brackets of a buffer; 0 for any number."""
+    """Return the number of dimensions in the brackets of a buffer; 0 for any number."""
     axes = [axis.strip() for axis in buffer.split(",")]
     if axes == [":"]:
         return 0

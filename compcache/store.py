@@ -103,11 +103,11 @@ class Place(Record):
         set_field(self, "cleared", cleared)
 
     def file_name(self, stem: str) -> str:
-        """The name of a file of this kind."""
+        """Return the name of a file of this kind."""
         return stem + self.suffix
 
     def includes(self, file_name: str) -> bool:
-        """Whether a file of this name in the directory is one of this kind."""
+        """Return whether a file of this name in the directory is one of this kind."""
         return file_name == self.name if self.name else file_name.endswith(self.suffix)
 
 
@@ -172,7 +172,7 @@ class ModuleFile:
         self.describe(0, 0, bytes(8), 0, bytes(16))
 
     def open(self, store: Store) -> os.stat_result:
-        """Open the file, or what a volume has of it, which `close`, or the end of this object, closes; return its status, or the volume's.
+        """Open the file, or its volume, until `close` or the end of this object; return the status of the file or volume.
 
         Raises:
             FormatError: a volume has it, and it is damaged there.
@@ -196,7 +196,7 @@ class ModuleFile:
         return status
 
     def status(self) -> os.stat_result:
-        """The status of the open file, or of the volume that it was read of."""
+        """Return the status of the open file, or of the volume that it was read of."""
         return self.volume or self._files.fstat(self.descriptor)
 
     def adopt(self, opened: file_ops.Opened) -> None:
@@ -213,7 +213,7 @@ class ModuleFile:
         self.key = key
 
     def read_record(self, offset: int) -> bytes:
-        """The payload of the record at this offset of the records section.
+        """Return the payload of the record at this offset of the records section.
 
         Raises:
             FormatError: the record does not exist or is damaged.
@@ -227,7 +227,7 @@ class ModuleFile:
             raise self._unreadable(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes of the file, or fewer at its end."""
+        """Read `size` bytes of the file, or fewer at its end."""
         try:
             return file_ops.read_at(self._files, self.descriptor, offset, size)
         except OSError as error:
@@ -239,7 +239,7 @@ class ModuleFile:
         return StorageError(message, path=self.path, errno=error.errno)
 
     def footer(self) -> Footer:
-        """The footer, which tells where the sections are."""
+        """Return the footer, which tells where the sections are."""
         from compcache.formats.footer import FOOTER_SIZE, decode_footer
 
         if self.size < FOOTER_SIZE:
@@ -267,34 +267,34 @@ class NullRecorder:
         self.unaccounted = 0
 
     def hit(self, func_name: str, module_id: bytes, seconds: float = 0.0) -> None:
-        """A function was loaded."""
+        """Record that a function was loaded."""
 
     def missed(self, error: Exception) -> None:
         """Record that a function was missing."""
 
     def refused(self, name: str, reason: str) -> None:
-        """A file is not used, or a function was not cached."""
+        """Record that a file is not used, or a function was not cached."""
 
     def asked(self, name: str, answer: str) -> None:
-        """The remote store answered about a function."""
+        """Record that the remote store answered about a function."""
 
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
-        """Another process was waited for."""
+        """Record that another process was waited for."""
 
     def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
-        """A module was compiled."""
+        """Record that a module was compiled."""
 
     def added(self, size: int) -> None:
-        """A module was published."""
+        """Record that a module was published."""
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Something happened."""
+        """Count something that happened."""
 
     def write_by(self, files: file_ops.Tree) -> None:
         """Do nothing: nothing is written."""
 
     def watch(self, loader: Loader) -> None:
-        """A loader holds modules from now on."""
+        """Note that a loader holds modules from now on."""
 
     def flush(self, *, now_held: bool = False) -> None:
         """Do nothing: nothing is pending."""
@@ -443,7 +443,7 @@ class Store:
             self.index.owners = None if self.stamp_key else self._owners
 
     def is_foreign(self, status: os.stat_result) -> bool:
-        """Whether this is the status of a file that users can write to whose files are not used."""
+        """Return whether this is the status of a file that users can write to whose files are not used."""
         return self._owners is not None and file_ops.writer(status) not in self._owners
 
     # ------------------------------------------------------------------ paths
@@ -468,16 +468,16 @@ class Store:
         return f"{self.root}/{place.directory}"
 
     def path(self, place: Place, file_name: str = "") -> str:
-        """The path of a file; where there is one of this kind only it has its name already."""
+        """Return the path of a file; where there is one of this kind only it has its name already."""
         directory = self.directory(place) if place.directory else self.root
         return f"{directory}/{file_name or place.name}"
 
     def names(self, place: Place) -> list[str]:
-        """The names of the files of this kind, sorted; empty where the directory cannot be read. For tools."""
+        """Return the names of the files of this kind, sorted; empty where the directory cannot be read. For tools."""
         return [name for name in self.names_in(self.directory(place)) if place.includes(name)]
 
     def names_in(self, directory: str) -> list[str]:
-        """The names in a directory, sorted; empty where it does not exist or cannot be read."""
+        """Return the names in a directory, sorted; empty where it does not exist or cannot be read."""
         try:
             return sorted(self.files.listdir(directory))
         except OSError as error:
@@ -485,11 +485,11 @@ class Store:
             return []
 
     def is_cache(self) -> bool:
-        """Whether the directory has been used as a cache: an empty one has its places, too."""
+        """Return whether the directory has been used as a cache: an empty one has its places, too."""
         return any(self.present_names(self.directory(place)) for place in (MODULES, VOLUMES, INDEX, HOSTS, UNCACHED, BUNDLES))
 
     def module_ids(self, *fans: str) -> Iterator[bytes]:
-        """The ids of all modules on disk, or in these directories, in no order; for tools, never for look-ups."""
+        """Yield the ids of all modules on disk, or in these directories, in no order; for tools, never for look-ups."""
         base = self.directory(MODULES)
         present = self.directories()
         for fan in fans or self.fans():
@@ -501,11 +501,11 @@ class Store:
             yield from found
 
     def fans(self) -> list[str]:
-        """The first two digits of modules: those that have a directory, or all where there are volumes."""
+        """Return the first two digits of modules: those that have a directory, or all where there are volumes."""
         return [f"{number:02x}" for number in range(256)] if self.volumes.are_there() else self.directories()
 
     def directories(self) -> list[str]:
-        """The names of the directories of module files, sorted."""
+        """Return the names of the directories of module files, sorted."""
         names = self.present_names(self.directory(MODULES))
         return sorted(name for name in names if len(name) == _FAN and not name.strip("0123456789abcdef"))
 
@@ -521,14 +521,14 @@ class Store:
         return self._volumes
 
     def signatures_of(self, module_id: bytes) -> bytes:
-        """The signatures of a module; empty where it has none that can be read."""
+        """Return the signatures of a module; empty where it has none that can be read."""
         known = self.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True)
         if known is not None:
             return known
         return self.volumes.signatures(module_id)
 
     def status_of(self, module_id: bytes) -> tuple[int, float]:
-        """What a module takes on disk in bytes, and when its file was written, in seconds since the epoch.
+        """Return what a module takes on disk in bytes, and when its file was written, in seconds since the epoch.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -553,7 +553,7 @@ class Store:
             warn(f"{path} is not used as a whole: {reason}; what is missing is compiled again, 'compcache check --repair' mends it")
 
     def present_names(self, directory: str) -> list[str]:
-        """The names in a directory, in no order; empty where it does not exist.
+        """Return the names in a directory, in no order; empty where it does not exist.
 
         Raises:
             StorageError: it cannot be read, which is not the same as that there is nothing; see `tell_unreadable`.
@@ -574,7 +574,7 @@ class Store:
 
     @staticmethod
     def unreadable(path: str, error: OSError) -> StorageError:
-        """The error to raise for something in the directory that cannot be read."""
+        """Return the error to raise for something in the directory that cannot be read."""
         return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
 
     # --------------------------------------------------------------- look-ups
@@ -582,7 +582,7 @@ class Store:
     def find(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """The (module_id, record offset) of every realization of a function.
+        """Yield the (module_id, record offset) of every realization of a function.
 
         Those of a name of content are found lazily, what fits this host best first. Of a plain name the newest addition comes first, of
         one addition what fits best; before it come those of the same content whose modules are near, if it is said which are.
@@ -621,16 +621,16 @@ class Store:
         return self.index.state()
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
-        """Every realization in the index at this moment."""
+        """Return every realization in the index at this moment."""
         self.renew_index()
         return self.find_known(func_name)
 
     def find_known(self, func_name: str) -> list[tuple[bytes, int]]:
-        """Every realization in the index as this process knows it."""
+        """Return every realization in the index as this process knows it."""
         return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:
-        """Whether the file of a module exists.
+        """Return whether the file of a module exists.
 
         Raises:
             StorageError: that cannot be found out.
@@ -645,15 +645,15 @@ class Store:
         return True
 
     def holds_in_memory(self, module_id: bytes) -> bool:
-        """Whether this object alone has the module, which could not be published."""
+        """Return whether this object alone has the module, which could not be published."""
         return module_id in self._in_memory
 
     def has_in_memory(self) -> bool:
-        """Whether this object alone has any module."""
+        """Return whether this object alone has any module."""
         return bool(self._in_memory)
 
     def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
-        """Have a module that could not be published, with its functions, in this object alone."""
+        """Keep a module that could not be published, with its functions, in this object alone."""
         self._in_memory[module.module_id] = module
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
@@ -732,7 +732,7 @@ class Store:
         return module
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
-        """Whether the index, or this one, has a stamp of the file in its present state."""
+        """Return whether the index, or this one, has a stamp of the file in its present state."""
         return self._describe(module, status, (index or self.index).verified(module.module_id, status))
 
     def _describe(
@@ -754,21 +754,21 @@ class Store:
         return mac(ModuleEntry(*fields, bytes(16)).encode()[:-16], self.mac_key)[:16]
 
     def entry_of(self, module: ModuleFile, status: os.stat_result | Stamp, functions: int = 0) -> ModuleEntry:
-        """The index entry that vouches for a verified module file."""
+        """Return the index entry that vouches for a verified module file."""
         stamp = status if isinstance(status, Stamp) else Stamp.of(status)
         sizes = (module.image, module.records, module.target_id, module.flags)
         fields = (module.module_id, stamp, *sizes, functions, module.key)
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
     def remember(self, entry: ModuleEntry) -> None:
-        """Keep that a file was verified while it had a stamp."""
+        """Remember that a file with this stamp was verified."""
         if not self.readonly:
             from compcache.publish.verify import remember_in
 
             remember_in(self, self.index, entry)
 
     def read_file(self, place: Place, file_name: str = "", *, most: int = _MAX_SMALL_FILE, authenticated: bool = False) -> bytes | None:
-        """The content of a file of at most this size; None where it does not exist or cannot be read.
+        """Return the content of a file of at most this size; None where it does not exist or cannot be read.
 
         Also None where another user may have written it, unless the reader has its content `authenticated`.
         """
@@ -807,7 +807,7 @@ class Store:
         return best if best is None or not alone or all(map(self.exists, best.requires)) else None
 
     def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
-        """The entry at this place of a file, if entries of the kind may be read of it.
+        """Return the entry at this place of a file, if entries of the kind may be read of it.
 
         A pack stays open, since others of its entries are often asked for next, for as long as its file is there.
         """
@@ -837,7 +837,7 @@ class Store:
     # ---------------------------------------------------------------- removal
 
     def tell_gone(self, module_id: bytes) -> None:
-        """Have no look-up find a module in memory any more."""
+        """Let no look-up find a module in memory any more."""
         loader = self.listener() if self.listener is not None else None
         if loader is not None:
             loader.forget(module_id)
@@ -885,16 +885,16 @@ class Store:
         return self._processor
 
     def has_closures(self) -> bool:
-        """Whether what a load finds out about closures is kept for others: nothing but what is stored decides it."""
+        """Return whether what a load finds out about closures is kept for others: nothing but what is stored decides it."""
         return not (self.exposed or self.min_llvm or self._in_memory)
 
     def closure_name(self, module_id: bytes, offset: int) -> str:
-        """The name of the planned closure of the function whose record is at this offset of a module, on this host."""
+        """Return the name of the planned closure of the function whose record is at this offset of a module, on this host."""
         identity = [module_id, offset.to_bytes(4, "little"), self.processor().identity.encode()]
         return CLOSURES.file_name(digest(identity).hex() + key_suffix(self.stamp_key))
 
     def host(self) -> Host:
-        """This machine, as LLVM describes it.
+        """Return this machine, as LLVM describes it.
 
         Raises:
             MissingPackageError: there is no LLVM.
@@ -936,7 +936,7 @@ class Store:
 
 
 def module_id_of(name: str) -> bytes | None:
-    """The module_id in the name of a module file; None for other names."""
+    """Return the module_id in the name of a module file; None for other names."""
     try:
         module_id = bytes.fromhex(name[: -len(MODULES.suffix)])
     except ValueError as error:

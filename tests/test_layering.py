@@ -263,19 +263,17 @@ def violations(name: str) -> Iterator[str]:
             yield f"{name} imports {other}"
 
 
-@pytest.mark.parametrize("name", modules())
-def test_every_module_has_a_floor(name: str) -> None:
-    assert floor_of(name) is not None, f"{room_of(name)} is in no floor: say in FLOORS where it belongs"
+def test_every_module_has_a_floor() -> None:
+    assert [name for name in modules() if floor_of(name) is None] == [], "say in FLOORS where they belong"
 
 
-@pytest.mark.parametrize("name", modules())
-def test_imports_point_downwards(name: str) -> None:
-    assert list(violations(name)) == []
+def test_imports_point_downwards() -> None:
+    assert [violation for name in modules() for violation in violations(name)] == []
 
 
-@pytest.mark.parametrize("name", modules())
-def test_no_module_reaches_another_one_through_the_interpreter(name: str) -> None:
-    assert not re.search(r'sys\.modules\[?\.?(get\()?["\']compcache', path_of(name).read_text(encoding="utf-8"))
+def test_no_module_reaches_another_one_through_the_interpreter() -> None:
+    reaches = re.compile(r'sys\.modules\[?\.?(get\()?["\']compcache')
+    assert [name for name in modules() if reaches.search(path_of(name).read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize("door", sorted(DOORS))
@@ -318,31 +316,29 @@ def _offers(name: str, other: str) -> bool:
 FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")})
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(PACKAGE.parent)))
-def test_a_folder_says_what_it_is_for(folder: Path) -> None:
-    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+def test_a_folder_says_what_it_is_for() -> None:
+    assert [folder for folder in FOLDERS if not ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))] == []
 
 
-@pytest.mark.parametrize("name", KNOWS_NOTHING_OF)
-def test_a_module_knows_nothing_of_what_is_not_its_business(name: str) -> None:
-    known = {room_of(found.name) for found in imports_of(name) if not found.lazy}
-    assert KNOWS_NOTHING_OF[name].isdisjoint(known)
+def test_a_module_knows_nothing_of_what_is_not_its_business() -> None:
+    known = {name: {room_of(found.name) for found in imports_of(name) if not found.lazy} for name in KNOWS_NOTHING_OF}
+    assert [(name, found) for name, rooms in known.items() if (found := rooms & KNOWS_NOTHING_OF[name])] == []
 
 
 CALLERS = sorted(name for name in modules() if room_of(name) in {"batch", "cli", "numba"})
 
 
-@pytest.mark.parametrize("name", CALLERS)
-def test_callers_use_what_the_facade_offers(name: str) -> None:
+def test_callers_use_what_the_facade_offers() -> None:
     """Nobody but the package's lower floors knows what a `Cache` is made of."""
     private = {name for name in {*vars(Cache(".")), *vars(Cache)} if name[0] == "_" and name[1] != "_"}
     used = [
-        ast.unparse(node)
+        (name, ast.unparse(node))
+        for name in CALLERS
         for node in ast.walk(ast.parse(path_of(name).read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in private and ast.unparse(node.value) != "self"
     ]
     assert used == []
-    assert not {"store", "hit.loader"} & own_imports(name)
+    assert [name for name in CALLERS if {"store", "hit.loader"} & own_imports(name)] == []
 
 
 def test_a_hit_runs_no_module_of_the_miss_path(cache: Cache) -> None:
@@ -356,11 +352,15 @@ def test_a_hit_runs_no_module_of_the_miss_path(cache: Cache) -> None:
     assert loaded == HIT_PATH - {"__init__"} | {"hit._runtime"}  # the extension module in C
 
 
-@pytest.mark.parametrize("name", sorted(HIT_PATH | ALSO_OF_HITS))
-def test_what_hits_run_imports_neither_other_rooms_nor_anything_slow(name: str) -> None:
-    eager = [found for found in imports_of(name) if not found.lazy]
-    assert {room_of(found.name) for found in eager if found.ours} <= HIT_ROOMS
-    assert HEAVY.isdisjoint(found.name for found in eager if not found.ours)
+def test_what_hits_run_imports_neither_other_rooms_nor_anything_slow() -> None:
+    eager = {name: [found for found in imports_of(name) if not found.lazy] for name in sorted(HIT_PATH | ALSO_OF_HITS)}
+    wrong = [
+        (name, one.name)
+        for name, found in eager.items()
+        for one in found
+        if (room_of(one.name) not in HIT_ROOMS if one.ours else one.name in HEAVY)
+    ]
+    assert wrong == []
 
 
 FOLDERS_OF_TESTS = sorted({path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} - {"."})

@@ -20,7 +20,9 @@ import subprocess
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,7 +130,10 @@ def describe() -> dict[str, Any]:
 
 
 def python_of(series: str) -> Path:
-    """The interpreter of an environment with the newest release of a series, which is made if there is none."""
+    """The interpreter of an environment with the newest release of a series: this one, or one that is made if there is none."""
+    with suppress(PackageNotFoundError):
+        if version("numba").startswith(f"{series}."):
+            return Path(sys.executable)
     place = ENVIRONMENTS / series
     python = place / "bin" / "python"
     if not (place / "installed").exists():

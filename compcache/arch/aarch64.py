@@ -131,7 +131,7 @@ def _feature_words() -> dict[str, str]:
 
 
 def _version_changes(name: str) -> str | None:
-    """LLVM has a version of the architecture as a feature of the baseline."""
+    """Return the version of the architecture as a change of features, which is how LLVM has it; None for other names."""
     match = _VERSION.fullmatch(name)
     return f"+v{match[1]}a" if match is not None else None
 
@@ -151,7 +151,7 @@ def _store64(data: bytearray, at: int, value: int) -> None:
 
 
 def _insert(data: bytearray, at: int, mask: int, bits: int) -> None:
-    """Other bits for those of an instruction that a mask selects."""
+    """Replace the bits of an instruction that a mask selects."""
     _UNSIGNED32.pack_into(data, at, _UNSIGNED32.unpack_from(data, at)[0] & ~mask | bits)
 
 
@@ -173,7 +173,7 @@ def _store_branch(data: bytearray, at: int, distance: int) -> None:
 
 
 def _store_low(scale: int) -> Store:
-    """Stores the offset in the page, in units of a power of two."""
+    """Store the offset in the page, in units of a power of two."""
 
     def store(data: bytearray, at: int, address: int) -> None:
         offset = address & 0xFFF

@@ -91,10 +91,10 @@ class CodeReader(Protocol):
     """Finds out what machine code uses."""
 
     def used(self, code: bytes) -> frozenset[str] | None:
-        """The features that some instructions use, by LLVM's names; None where something is not understood."""
+        """Return the features that some instructions use, by LLVM's names; None where something is not understood."""
 
     def is_padding(self, code: bytes) -> bool:
-        """Whether the bytes only fill the space between functions."""
+        """Return whether the bytes only fill the space between functions."""
 
 
 class Architecture(NamedTuple):

@@ -21,5 +21,5 @@ def architecture(platform: str) -> Architecture:
 
 
 def architecture_of_elf(machine: int) -> Architecture:
-    """The architecture of this number in ELF files; one without properties where it is not known."""
+    """Return the architecture of this number in ELF files; one without properties where it is not known."""
     return _BY_ELF.get(machine) or Architecture(f"ELF machine {machine}")

@@ -108,7 +108,7 @@ def _feature_words() -> dict[str, str]:
 
 
 def _changed(offset: int, kind: int) -> tuple[int, int]:
-    """A whole instruction where linkers may relax it."""
+    """Return a whole instruction where linkers may relax it."""
     start = offset - _OPCODE if kind in _THROUGH_GOT else offset
     return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
 

@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str, Any]]:
-    """The opened cache, and the arguments with which a child process opens it, secrets included.
+    """Return the opened cache, and the arguments with which a child process opens it, secrets included.
 
     Raises:
         StorageError: the cache is read-only.
@@ -77,7 +77,7 @@ def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
 
 
 def failure(error: BaseException, functions: tuple[str, ...], started: float) -> Outcome:
-    """The outcome of an attempt that raised an exception."""
+    """Return the outcome of an attempt that raised an exception."""
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return Outcome(

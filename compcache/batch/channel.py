@@ -45,12 +45,12 @@ class ChannelError(Exception):
 
 
 def new_token() -> bytes:
-    """A token for one worker."""
+    """Return a token for one worker."""
     return os.urandom(_TOKEN_SIZE)
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a channel; the caller closes them."""
+    """Return the two ends of a channel; the caller closes them."""
     return socket.socketpair(socket.AF_UNIX, _KIND)
 
 
@@ -72,7 +72,7 @@ class Channel:
         self.is_closed = False
 
     def fileno(self) -> int:
-        """The socket's descriptor, -1 when closed."""
+        """Return the socket's descriptor, -1 when closed."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Channel:
                 return messages[0]
 
     def received(self) -> list[Any]:
-        """The messages that have arrived; `is_closed` says whether more can come.
+        """Return the messages that have arrived; `is_closed` says whether more can come.
 
         Raises:
             ChannelError: as `receive`.
@@ -174,7 +174,7 @@ class Channel:
         return messages
 
     def _next_part(self) -> tuple[int, bytes] | None:
-        """The next whole part of the received bytes; drops stray bytes before it."""
+        """Return the next whole part of the received bytes; drops stray bytes before it."""
         start = self._read.find(self._token)
         if start < 0:
             del self._read[: max(0, len(self._read) - _TOKEN_SIZE + 1)]

@@ -69,7 +69,7 @@ class Renewable:
         return known if isinstance(known, int) and known > 0 else _UNKNOWN_WORKERS
 
     def submit(self, *call: Any) -> Future[Outcome]:
-        """The future of a call; raises what the executor raises."""
+        """Return the future of a call; raises what the executor raises."""
         try:
             future: Future[Outcome] = self._executor.submit(*call)
         except BrokenExecutor:
@@ -125,7 +125,7 @@ def run_in_executor(
 
 
 def _submit(executor: Renewable, settings: dict[str, Any], submitted: _Submitted, mark: str) -> Future[Outcome] | Outcome:
-    """The future of a job; the outcome of one that cannot be submitted."""
+    """Return the future of a job; the outcome of one that cannot be submitted."""
     job = submitted.job
     try:
         return executor.submit(_work, settings, job.payload(), job.functions, mark, submitted.attempt)
@@ -146,7 +146,7 @@ class _Starts:
         self._seen: dict[str, float] = {}
 
     def mark(self, submitted: _Submitted) -> str:
-        """The path of the file that the job creates when it starts."""
+        """Return the path of the file that the job creates when it starts."""
         return os.path.join(self._directory, f"{self._prefix}{submitted.job.number}-{submitted.attempt}")
 
     def look(self) -> None:
@@ -173,7 +173,7 @@ class _Starts:
 
 
 def _files_above(directory: str) -> Tree:
-    """The files of the cache directory that this one is in; no link leads out of it."""
+    """Return the files of the cache directory that this one is in; no link leads out of it."""
     return Tree(Files(), os.path.dirname(directory))
 
 

@@ -41,7 +41,7 @@ class Job:
     label: str | None = None
 
     def source(self) -> ModuleSource:
-        """The source; calls `build` if it is a function."""
+        """Return the source; calls `build` if it is a function."""
         identity = None if isinstance(self.func_name, str) else self.func_name
         given: Any = self.build
         if not isinstance(given, ModuleSource):
@@ -49,7 +49,7 @@ class Job:
         return source_of(given, self.name or "a job", identity)
 
     def given_source(self) -> ModuleSource | None:
-        """The source, if it is there without a call."""
+        """Return the source, if it is there without a call."""
         return self.source() if isinstance(self.build, ModuleSource) else None
 
     @property
@@ -69,7 +69,7 @@ class PreparedJob:
     job: Job
 
     def payload(self) -> bytes:
-        """The job pickled for another process.
+        """Return the job pickled for another process.
 
         Raises:
             TypeError: it cannot be pickled; the message says what to do.
@@ -147,7 +147,7 @@ def _as_job(number: int, item: Any) -> Job:
 
 
 def _exports(job: Job) -> tuple[str, ...]:
-    """The functions that a job's module will export; empty if finding them needs LLVM."""
+    """Return the functions that a job's module will export; empty if finding them needs LLVM."""
     source = job.build
     if not isinstance(source, ModuleSource):
         return ()
@@ -167,7 +167,7 @@ def _name(number: int, job: Job, functions: tuple[str, ...]) -> str:
 
 
 def _resolve(reference: str) -> Any:
-    """The object that ``package.module:attribute`` names."""
+    """Return the object that ``package.module:attribute`` names."""
     from importlib import import_module
 
     module, colon, attribute = reference.partition(":")

@@ -101,7 +101,7 @@ class _Worker:
         self.deadline = float("inf") if self._timeout is None else self.started + self._timeout + more
 
     def collect(self) -> Outcome | None:
-        """The outcome of the job, or of the worker's end; None if neither has ended."""
+        """Return the outcome of the job, or of the worker's end; None if neither has ended."""
         has_ended = self.has_ended()  # checked before its last messages are read
         if self.channel.has_unsent:
             self.channel.flush(block=False)  # if the worker is gone, the code below notices
@@ -121,7 +121,7 @@ class _Worker:
         return None
 
     def _has_gone_deaf(self) -> bool:
-        """Whether a closed channel is the end of its worker: a job that closes descriptors may still finish its work."""
+        """Return whether a closed channel is the end of its worker: a job that closes descriptors may still finish its work."""
         if not self._is_deaf:
             self._is_deaf = True
             self.deadline = min(self.deadline, time.monotonic() + _STUCK)
@@ -129,7 +129,7 @@ class _Worker:
         return time.monotonic() >= self.deadline
 
     def has_ended(self) -> bool:
-        """Whether the process has ended; it stays a zombie, so that its id and its group are not reused."""
+        """Return whether the process has ended; it stays a zombie, so that its id and its group are not reused."""
         if self.process.returncode is not None:
             return True
         try:
@@ -184,7 +184,7 @@ class _Worker:
         )
 
     def tail(self) -> str:
-        """The end of the worker's output during its job."""
+        """Return the end of the worker's output during its job."""
         size = self.output.seek(0, os.SEEK_END)
         self.output.seek(max(0, size - _MAX_OUTPUT))
         return self.output.read().decode("utf-8", "replace").replace("\0", "").strip()
@@ -340,7 +340,7 @@ def _signal_name(number: int) -> str | None:
 
 
 def _main_module() -> MainModule:
-    """The name of the main module, if it was started by name, or else its file."""
+    """Return the name of the main module, if it was started by name, or else its file."""
     main: Any = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name:

@@ -47,7 +47,7 @@ def adopt_orphans() -> None:
 
 
 def has_children() -> bool:
-    """Whether this process has running children."""
+    """Return whether this process has running children."""
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError as error:
@@ -73,7 +73,7 @@ def descendants(numbers: Iterable[int]) -> list[Process]:
 
 
 def marked(marks: Iterable[str]) -> list[Process]:
-    """Return the processes of this user whose environment has one of these values of `MARK`."""
+    """Return this user's processes whose environment has one of these values of `MARK`."""
     wanted = tuple([f"{MARK}={mark}".encode() for mark in marks])
     found = []
     for process in _all() if wanted else ():
@@ -93,7 +93,7 @@ def end_processes(processes: Iterable[Process]) -> None:
 
 
 def _still_running(processes: Iterable[Process], seconds: float) -> list[Process]:
-    """The processes that still run after this many seconds; returns earlier when none does."""
+    """Return the processes that still run after this many seconds; returns earlier when none does."""
     left = _running(processes)
     deadline = time.monotonic() + seconds
     while left and time.monotonic() < deadline:

@@ -101,7 +101,7 @@ class Bar(Display):
 
 
 def progress_display(progress: Callable[[BatchProgress], object] | bool | None) -> Display:
-    """The display for the argument `progress` of `compile_many`."""
+    """Return the display for the argument `progress` of `compile_many`."""
     if callable(progress):
         return Display(progress)
     if not progress:
@@ -110,7 +110,7 @@ def progress_display(progress: Callable[[BatchProgress], object] | bool | None) 
 
 
 def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
-    """A line about a job that has ended."""
+    """Return a line about a job that has ended."""
     name = short_name(record.name)
     if isinstance(record, FailedJob):
         reason = " ".join(record.message.split())
@@ -121,7 +121,7 @@ def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
 
 
 def short_name(name: str) -> str:
-    """A printable name that fits into a line."""
+    """Return a printable name that fits into a line."""
     text = name if name.isprintable() else repr(name)[1:-1]
     return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
 

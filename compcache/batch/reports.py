@@ -121,7 +121,7 @@ class BatchReport:
             raise BatchFailedError(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain values for `json`."""
+        """Return the report as plain values for `json`."""
         return {**asdict(self), "ok": self.ok}
 
     def __str__(self) -> str:

@@ -139,7 +139,7 @@ def _run_elsewhere(
 
 
 def _cached(cache: Cache, job: PreparedJob) -> Outcome | None:
-    """The outcome of a job whose functions are cached, of its source if that is known; None if it must be run."""
+    """Return the outcome of a job whose functions are cached, of its source if that is known; None if it must be run."""
     started = time.perf_counter()
     source = job.job.given_source()
     if not job.functions or (source is None and frontend.is_checking()):
@@ -245,7 +245,7 @@ class _Batch:
         self.display(BatchProgress(len(self.jobs), counts["built"], counts["cached"], counts["failed"], running, last, seconds))
 
     def report(self, *, interrupted: bool = False) -> BatchReport:
-        """The report of the jobs that have ended."""
+        """Return the report of the jobs that have ended."""
         ended = [self._ended[number] for number in sorted(self._ended)]
         return BatchReport(
             tuple([record for record in ended if isinstance(record, BuiltJob)]),

@@ -52,7 +52,7 @@ _NO_TRIPLE = ("", "unknown-unknown-unknown")  # the latter is what `llvmlite.ir.
 
 
 def llvm_version() -> str:
-    """The version of the LLVM in use."""
+    """Return the version of the LLVM in use."""
     return ".".join(map(str, llvm.llvm_version_info))
 
 
@@ -66,13 +66,13 @@ def own_makers() -> tuple[Maker, ...]:
 
 
 def host_platform() -> str:
-    """The platform of this process as `platform_of` names it."""
+    """Return the platform of this process as `platform_of` names it."""
     return host.platform_name()
 
 
 @functools.lru_cache(maxsize=64)
 def platform_of(triple: str) -> str:
-    """Architecture, operating system and object format of a triple, without vendor, version and libc.
+    """Return architecture, operating system and object format of a triple, without vendor, version and libc.
 
     Front ends write ``x86_64-unknown-linux6.18.44-gnu2.36.0`` and the like; ``x86_64-linux-elf`` is what matters.
     """
@@ -101,7 +101,7 @@ def run(work: Callable[[Any], _T]) -> _T:
 
 @contextlib.contextmanager
 def new_context() -> Iterator[Any]:
-    """A fresh LLVM context: nothing of one build reaches another.
+    """Open a fresh LLVM context: nothing of one build reaches another.
 
     Its modules are closed before it is. Left to the garbage collector, as an exception's traceback would leave
     them, the context might go first, and closing a module after its context crashes.
@@ -118,7 +118,7 @@ def new_context() -> Iterator[Any]:
 
 
 def plain_source(ir: Any) -> Any:
-    """LLVM code as text, bitcode, a module of LLVM's, or bitcode of several modules: what `parse` reads.
+    """Return LLVM code as text, bitcode, a module of LLVM's, or bitcode of several modules: what `parse` reads.
 
     Reading the result runs no code of the caller.
 
@@ -148,7 +148,7 @@ def _plain_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
 
 
 def parse(ir: _Plain, context: Any) -> Any:
-    """The verified module of what `plain_source` gives; a copy where that is a module, all of several in one.
+    """Return the verified module of what `plain_source` gives; a copy where that is a module, all of several in one.
 
     Raises:
         CompileError: LLVM rejects it.
@@ -184,7 +184,7 @@ def _parse(ir: _Plain, context: Any) -> Any:
 
 
 def _merge(parts: tuple[bytes, ...], context: Any) -> Any:
-    """One module of several; raises `RuntimeError` where two define the same symbol."""
+    """Return one module of several; raises `RuntimeError` where two define the same symbol."""
     merged = read_back(parts[0], context)
     for part in parts[1:]:
         merged.link_in(read_back(part, context))
@@ -192,14 +192,14 @@ def _merge(parts: tuple[bytes, ...], context: Any) -> Any:
 
 
 def read_back(bitcode: bytes, context: Any) -> Any:
-    """The module that this process has written as bitcode."""
+    """Return the module that this process has written as bitcode."""
     module = llvm.parse_bitcode(bitcode, context)
     context.modules.append(module)
     return module
 
 
 def _copy(module: Any, context: Any) -> Any:
-    """A copy in another context.
+    """Return a copy in another context.
 
     With a triple, LLVM assembles the module's inline assembly to write bitcode, and ends the process where it
     does not assemble.
@@ -230,7 +230,7 @@ def check_triple(module: Any) -> None:
 
 
 def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
-    """Whether LLVM might abort because of CPU names or features.
+    """Return whether LLVM might abort because of CPU names or features.
 
     Args:
         attributes: pairs like ("target-cpu", "x86-64-v3"): the machine's and the functions'.
@@ -262,6 +262,6 @@ def optimize(module: Any, machine: Any, level: int) -> None:
 
 
 def emit_object(module: Any, machine: Any) -> bytes:
-    """The relocatable object of a module."""
+    """Return the relocatable object of a module."""
     check_abandoned()
     return bytes(machine.emit_object(module))

@@ -129,21 +129,21 @@ def _convention(prefix: str, name: str) -> str:
 
 
 def _leading_type(parameter: str) -> str:
-    """The type at the start of a parameter's text."""
+    """Return the type at the start of a parameter's text."""
     if parameter[:1] not in ("{", "[", "<"):
         return parameter.split(" ", 1)[0]
     return parameter  # no signature has an aggregate: its exact end does not matter
 
 
 def _trailing_type(prefix: str) -> str:
-    """The result type at the end of what stands before a function's name."""
+    """Return the result type at the end of what stands before a function's name."""
     if prefix[-1:] in ("}", "]", ">"):
         return prefix
     return prefix.rsplit(" ", 1)[-1]
 
 
 def read_signature(function: FunctionHead) -> Signature:
-    """The signature that a function's LLVM type stands for.
+    """Return the signature that a function's LLVM type stands for.
 
     Integers count as signed unless the parameter is marked `zeroext`.
 
@@ -184,7 +184,8 @@ def _parameter_name(text: str) -> str:
 
 
 def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogil: bool, only_reads: bool = False) -> EntryPoint:
-    """The entry point for a function with this head; `only_reads` says that no argument's memory is written, by attributes of the function.
+    """Return the entry point for a function with this head; `only_reads` says that no argument's memory is written, by attributes of the
+    function.
 
     Raises:
         SignatureMismatchError: the signature contradicts the function's LLVM type.
@@ -218,7 +219,7 @@ def _show_expected(signature: Signature) -> str:
 
 
 def _note(signature: Signature) -> str:
-    """A hint at common mistakes in the parameters of a signature."""
+    """Return a hint at common mistakes in the parameters of a signature."""
     notes = []
     if signature.result.kind == TUPLE:
         notes.append("a tuple is stored where a first pointer says")
@@ -228,7 +229,7 @@ def _note(signature: Signature) -> str:
 
 
 def _expected(signature: Signature) -> list[tuple[str, ...]]:
-    """The LLVM types that the function's parameters may have."""
+    """Return the LLVM types that the function's parameters may have."""
     first: list[tuple[str, ...]] = [("ptr",)] if signature.result.kind == TUPLE else []
     return first + [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
 
@@ -303,7 +304,7 @@ class _Body:
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
     def no_error_if(self, suspect: str, index: int, item: str) -> None:
-        """If `suspect` is true and an exception is set, fail: argument number `index` is the object `item`."""
+        """Fail if `suspect` is true and an exception is set: argument number `index` is the object `item`."""
         check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
         self.block(check)
@@ -315,7 +316,7 @@ class _Body:
 
 
 def entry_text(symbol: str, entry: EntryPoint) -> str:
-    """The definition of an entry point under this symbol."""
+    """Return the definition of an entry point under this symbol."""
     signature = Signature.parse(entry.signature)
     body = _Body()
     views = [i for i, p in enumerate(signature.parameters) if p.is_buffer or p.type.kind == POINTER]
@@ -412,12 +413,12 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
 
 
 def wanted_buffer(element: Type, *, writable: bool) -> int:
-    """What `EntryApi.acquire_buffer` is told of a buffer that is wanted."""
+    """Return the description of a wanted buffer, as `EntryApi.acquire_buffer` takes it."""
     return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
 
 
 def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
-    """The extents of a buffer, which must have this number of dimensions."""
+    """Return the extents of a buffer, which must have this number of dimensions."""
     count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_NDIM}')}")
     good, bad = body.name("ok"), body.name("shape")
     body.branch(body.value(f"icmp eq i32 {count}, {dimensions}"), good, bad)
@@ -476,7 +477,7 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
 
 
 def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
-    """A tuple of what the function left in the slots."""
+    """Return a tuple of what the function left in the slots."""
     body.emit(f"%result = call ptr @PyTuple_New(i64 {len(items)})")
     body.require(body.value("icmp ne ptr %result, null"), "fail")
     for number, item in enumerate(items):
@@ -515,24 +516,24 @@ def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list
 
 
 def symbols_of_entries(entries: Sequence[EntryPoint]) -> list[str]:
-    """The symbols of a module's entry points. They say nothing of the module, so that one can be compiled for many."""
+    """Return the symbols of a module's entry points. They say nothing of the module, so that one can be compiled for many."""
     return [f"compcache.entry.{digest([repr(tuple(entry)).encode()], size=_SYMBOL_SIZE).hex()}" for entry in entries]
 
 
 def entries_text(entries: Sequence[EntryPoint]) -> str:
-    """The assembly of a module's entry points. It does not depend on anything else in the module."""
+    """Return the assembly of a module's entry points. It does not depend on anything else in the module."""
     texts = [entry_text(*pair) for pair in zip(symbols_of_entries(entries), entries, strict=True)]
     return "\n".join([_DECLARATIONS, *texts, ""])
 
 
 def table_head(key: bytes, count: int) -> bytes:
-    """The head of the table of a module with this number of symbols (`compcache.formats.module_table`)."""
+    """Return the head of the table of a module with this number of symbols (`compcache.formats.module_table`)."""
     return TABLE_MAGIC + _TABLE_FIELDS.pack(ABI_VERSION, count) + key
 
 
 def table_symbols_of(functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str]) -> list[str]:
-    """The symbols of the table, which numbers them: first `functions` and other exports, then `entries`, then `slots` (import slots and
-    global variables).
+    """Return the symbols of the table, which numbers them: first `functions` and other exports, then `entries`, then `slots` (import slots
+    and global variables).
     """
     return [*functions, *symbols_of_entries(entries), *slots]
 
@@ -540,8 +541,8 @@ def table_symbols_of(functions: Sequence[str], entries: Sequence[EntryPoint], sl
 def table_text(
     key: bytes, functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str], variables: Collection[str] = ()
 ) -> str:
-    """The assembly of a module's table and its entry points, to be linked into a module whose object is the image; `variables` are those
-    of `functions` that are none.
+    """Return the assembly of a module's table and its entry points, to be linked into a module whose object is the image; `variables` are
+    those of `functions` that are none.
 
     It holds offsets from its own start: nothing in it is relocated when the image is mapped.
     """

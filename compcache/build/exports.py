@@ -68,7 +68,7 @@ class Entries(NamedTuple):
 
 
 def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
-    """The exports that a source names, checked and copied; None for all."""
+    """Return the exports that a source names, checked and copied; None for all."""
     if source.functions is None:
         return None
     return tuple([_read_export(*pair) for pair in source.functions.items()])
@@ -95,12 +95,11 @@ def choose_exports(
     second_names: Collection[str] = (),
     may_be_empty: bool = False,
 ) -> tuple[Export, ...]:
-    """The exports of a module: those that were asked for, or every externally visible function. Variables and hidden functions
-    are exported to other modules alone. `merged` are the variables of which there is one for all modules, with their linkage: those
-    that the one-definition rule is about take part whatever was asked for. `assembly` are the symbols that top-level assembly
-    defines: functions are those that the module declares, too. `second_names` are aliases of variables.
-    `may_be_empty` says that a module may define nothing at all, as files of libraries do whose content the configuration has switched
-    off, but for what comes with ``#include <iostream>``.
+    """Return the exports of a module: those that were asked for, or every externally visible function. Variables and hidden functions are
+    exported to other modules alone. `merged` are the variables of which there is one for all modules, with their linkage: those that the
+    one-definition rule is about take part whatever was asked for. `assembly` are the symbols that top-level assembly defines: functions are
+    those that the module declares, too. `second_names` are aliases of variables. `may_be_empty` says that a module may define nothing at
+    all, as files of libraries do whose content the configuration has switched off, but for what comes with ``#include <iostream>``.
 
     Raises:
         UndefinedSymbolError: it does not define one of them, or nothing can be exported.
@@ -133,7 +132,7 @@ def visible_exports(
     assembly: Collection[str] = (),
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
-    """The exports of a module whose source names none: everything visible, if anything is. See `choose_exports`."""
+    """Return the exports of a module whose source names none: everything visible, if anything is. See `choose_exports`."""
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [
         function.name
@@ -146,7 +145,7 @@ def visible_exports(
 
 
 def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
-    """The exports for other modules alone: visible variables, and functions that are visible within a library."""
+    """Yield the exports for other modules alone: visible variables, and functions that are visible within a library."""
     for name, is_declaration, linkage, is_hidden, _ in values.functions:
         if is_hidden and not is_declaration and linkage in VISIBLE_LINKAGES and not name.startswith("llvm."):
             kind = THREAD_LOCAL if name.startswith(ADDRESS_OF) else "hidden function"
@@ -166,7 +165,7 @@ def _as_variable(export: Export, thread_locals: Collection[str], functions: Coll
         raise CompileError(f"functions gives a signature to {export.symbol!r}, which is a variable: give None")
     if export.symbol in thread_locals:
         if ADDRESS_OF + export.symbol not in functions:
-            raise CompileError(f"functions= names {export.symbol!r}, a thread-local variable of which each module has its own")
+            raise CompileError(f"functions= names the thread-local variable {export.symbol!r}, but each module has its own")
         return export._replace(name=ADDRESS_OF + export.name, symbol=ADDRESS_OF + export.symbol, link_only=THREAD_LOCAL)
     return export._replace(link_only="variable")
 
@@ -199,7 +198,7 @@ def _only_begins_streams(values: GlobalValues) -> bool:
 
 
 def _describe(export: Export, head: str) -> str:
-    """The kind of a symbol that cannot be called, from the head of its definition."""
+    """Return in words what a symbol is that cannot be called, from the head of its definition."""
     match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
     if match is None:
         return export.link_only

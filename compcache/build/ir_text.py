@@ -145,7 +145,7 @@ class Head(NamedTuple):
 
 
 def unquote(text: str) -> str:
-    """The name that a quoted name's text stands for."""
+    """Return the name that a quoted name's text stands for."""
     if "\\" not in text:
         return text
     data = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text).encode("latin-1", "surrogateescape")
@@ -153,7 +153,7 @@ def unquote(text: str) -> str:
 
 
 def quote(name: str) -> str:
-    """A name as LLVM assembly writes it behind ``@``."""
+    """Return a name as LLVM assembly writes it behind ``@``."""
     if _PLAIN.match(name):
         return name
     data = name.encode("utf-8", "surrogateescape")
@@ -161,12 +161,12 @@ def quote(name: str) -> str:
 
 
 def is_vectorized(text: str) -> bool:
-    """Whether printed code has vectors: their width is that of the CPU that the optimizer works for."""
+    """Return whether printed code has vectors: their width is that of the CPU that the optimizer works for."""
     return _ANY_VECTOR.search(text) is not None
 
 
 def passes_vectors(text: str) -> bool:
-    """Whether code exchanges wide vectors with functions that are not in it: in which registers these are depends on the CPU."""
+    """Return whether code exchanges wide vectors with functions that are not in it: in which registers these are depends on the CPU."""
     return is_vectorized(text) and any(_is_wide(*found) for line in _OUTWARD.findall(text) for found in _SIZED_VECTOR.findall(line))
 
 
@@ -222,7 +222,7 @@ def _extreme_number(text: str) -> str | None:
 
 
 def _is_deep(text: str) -> bool:
-    """Whether brackets are nested too deep: each pass removes the innermost ones."""
+    """Return whether brackets are nested too deep: each pass removes the innermost ones."""
     brackets = text.encode("utf-8", "surrogatepass").translate(None, _NOT_BRACKETS)
     for _ in range(_DEEPEST):
         left = brackets.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
@@ -233,7 +233,7 @@ def _is_deep(text: str) -> bool:
 
 
 def _has_deep_types(text: str) -> bool:
-    """Whether named types contain one another too deep."""
+    """Return whether named types contain one another too deep."""
     if text.count(" = type ") <= _DEEPEST:
         return False
     parts = {match[1]: set(_TYPE_NAME.findall(match[2])) for match in _TYPE.finditer(text)}
@@ -257,7 +257,7 @@ def _has_deep_types(text: str) -> bool:
 
 
 def references(text: str) -> tuple[str, ...]:
-    """The distinct names that `text` refers to, in the order of their first occurrence."""
+    """Return the distinct names that `text` refers to, in the order of their first occurrence."""
     if "@" not in text:
         return ()
     if '"' not in text:
@@ -272,12 +272,12 @@ def _tokens(text: str) -> list[str]:
 
 
 def _written(token: str) -> str:
-    """The name in a reference."""
+    """Return the name in a reference."""
     return unquote(token[2:-1]) if token[1] == '"' else token[1:]
 
 
 def read_module(text: str) -> dict[str, Definition]:
-    """Every global value of a printed module by name.
+    """Return every global value of a printed module by name.
 
     Aliases and ifuncs count as variables: what they refer to is what they resolve to.
     """
@@ -301,12 +301,12 @@ def read_module(text: str) -> dict[str, Definition]:
 
 
 def lines_from(text: str, start: str) -> list[str]:
-    """The lines that begin like this."""
+    """Return the lines that begin like this."""
     return [text[begin:end] for begin, end in _spans(text, start)]
 
 
 def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
-    """The text with other lines in place of those that begin like this."""
+    """Return the text with other lines in place of those that begin like this."""
     parts, done = [], 0
     for begin, end in _spans(text, start):
         line = text[begin:end]
@@ -334,12 +334,16 @@ def _after_end(text: str, start: str, position: int) -> int | None:
 
 
 def lines_of_variables(text: str) -> str:
-    """The lines of a printed module that define or declare variables and aliases: the rest needs no search for what only these have."""
+    """Return the lines of a printed module that define or declare variables and aliases: the rest needs no search for
+    what only these have.
+    """
     return "\n".join(lines_from(text, "@"))
 
 
 def read_values(text: str) -> GlobalValues:
-    """The functions and variables of a printed module. To ask LLVM for names, linkage and visibility takes several calls for each."""
+    """Return the functions and variables of a printed module. To ask LLVM for names, linkage and visibility takes
+    several calls for each.
+    """
     functions = [_function(line, line[len("define ") :], is_declaration=False) for line in lines_from(text, "define ")]
     functions += [
         _function(line, _ATTACHMENTS.sub("", line[len("declare ") :], 1), is_declaration=True) for line in lines_from(text, "declare ")
@@ -368,10 +372,10 @@ def _variable(line: str) -> GlobalValue | None:
 
 
 def _leading_name(text: str) -> tuple[str, int]:
-    """The name at the start of a text, and where it ends; numbers stand for values without a name."""
+    """Return the name at the start of a text, and where it ends; numbers stand for values without a name."""
     match = _NAME.match(text)
     if match is None:
-        raise ValueError(f"not a name: {text[:80]!r}")
+        raise ValueError(f"LLVM assembly without a name where one is expected: {text[:80]!r}")
     return unquote(match[1]) if match[2] is None else "" if match[2].isdigit() else match[2], match.end()
 
 
@@ -380,7 +384,7 @@ def _linkage(words: list[str]) -> str:
 
 
 def read_assembly(text: str) -> Assembly:
-    """The names in the top-level assembly of a printed module."""
+    """Return the names in the top-level assembly of a printed module."""
     if "module asm" not in text:
         return Assembly(frozenset(), frozenset())
     lines = "\n".join([unquote(line) for line in _ASSEMBLY.findall(text)])
@@ -390,14 +394,14 @@ def read_assembly(text: str) -> Assembly:
 
 
 def section_bounds(text: str) -> frozenset[str]:
-    """The symbols that a linker defines for the bounds of sections which a printed module names: `__start_x` and `__stop_x`."""
+    """Return the symbols that a linker defines for the bounds of sections which a printed module names: `__start_x` and `__stop_x`."""
     if not any(bound in text for bound in _BOUNDS):
         return frozenset()
     return frozenset([bound + name for name in _SECTION.findall(text) for bound in _BOUNDS])
 
 
 def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[str, Definition]:
-    """The global values of a printed module, with what its assembly or the linker defines as definitions.
+    """Return the global values of a printed module, with what its assembly or the linker defines as definitions.
 
     They refer to all that the assembly mentions, and to what is in the section.
     """
@@ -424,7 +428,7 @@ def _members(definitions: dict[str, Definition], section: str) -> tuple[str, ...
 
 
 def leading_type(text: str) -> str:
-    """The type at the start of a text, which may be cut off behind it."""
+    """Return the type at the start of a text, which may be cut off behind it."""
     depth = 0
     for index, character in enumerate(text):
         depth += (character in "([{<") - (character in ")]}>")
@@ -439,7 +443,7 @@ def symbol_counts(text: str) -> dict[str, int]:
 
 
 def parse_head(head: str) -> Head:
-    """The parts of a function's head line (without ``define`` or ``declare``), metadata attachments left out."""
+    """Return the parts of a function's head line (without ``define`` or ``declare``), metadata attachments left out."""
     if head.startswith("!"):
         head = _ATTACHMENTS.sub("", head, count=1)
     match = _REFERENCE.search(head)
@@ -452,7 +456,7 @@ def parse_head(head: str) -> Head:
 
 
 def _closing(text: str, start: int) -> int:
-    """The index of the bracket that closes the one at `start`."""
+    """Return the index of the bracket that closes the one at `start`."""
     end = text.find(")", start)
     if text.find("(", start + 1, end) < 0 and text.find('"', start, end) < 0:
         return end
@@ -472,7 +476,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def split_parameters(text: str) -> tuple[str, ...]:
-    """The texts between the commas of the outermost level."""
+    """Return the texts between the commas of the outermost level."""
     if not _NESTED.search(text):
         return tuple(text.split(", ")) if text else ()
     return tuple([part for part in map(str.strip, split_at(text, ",")) if part])

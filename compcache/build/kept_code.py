@@ -45,7 +45,7 @@ class KeptCode:
         self._objects: dict[int, bytes] = {}
 
     def object(self, level: int) -> bytes:
-        """The relocatable object that LLVM makes of it at a level of its code generator."""
+        """Return the relocatable object that LLVM makes of it at a level of its code generator."""
         if level not in self._objects:
             self._objects[level] = self._emit(level, codegen.emit_object)
         return self._objects[level]
@@ -68,7 +68,7 @@ class KeptCode:
         return codegen.run(translate)
 
     def is_comparable(self) -> bool:
-        """Whether compiling it here must give the machine code of the image.
+        """Return whether compiling it here must give the machine code of the image.
 
         Another LLVM may choose other instructions; and the kind of the image says what of them is in it.
         """
@@ -77,11 +77,11 @@ class KeptCode:
         return make_side(self.record.image_kind).is_comparable(self.object(LEVELS[0]))
 
     def level(self) -> int | None:
-        """The level of the code generator that made the image; None where no level gives its code."""
+        """Return the level of the code generator that made the image; None where no level gives its code."""
         return next((level for level in LEVELS if not self._differing(level)), None)
 
     def differing_functions(self) -> list[str]:
-        """The functions whose machine code differs from the image, at the level with the fewest differences."""
+        """Return the functions whose machine code differs from the image, at the level with the fewest differences."""
         return min(map(self._differing, LEVELS), key=len)
 
     def _differing(self, level: int) -> list[str]:
@@ -95,12 +95,12 @@ class KeptCode:
 
 
 def is_translatable(record: ModuleRecord) -> bool:
-    """Whether the code that is kept beside an image is for this platform, and the image of a kind that is known here."""
+    """Return whether the code that is kept beside an image is for this platform, and the image of a kind that is known here."""
     return record.triple == codegen.host_platform() and is_known(record.image_kind)
 
 
 def read_code(store: Store, module_id: str) -> KeptCode:
-    """The code that is kept beside an image.
+    """Return the code that is kept beside an image.
 
     Raises:
         NoCodeError: the module was stored without it.
@@ -121,7 +121,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
 
 
 def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
-    """Whether the image contains a part of a section, apart from bytes that linking changes."""
+    """Return whether the image contains a part of a section, apart from bytes that linking changes."""
     runs = list(_fixed_runs(section, start, end))
     if not runs:
         return True
@@ -137,7 +137,7 @@ def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
 
 
 def _fixed_runs(section: CodeSection, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The ranges between two offsets that linking does not change, as (start, end)."""
+    """Yield the ranges between two offsets that linking does not change, as (start, end)."""
     at = start
     for place, place_end in section.places:
         if place_end <= start or place >= end:

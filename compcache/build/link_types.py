@@ -70,7 +70,7 @@ def read_link_types(
     imported: Collection[str],
     slots: Mapping[str, str],
 ) -> LinkTypes:
-    """The types of a module's exports and imports.
+    """Return the types of a module's exports and imports.
 
     Args:
         text: the optimized module, as LLVM prints it.
@@ -96,7 +96,7 @@ class _Reader:
         self._is_rust = '!{!"rustc version ' in text
 
     def defined(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
-        """The type of an export; empty where it is not known."""
+        """Return the type of an export; empty where it is not known."""
         definition = definitions[symbol]
         try:
             if definition.kind == "function":
@@ -115,7 +115,7 @@ class _Reader:
             return ""
 
     def function(self, head: str) -> str:
-        """The type in the head of a definition or declaration."""
+        """Return the type in the head of a definition or declaration."""
         parts = parse_head(head)
         if self._thunks.intersection(parts.suffix.split()):
             return ""  # it passes on what it is given
@@ -123,7 +123,7 @@ class _Reader:
         return self._written(words, parts.parameters, None)
 
     def call(self, prefix: str, arguments: tuple[str, ...], *, is_used: bool) -> str:
-        """The type of a call."""
+        """Return the type of a call."""
         words = split_words(prefix)
         fixed = None
         if words[-1].startswith("("):
@@ -165,7 +165,7 @@ class _Reader:
         return self._in_structure(pieces, read, attributes)
 
     def _in_structure(self, pieces: list[str], read: Type, attributes: list[str]) -> list[str]:
-        """The pieces, in braces where they are parts of a structure.
+        """Return the pieces, in braces where they are parts of a structure.
 
         Rust passes a structure of one pointer as an integer of which it does not say that it is defined, as it does of all others.
         """
@@ -173,7 +173,7 @@ class _Reader:
         return ["{" + ", ".join(pieces) + "}"] if pieces and (read.is_aggregate or is_cast) else pieces
 
     def _second_name(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
-        """The type of an alias of a variable."""
+        """Return the type of an alias of a variable."""
         read = self._types.leading(definition.head, alias.end())
         first = definitions.get(definition.references[0]) if definition.references else None
         is_constant = first is not None and first.kind == "variable" and " constant " in first.head[:_LAST_CHARACTERS]
@@ -181,7 +181,7 @@ class _Reader:
         return " ".join([*words, *(["constant"] if is_constant else [])])
 
     def variable(self, head: str, *marks: str) -> str:
-        """The type in the line of a variable, without its name."""
+        """Return the type in the line of a variable, without its name."""
         line = head.partition(" = ")[2]
         match = _HEAD.match(line)
         if match is None:
@@ -204,7 +204,9 @@ def _convention(words: list[str]) -> str:
 
 
 def _type_of(words: list[str]) -> tuple[str, list[str]]:
-    """The type, which comes first, and the other words. Backwards, as in the head of a function, it is the same with the address space."""
+    """Return the type, which comes first, and the other words. Backwards, as in the head of a function, it is the same with the address
+    space.
+    """
     first = 1 if words[0].startswith("addrspace(") else 0
     others = words[first + 1 :]
     if not first and others and others[0].startswith("addrspace("):
@@ -213,7 +215,7 @@ def _type_of(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _extended(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:
-    """The pieces of a type, one integer with how it is extended."""
+    """Return the pieces of a type, one integer with how it is extended."""
     extension = next((word for word in attributes if word in _EXTENSIONS), "")
     if not extension or len(pieces) != 1 or not pieces[0][1:].isdecimal() or int(pieces[0][1:]) >= _EXTENDED_BITS:
         return list(pieces)
@@ -294,7 +296,7 @@ class _Uses:
                 known[match[1]] = self._written_names[match[2]]
 
     def _called(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
-        """The symbol that a call is of, what stands before it, and the call from its callee on."""
+        """Return the symbol that a call is of, what stands before it, and the call from its callee on."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
             return None
@@ -337,7 +339,7 @@ class _Uses:
 
 
 def _symbol_in(head: str) -> str:
-    """The name of the function that a line defines."""
+    """Return the name of the function that a line defines."""
     match = _DEFINED.search(head)
     return _unquoted(match[1]) if match is not None else ""
 

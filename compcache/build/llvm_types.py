@@ -45,7 +45,7 @@ class Types:
         self._wide = _WIDE if layout is not None and "-i128:128" in layout[1] else _WORD
 
     def read(self, text: str) -> Type:
-        """A type.
+        """Return a type.
 
         Raises:
             ValueError: it is not one.
@@ -59,7 +59,7 @@ class Types:
         return known
 
     def leading(self, text: str, at: int) -> Type:
-        """The type at a place of a text."""
+        """Return the type at a place of a text."""
         return self._read(text, at)[0]
 
     def _read(self, text: str, at: int) -> tuple[Type, int]:

@@ -109,12 +109,12 @@ class Constructors(NamedTuple):
     destructors: tuple[tuple[int, str], ...]
 
     def functions(self) -> tuple[str, ...]:
-        """The names of all of them."""
+        """Return the names of all of them."""
         return tuple([name for _, name in (*self.constructors, *self.destructors)])
 
 
 def for_shared_object(text: str) -> str:
-    """The module's text without what only an executable may do."""
+    """Return the module's text without what only an executable may do."""
     if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ", "PIE Level")):
         return text
     for start in ("@", "declare "):
@@ -127,7 +127,7 @@ def _without_pie(line: str) -> str:
 
 
 def _for_shared_object(line: str) -> str:
-    """A line that defines or declares something."""
+    """Return a line that defines or declares something."""
     if line.startswith(_OF_IMAGE):
         return line
     line = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", line)))
@@ -135,7 +135,7 @@ def _for_shared_object(line: str) -> str:
 
 
 def aliases(text: str) -> dict[str, Alias]:
-    """The externally visible aliases and ifuncs of functions in a printed module."""
+    """Return the externally visible aliases and ifuncs of functions in a printed module."""
     if " alias " not in text and " ifunc " not in text:
         return {}
     found = {}
@@ -147,7 +147,7 @@ def aliases(text: str) -> dict[str, Alias]:
 
 
 def variable_aliases(text: str) -> frozenset[str]:
-    """The externally visible aliases of variables in a printed module, of which each thread has not its own."""
+    """Return the externally visible aliases of variables in a printed module, except aliases of thread-local variables."""
     if " alias " not in text:
         return frozenset()
     hiding = {*_HIDING, "thread_local"}
@@ -159,7 +159,7 @@ def variable_aliases(text: str) -> frozenset[str]:
 
 
 def merged_variables(text: str) -> dict[str, str]:
-    """The variables of a printed module that a linker merges with others of their name, and their linkage.
+    """Return the variables of a printed module that a linker merges with others of their name, and their linkage.
 
     Not the constants, which are alike, and not the thread-local ones.
     """
@@ -167,12 +167,13 @@ def merged_variables(text: str) -> dict[str, str]:
 
 
 def thread_locals(text: str) -> frozenset[str]:
-    """The thread-local variables of a printed module, declared or defined."""
+    """Return the thread-local variables of a printed module, declared or defined."""
     return frozenset([_plain(match[1]) for match in _THREAD_LOCAL.finditer(text)]) if "thread_local" in text else frozenset()
 
 
 def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]) -> str:
-    """The module's text with functions in place of thread-local variables of other modules, of which no linker leaves places for addresses.
+    """Return the module's text with functions in place of other modules' thread-local variables: no linker leaves places for their
+    addresses.
 
     Each function that uses one of `imported` calls a function that returns its address (`ADDRESS_OF`); the module defines such
     functions for those of its own in `provided`.
@@ -195,7 +196,7 @@ def _reference(name: str) -> str:
 
 
 def _with_calls(chunk: str, name: str, value: str) -> str:
-    """A piece of the text up to the end of a function, with calls for a variable's address.
+    """Return a piece of the text up to the end of a function, with calls for a variable's address.
 
     A function with direct uses, as compilers wrote them before the intrinsic, gets one call at its start, which gives `value`.
     """
@@ -213,7 +214,7 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
 
 
 def _with_call_at_start(body: str, value: str, call: str) -> str:
-    """The body of a function with a call at its start, and with what were constants of the result as instructions behind it."""
+    """Return the body of a function with a call at its start, and with what were constants of the result as instructions behind it."""
     lines = [f"  {value} = {call}"]
     label, line, rest = body.partition("\n") if _LABEL.match(body) else ("", "", body)
     while (match := _CONSTANT.search(rest)) is not None:
@@ -246,7 +247,7 @@ def _plain(reference: str) -> str:
 
 
 def find_constructors(text: str) -> Constructors:
-    """The constructors and destructors of a printed module."""
+    """Return the constructors and destructors of a printed module."""
     found: dict[str, tuple[tuple[int, str], ...]] = {"ctors": (), "dtors": ()}
     if "@llvm.global_" in text:
         for match in _LIST.finditer(lines_of_variables(text)):
@@ -255,7 +256,7 @@ def find_constructors(text: str) -> Constructors:
 
 
 def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -> tuple[str, ...]:
-    """The functions that the dynamic linker runs while it maps or unmaps an image, whichever function is loaded.
+    """Return the functions that the dynamic linker runs while it maps or unmaps an image, whichever function is loaded.
 
     Constructors and destructors, the resolvers of ifuncs, and functions that a variable puts into a section of such.
     """
@@ -282,7 +283,7 @@ def with_deferred_start(text: str, found: Constructors) -> str:
 
 
 def with_init_arrays(text: str, found: Constructors, keep: Iterable[str] = ()) -> str:
-    """The module's text with its constructors as pointers in ``.init_array`` and ``.fini_array`` sections.
+    """Return the module's text with its constructors as pointers in ``.init_array`` and ``.fini_array`` sections.
 
     GNU ld turns ``.ctors`` into such, other linkers drop it. `keep` are functions that are used, too.
     """

@@ -44,7 +44,7 @@ class StoredDefinition:
         self._payload = payload
 
     def encode(self) -> bytes:
-        """The bytes that the definition was stored as."""
+        """Return the bytes that the definition was stored as."""
         return self._payload
 
 
@@ -66,21 +66,21 @@ class Recipe(NamedTuple):
     data: Mapping[str, bytes] = {}
 
     def is_pickled(self) -> bool:
-        """Whether a global variable is read by unpickling."""
+        """Return whether a global variable is read by unpickling."""
         return any(definition.kind == PICKLED_GLOBAL for definition, _ in self.storage.values())
 
 
 def write_recipe(
     level: int, exports: tuple[Export, ...], slots: Mapping[str, str], storage: Mapping[str, int], libraries: Iterable[str], code: bytes
 ) -> bytes:
-    """The second stream of a bitcode section; `storage` are the offsets of the globals' records."""
+    """Return the second stream of a bitcode section; `storage` are the offsets of the globals' records."""
     rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown, e.link_only] for e in exports]
     packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code], unicode_errors="surrogatepass")
     return deflated(packed)
 
 
 def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
-    """The recipe in a bitcode section; `read_record` gives the record at an offset.
+    """Return the recipe in a bitcode section; `read_record` gives the record at an offset.
 
     Raises:
         FormatError: the section holds no recipe of this version, or it is damaged.

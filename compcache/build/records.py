@@ -36,7 +36,7 @@ _CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant '
 
 
 def is_weak(definition: Definition | None) -> bool:
-    """Whether a declaration may stay undefined."""
+    """Return whether a declaration may stay undefined."""
     return definition is not None and "extern_weak" in definition.head.split(" ")
 
 
@@ -135,7 +135,7 @@ class RecordBuilder:
         return tuple([kind or bytes(LINK_TYPE_SIZE) for kind in found]) if any(found) else ()
 
     def _link_type(self, text: str) -> bytes:
-        """The digest of a link type, and the offset of its record; empty for one that is not known."""
+        """Return the digest of a link type, and the offset of its record; empty for one that is not known."""
         if text and text not in self._written_types:
             offset = self.records.add(encode_link_type(text))
             self._written_types[text] = type_digest(text) + offset.to_bytes(4, "little")
@@ -156,7 +156,7 @@ class RecordBuilder:
 def symbol_nodes(
     definitions: Mapping[str, Definition], exports: Mapping[str, str], resolution: Resolution, signatures: Mapping[str, str]
 ) -> list[SymbolNode]:
-    """The dependency graph of an optimized module: every global value with what it refers to.
+    """Return the dependency graph of an optimized module: every global value with what it refers to.
 
     `exports` and `signatures` are by symbol: the func_names and signatures of the functions that the module exports.
     """
@@ -181,7 +181,7 @@ def _kind(name: str, definition: Definition, resolution: Resolution) -> tuple[st
 
 
 def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
-    """The stored form of a global variable's value; raises `GlobalValidationError`, which names it."""
+    """Return the stored form of a global variable's value; raises `GlobalValidationError`, which names it."""
     try:
         return encoded(definition)
     except GlobalValidationError as error:
@@ -190,7 +190,7 @@ def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
 
 
 def _foreign_natives(definitions: Mapping[str, Definition]) -> frozenset[str]:
-    """Native symbols that another process may not have."""
+    """Return the native symbols that another process may not have."""
     return frozenset([
         name
         for name, definition in definitions.items()

@@ -92,7 +92,7 @@ class Resolution(NamedTuple):
 
 
 def read_requests(source: ModuleSource) -> Requests:
-    """The imports and globals of a source, checked and copied."""
+    """Return the imports and globals of a source, checked and copied."""
     imports = source.imports or ()
     pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _names(imports))
     return Requests(
@@ -113,7 +113,7 @@ def _names(imports: Any) -> tuple[str, ...]:
 
 @cache
 def _attributes_are_of_functions() -> bool:
-    """Whether this llvmlite gives attributes to functions; older ones give them to results, and the bitcode is not valid then."""
+    """Return whether this llvmlite gives attributes to functions; older ones give them to results, and the bitcode is not valid then."""
     from compcache.llvm import llvm
 
     probe = llvm.parse_assembly("declare i64 @probe(i64)", llvm.create_context())
@@ -122,12 +122,12 @@ def _attributes_are_of_functions() -> bool:
 
 
 def is_known_by_name(symbol: str) -> bool:
-    """Whether LLVM may know by its name what a function does: one of the C library's, or an allocation of C++."""
+    """Return whether LLVM may know by its name what a function does: one of the C library's, or an allocation of C++."""
     return symbol.startswith(("_Zn", "_Zd")) or platform_symbols.is_platform_symbol(symbol)
 
 
 def without_known_names(text: str, imports: Collection[str]) -> str:
-    """A printed module in which LLVM does not take for the platform's what a source imports under names of such functions."""
+    """Return a printed module in which LLVM does not take for the platform's what a source imports under names of such functions."""
     own = {symbol for symbol in imports if is_known_by_name(symbol)}
     if not own:
         return text
@@ -220,7 +220,9 @@ def _keep_copies(
 
 
 def shared_function(name: str, archive: Archive) -> str:
-    """The name under which a cache has a function of a static library with a state that all modules share (`compcache.miss.run_times`)."""
+    """Return the name under which a cache has a function of a static library with a state that all modules share
+    (`compcache.miss.run_times`).
+    """
     return f"{name}.{archive.digest[:16]}"
 
 
@@ -339,7 +341,7 @@ class _Resolver:
         return {name: name in functions for name in names}
 
     def _is_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
-        """Whether the source names the provider, or one beside it is that; `storage_of` is there for variables."""
+        """Return whether the source names the provider, or one beside it is that; `storage_of` is there for variables."""
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:
             self._import(name, self._requests.imports[name], is_function=is_function)
@@ -363,7 +365,7 @@ class _Resolver:
                 self._require(name, variables[name])
 
     def _is_linked(self, name: str) -> bool:
-        """Whether the support code that the image is linked with defines the symbol."""
+        """Return whether the support code that the image is linked with defines the symbol."""
         if name in self._defined:
             return True
         if name in STATIC_RUNTIME:
@@ -419,7 +421,7 @@ def _used(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
 
 
 def undefined_symbols(missing: list[str], functions: Collection[str], unused: Collection[str] = ()) -> UndefinedSymbolError:
-    """The error of symbols that nothing provides, and of those that were provided and are not used."""
+    """Return the error of symbols that nothing provides, and of those that were provided and are not used."""
     return UndefinedSymbolError(_describe(missing, unused, functions), symbols=missing, unused=unused)
 
 
@@ -466,7 +468,7 @@ def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
 
 
 def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
-    """The form of a variable's storage, from its LLVM type."""
+    """Return the form of a variable's storage, from its LLVM type."""
     size = target_data.get_abi_size(llvm_type)
     text = str(llvm_type)
     if llvm_type.is_pointer:
@@ -497,7 +499,7 @@ def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: An
 
 
 def _in_bits(definition: Integer, bits: int) -> Integer:
-    """An integer as memory holds it: code relies on bits beyond those of the type being zero."""
+    """Return an integer as memory holds it: code relies on bits beyond those of the type being zero."""
     if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
         raise invalid(f"{shown(definition.value)} does not fit its storage (i{bits})")
     return Integer(definition.value & ((1 << bits) - 1))
@@ -534,14 +536,14 @@ def _support_text(
 
 
 def _alignment_of(variable: Any, target_data: Any) -> int:
-    """Return the alignment of a variable that code may rely on: that of its declaration, and that of accesses without one."""
+    """Return the alignment of a variable that code may rely on: that of its declaration, and that of accesses that name none."""
     said = _ALIGN.search(_QUOTED.sub("", str(variable)))
     usual: int = target_data.get_abi_alignment(variable.global_value_type)
     return max(_LEAST_ALIGNMENT, usual, int(said[1]) if said else 0)
 
 
 def _thunk(name: str, declaration: str, function_type: str) -> str:
-    """A definition for a declared function that calls what its slot holds, whatever its type."""
+    """Return a definition for a declared function that calls what its slot holds, whatever its type."""
     line = next(line for line in declaration.splitlines() if line.startswith("declare "))
     head = parse_head(line[len("declare ") :])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)

@@ -173,7 +173,7 @@ def _lines_of(makers: Mapping[str, str]) -> str:
 
 
 def _several(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:
-    """The value of a parameter that takes one text or several."""
+    """Return the value of a parameter that takes one text or several."""
     if isinstance(value, str):
         return value
     if isinstance(value, PathLike) and PathLike in types:
@@ -192,7 +192,7 @@ def _wrong_type(name: str, value: object) -> TypeError:
 
 
 def check_entry(kind: str, data: object) -> bytes:
-    """The bytes of an entry of this kind.
+    """Return the bytes of an entry of this kind.
 
     Raises:
         TypeError: they are none.
@@ -207,7 +207,7 @@ def check_entry(kind: str, data: object) -> bytes:
 
 
 def check_name(name: object, what: str) -> str:
-    """`name` as a usable name of a function or symbol.
+    """Return `name` as a usable name of a function or symbol.
 
     Names may hold slashes, newlines and any Unicode: they never become file names.
 

@@ -20,12 +20,12 @@ _MOST_NAMED = 8
 
 
 def stub_symbol(symbol: str) -> str:
-    """The symbol of a function's stub."""
+    """Return the symbol of a function's stub."""
     return _PREFIX + symbol
 
 
 def stubs_text(features: Mapping[str, Collection[str]], names: Mapping[str, str]) -> str:
-    """The assembly of the stubs of functions, to be linked into their module.
+    """Return the assembly of the stubs of functions, to be linked into their module.
 
     Args:
         features: by symbol those that may be lacking.

@@ -94,7 +94,7 @@ def _signal(name: str) -> int:
 
 
 def assembly_parts(text: str) -> str | None:
-    """The part of a printed module that must be tried because of its inline assembly; None where nothing has to be.
+    """Return the part of a printed module that must be tried because of its inline assembly; None where nothing has to be.
 
     The bodies of other functions are left out. Code that takes addresses inside of functions is left whole.
     """
@@ -111,17 +111,17 @@ def assembly_parts(text: str) -> str | None:
 
 
 def has_assembly(text: str) -> bool:
-    """Whether a printed module has any inline assembly."""
+    """Return whether a printed module has any inline assembly."""
     return " asm " in text or has_module_assembly(text)
 
 
 def has_module_assembly(text: str) -> bool:
-    """Whether a printed module has assembly outside of its functions."""
+    """Return whether a printed module has assembly outside of its functions."""
     return text.startswith("module asm") or "\nmodule asm" in text
 
 
 def functions_with_assembly(text: str) -> frozenset[str]:
-    """The functions of a printed module that have inline assembly in them."""
+    """Return the functions of a printed module that have inline assembly in them."""
     bodies = [chunk for chunk in text.split("\n}\n") if " asm " in chunk]
     return frozenset([value.name for body in bodies for value in read_values(body).functions if not value.is_declaration])
 
@@ -131,7 +131,7 @@ def _assembly_lines(chunk: str) -> list[str]:
 
 
 def _without_body(chunk: str) -> str:
-    """The end of a function, with what stands before the function; its body replaced."""
+    """Return the text before a function and its end, with the body replaced."""
     start = chunk.rfind("\ndefine ") + 1
     if not start and not chunk.startswith("define "):
         return chunk
@@ -139,7 +139,7 @@ def _without_body(chunk: str) -> str:
 
 
 def _is_harmless(line: str) -> bool:
-    """Whether an instruction has a template without code and operands for which there are always registers."""
+    """Return whether an instruction has a template without code and operands for which there are always registers."""
     match = _ASSEMBLY.search(line)
     if match is None or not _COMMENT.match(match[1]) or not _RESULT.search(line[: match.start()]):
         return False

@@ -70,7 +70,7 @@ _LARGEST_READ = 1 << 24
 
 
 def content_only(data: bytes) -> bytes:
-    """A module file without when and in how much time it was compiled, and without the keyed digest of one directory.
+    """Return a module file without when and in how much time it was compiled, and without the keyed digest of one directory.
 
     The module_id is the same: it covers none of these.
     """
@@ -83,12 +83,12 @@ def content_only(data: bytes) -> bytes:
 
 
 def module_member(module_id: bytes) -> str:
-    """The name of a module's member."""
+    """Return the name of a module's member."""
     return f"modules/{MODULES.file_name(module_id.hex())}"
 
 
 def signature_member(module_id: bytes) -> str:
-    """The name of the member with a module's signatures."""
+    """Return the name of the member with a module's signatures."""
     return f"signatures/{SIGNATURES.file_name(module_id.hex())}"
 
 
@@ -107,7 +107,7 @@ def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
-    """A bundle to read members of; of the open `file` where it is given, which is closed. Within it and at its end:
+    """Open a bundle to read members of; of the open `file` where it is given, which is closed. Within it and at its end:
 
     Raises:
         FormatError: it is not a bundle, or damaged, or a part of it is missing.
@@ -153,7 +153,7 @@ class Bundle:
         return self._archive.read(name) if name in self.names else b""
 
     def module(self, name: str) -> bytes | memoryview:
-        """An intact module. A large one is in a file without a name, and not in memory.
+        """Return an intact module. A large one is in a file without a name, and not in memory.
 
         Raises:
             FormatError: it is not what its name says.
@@ -179,7 +179,7 @@ def _read_at(member: IO[bytes], at: int, size: int) -> bytes:
 
 
 def _spooled(member: IO[bytes], size: int) -> memoryview:
-    """A copy on disk, which other users can neither change nor truncate."""
+    """Return a copy on disk, which other users can neither change nor truncate."""
     with tempfile.TemporaryFile(prefix="compcache-") as file:
         shutil.copyfileobj(member, file, _IN_MEMORY)
         file.flush()
@@ -196,7 +196,7 @@ class _Guarded:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """At most this number of bytes; without a number all that are left."""
+        """Read at most this number of bytes; without a number, all that are left."""
         left = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         wanted = min(size, left) if size >= 0 else left
         if wanted > _LARGEST_READ:

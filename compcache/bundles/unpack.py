@@ -81,7 +81,7 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
 
 
 def _number_of(store: Store, module: _Module) -> int:
-    """The number of the addition of a module that is here; one below all where it is damaged."""
+    """Return the number of the addition of a module that is here; one below all where it is damaged."""
     if not module.order.number:
         return 0
     try:

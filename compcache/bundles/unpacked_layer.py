@@ -63,7 +63,7 @@ def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
 
 @functools.cache
 def _for_this_process(path: str, name: str) -> str:
-    """A directory of this process alone, removed when it exits; `name` tells states of the bundle apart."""
+    """Return a directory of this process alone, removed when it exits; `name` tells states of the bundle apart."""
     place = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
     atexit.register(_remove, place, os.getpid())
     with open(path, "rb") as file:

@@ -22,12 +22,12 @@ class Symbols(NamedTuple):
 
 
 def printed(code: bytes) -> str:
-    """The code as LLVM prints it. Raises `CompileError` where LLVM rejects it."""
+    """Return the code as LLVM prints it. Raises `CompileError` where LLVM rejects it."""
     return codegen.run(lambda context: str(codegen.parse(code, context)))
 
 
 def symbols_of(code: bytes) -> Symbols:
-    """The symbols of a module. Raises `CompileError` where LLVM rejects the code."""
+    """Return the symbols of a module. Raises `CompileError` where LLVM rejects the code."""
 
     def look(context: Any) -> Symbols:
         module = codegen.parse(code, context)
@@ -46,8 +46,8 @@ def symbols_of(code: bytes) -> Symbols:
 
 
 def with_text(code: bytes, text: str) -> bytes:
-    """The code with more of it, as assembly: writing bitcode would assemble inline assembly, which may end the process. Raises
-    `CompileError` where LLVM rejects either.
+    """Return the code with `text` linked in, as LLVM assembly: writing bitcode would assemble inline assembly, which may end the process.
+    Raises `CompileError` where LLVM rejects either.
     """
 
     def link(context: Any) -> bytes:

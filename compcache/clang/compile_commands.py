@@ -46,7 +46,7 @@ class CompileCommand(NamedTuple):
 
 
 def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand, ...]:
-    """The commands for files in C, C++ and Fortran, in the order of the file, each of them once.
+    """Return the commands for files in C, C++ and Fortran, in the order of the file, each of them once.
 
     Args:
         path: the file, or the directory that has it under its usual name.
@@ -104,7 +104,7 @@ def _words_of(entry: dict[str, Any], where: str) -> list[str]:
 
 
 def _flags_in(words: Iterable[str], path: str, directory: str) -> Iterator[str]:
-    """The flags of a command that say how code is compiled."""
+    """Yield the flags of a command that say how code is compiled."""
     remaining = iter(words)
     for word in remaining:
         if word in _OUTPUT_OPTIONS:

@@ -34,7 +34,7 @@ def language_of(path: str) -> str | None:
 
 
 def find_compiler(language: str, cc: str | None = None) -> Compiler:
-    """The compiler of a language.
+    """Return the compiler of a language.
 
     Raises:
         CompileError: it is not installed; the message says what to install.

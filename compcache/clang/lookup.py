@@ -60,7 +60,7 @@ def _described(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
 
 
 def _names_of(cache: Cache, given: str) -> dict[str, str] | None:
-    """The names of the functions, if the headers are what they were."""
+    """Return the names of the functions, if the headers are what they were."""
     try:
         data = frontend.get_entry(cache, given, _KIND)
         if data is None:
@@ -122,7 +122,7 @@ def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: st
 def source_of_unit(
     unit: Unit, translation: Translation, identity: Identity, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ModuleSource:
-    """The code of a unit with names of its content, and a function that lists these.
+    """Return the code of a unit with names of its content, and a function that lists these names.
 
     Raises:
         CompileError: the compiler reports errors.

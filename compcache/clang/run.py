@@ -69,7 +69,7 @@ class Translation(NamedTuple):
 
 
 def optimization_level(unit: Unit) -> int:
-    """LLVM's level for the flags of a unit; the last one counts."""
+    """Return LLVM's level for the flags of a unit; the last one counts."""
     levels = [match[1] for match in map(_LEVEL.match, unit.flags) if match]
     if unit.compiler.language == "rust":
         levels += [flag.rpartition("=")[2] for flag in unit.flags if "opt-level=" in flag]
@@ -114,7 +114,7 @@ def _preprocess(unit: Unit) -> Translation:
 
 
 def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
-    """The files that inline assembly reads, which the compiler leaves to who assembles it: names and digests."""
+    """Return the files that inline assembly reads, as names and digests: the compiler leaves them to the assembler."""
     if not any(word in code for word in _ASSEMBLER_WORDS):
         return []
     from compcache.clang.bitcode import printed
@@ -124,7 +124,7 @@ def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
 
 
 def _numbers_lines(unit: Unit, code: bytes) -> bool:
-    """Whether the machine code may depend on which line of which file something stands in, or on lines that are empty."""
+    """Return whether the machine code may depend on numbers of lines, names of files, or empty lines."""
     flags = any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags)
     return flags or any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
 
@@ -162,13 +162,13 @@ def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
 
 
 def makers_of_unit(translation: Translation) -> dict[str, str]:
-    """The compiler and its version, as `ModuleSource.makers` names them; nothing where it does not say them."""
+    """Return the compiler and its version, as `ModuleSource.makers` names them; nothing where it does not say them."""
     match = _COMPILER.search(translation.version)
     return {match[1]: match[2]} if match else {}
 
 
 def translate(unit: Unit, translation: Translation) -> bytes:
-    """The bitcode of a unit, not optimized yet where that can be left to the LLVM that makes machine code of it.
+    """Return the bitcode of a unit, not optimized yet where that can be left to the LLVM that makes machine code of it.
 
     Raises:
         CompileError: the compiler reports errors, or gives something else; or the source is no longer what `preprocess` gave.
@@ -201,7 +201,7 @@ def _leaves_passes(unit: Unit) -> bool:
 
 
 def _version(unit: Unit) -> str:
-    """The first line that the compiler prints of itself."""
+    """Return the first line that the compiler prints of itself."""
     stamp = unit.compiler.stamp
     if stamp not in _VERSIONS:
         done = subprocess.run([unit.compiler.path, "--version"], capture_output=True, timeout=_SECONDS, check=False)

@@ -58,7 +58,7 @@ class _Runtime(NamedTuple):
 
 
 def with_runtime(unit: Unit, code: bytes, given: Mapping[str, Any], symbols: Symbols | None = None) -> tuple[bytes, dict[str, Any]]:
-    """The code of a unit and the options of its `ModuleSource`, with what its compiler links where it needs more than the platform.
+    """Return the code of a unit and the options of its `ModuleSource`, with what its compiler links where it needs more than the platform.
 
     Args:
         unit: what was compiled.
@@ -114,7 +114,7 @@ def _words(line: str) -> list[str]:
 
 
 def _library(name: str, places: Iterable[str]) -> str | None:
-    """A library as `ModuleSource` takes it: by its name alone, where the system finds it by that."""
+    """Return a library as `ModuleSource` takes it: by its name alone, where the system finds it by that."""
     if "/" in name:
         return name if os.path.exists(name) else None
     is_file = name.startswith(":")  # -l:name
@@ -173,7 +173,7 @@ def _crates(unit: Unit) -> list[str]:
 
 
 def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
-    """The functions by which Rust's libraries reach their default allocator, unless the code has chosen one.
+    """Return the functions by which Rust's libraries reach their default allocator, unless the code has chosen one.
 
     They are merged, so that each file of a group may have them.
     """
@@ -201,5 +201,7 @@ def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
 
 
 def _rust_name(before: str, name: str) -> str:
-    """A function of the compiler's own crate as mangling v0 writes it: the length, and an underscore before names that begin with one."""
+    """Return a function of the compiler's own crate as mangling v0 writes it: the length, and an underscore before names that begin with
+    one.
+    """
     return f"{before}{len(name)}_{name}" if before else name

@@ -46,7 +46,7 @@ class Unit(Record):
         return os.path.basename(self.path) or self.compiler.language
 
     def given(self) -> bytes:
-        """A digest of all that is known without running the compiler: headers are not."""
+        """Return a digest of everything that is known without running the compiler; headers are not."""
         path = os.path.abspath(os.path.join(self.directory, self.path)) if self.path else ""
         parts = [self.code, path.encode("utf-8", "surrogateescape")]
         texts = [self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
@@ -55,7 +55,7 @@ class Unit(Record):
         return _digest([*parts, *[text.encode("utf-8", "surrogateescape") for text in texts]])
 
     def flag_files(self) -> tuple[str, ...]:
-        """The files that flags name (``@options``, ``--config file``, ``-fplugin=a.so``), each with a digest of its content.
+        """Return the files that flags name (``@options``, ``--config file``, ``-fplugin=a.so``), each with a digest of its content.
 
         What a file of options names may be beside that file. Libraries count as well (``-Lplace -lname``).
         """
@@ -89,7 +89,7 @@ class Unit(Record):
 
 
 def _words_of(path: str) -> list[str]:
-    """The words of a file of options, which may name further files."""
+    """Return the words of a file of options, which may name further files."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().split()
@@ -148,7 +148,7 @@ def _path_of(source: object) -> str:
 
 
 def file_digest(path: str) -> str:
-    """The digest of a file's content, in hexadecimal; empty where it cannot be read."""
+    """Return the digest of a file's content, in hexadecimal; empty where it cannot be read."""
     try:
         with open(path, "rb") as file:
             return _digest([file.read()]).hex()

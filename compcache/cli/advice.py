@@ -16,7 +16,7 @@ _FIRST = re.compile(rf"Remove what is cached first: {_REMOVAL.pattern}")
 
 
 def in_commands(message: str) -> str:
-    """The message of a warning or an error with commands in place of calls."""
+    """Return the message of a warning or an error with commands in place of calls."""
     message = _OF_PROGRAMS.sub(lambda match: match[1].upper(), message)
     context = click.get_current_context(silent=True)
     if context is not None and any(parameter.name == "replace" for parameter in context.command.params):

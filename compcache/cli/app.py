@@ -88,7 +88,7 @@ class _LazyGroup(click.Group):
         return status
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """``help`` and ``help COMMAND`` are ``--help`` and ``COMMAND --help``, as in git and cargo."""
+        """Treat ``help`` and ``help COMMAND`` as ``--help`` and ``COMMAND --help``, as in git and cargo."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface of click
@@ -115,7 +115,7 @@ class _LazyGroup(click.Group):
 
 
 def _where_options() -> list[click.Parameter]:
-    """The options that choose the cache, which every command accepts too."""
+    """Return the options that choose the cache, which every command accepts too."""
     return [
         click.Option(
             ["--dir", "directory_here"], metavar="DIR", expose_value=False, callback=_use_directory,
@@ -302,7 +302,7 @@ def _usage_text(error: click.ClickException) -> str:
 
 
 def _with_near_option(error: click.ClickException) -> str:
-    """The message about an unknown option in the words of that about commands; versions of click have different ones."""
+    """Return the message about an unknown option in the words of that about commands; versions of click have different ones."""
     if not isinstance(error, click.NoSuchOption):
         return ""
     known = [] if error.ctx is None else [text for parameter in error.ctx.command.get_params(error.ctx) for text in parameter.opts]

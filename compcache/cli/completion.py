@@ -45,7 +45,7 @@ def command(ctx: click.Context, shell: str) -> None:
 
 
 def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The functions of the cache whose names start with `incomplete`."""
+    """Return the functions of the cache whose names start with `incomplete`."""
 
     def selected(name: str) -> bool:
         return name.startswith(incomplete) and name.isprintable()
@@ -61,7 +61,7 @@ def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
 
 
 def complete_pinned(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The pinned functions whose names start with `incomplete`."""
+    """Return the pinned functions whose names start with `incomplete`."""
     return _ask(ctx, lambda cache: [name for name in cache.pinned() if name.startswith(incomplete) and name.isprintable()])
 
 

@@ -46,7 +46,7 @@ def invalid_settings() -> Iterator[tuple[str, str]]:
 
 
 def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Variables that nothing reads and whose names are nearly those of others, each with that name."""
+    """Yield the variables that nothing reads and whose names are nearly those of settings, each with that setting."""
     known = [setting.name.removeprefix(_PREFIX) for setting in SETTINGS]
     for name in sorted(environment):
         if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in known:
@@ -69,7 +69,7 @@ def source_of(name: str) -> str:
 
 
 def _any(_: str) -> None:
-    """Every value is valid."""
+    """Accept every value."""
 
 
 def _size(text: str) -> None:

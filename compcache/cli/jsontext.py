@@ -57,12 +57,12 @@ def print_json(value: Any) -> None:
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass, a named tuple or a `Record` by name; their values are not copied."""
+    """Return the fields of a dataclass, a named tuple or a `Record` by name; their values are not copied."""
     return {name: getattr(record, name) for name in _names(type(record))}
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """The field names of a record type; empty for other types."""
+    """Return the field names of a record type; empty for other types."""
     if issubclass(kind, Record):
         return kind.__slots__
     return getattr(kind, "_fields", ()) if issubclass(kind, tuple) else tuple(getattr(kind, "__dataclass_fields__", ()))
@@ -78,7 +78,7 @@ def _write_lines(brackets: str, texts: Iterable[str]) -> None:
 
 
 def _field_text(value: Any) -> str:
-    """The text of a top-level field: records in it are printed one per line, too."""
+    """Return the text of a top-level field: records in it are printed one per line, too."""
     if isinstance(value, (list, tuple)) and value and (isinstance(value[0], dict) or _names(type(value[0]))):
         return "[\n    {}\n  ]".format(",\n    ".join(map(_text, value)))
     return _text(value)

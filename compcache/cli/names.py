@@ -43,7 +43,7 @@ def resolve(cache: Cache, name: str) -> str:
 
 
 def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False) -> list[str]:
-    """The functions that NAMEs stand for: functions, labels of content names, globs, groups.
+    """Return the functions that NAMEs stand for: functions, labels of content names, globs, groups.
 
     Raises:
         NotCachedError: a NAME matches no function; with `missing_ok` only for globs, other NAMEs are kept as they are.
@@ -104,19 +104,19 @@ def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:
 
 
 def short(func_name: str) -> str:
-    """A name as shown on a terminal: a content name as label and first digits, which commands accept, too."""
+    """Return a name as shown on a terminal: a content name as label and first digits, which commands accept, too."""
     label, identity = split(func_name)
     return f"{label}-{identity}" if identity and is_terminal() else func_name
 
 
 def split(func_name: str) -> tuple[str, str]:
-    """The label of a content name and the first digits of its digest; other names have no digits."""
+    """Return the label of a content name and the first digits of its digest; other names have no digits."""
     label = label_of(func_name)
     return (func_name, "") if label is None else (label, func_name[len(label) + 1 :][:_DIGITS])
 
 
 def common_prefix(names: Sequence[str]) -> str:
-    """The package prefix of all names, with its dot; empty if cutting it gains little."""
+    """Return the package prefix of all names, with its dot; empty if cutting it gains little."""
     if len(names) < 2:  # noqa: PLR2004 - one name has no common prefix
         return ""
     first, last = min(names), max(names)  # their common prefix is that of all names

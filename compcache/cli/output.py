@@ -61,12 +61,12 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def is_terminal() -> bool:
-    """Whether standard output is a terminal."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def printable(text: str) -> str:
-    """A name on one line: control characters are escaped."""
+    """Return a name on one line: control characters are escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -78,7 +78,7 @@ def print_text(text: str) -> None:
 
 
 def is_quiet() -> bool:
-    """Whether -q was given: only results and errors are written."""
+    """Return whether -q was given: only results and errors are written."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(QUIET))
 
@@ -144,18 +144,18 @@ def style(text: str, **styles: Any) -> str:
 
 
 def id_text() -> Callable[[str], str]:
-    """The function that shortens module_ids on a terminal; options that take a module_id accept a prefix."""
+    """Return the function that shortens module_ids on a terminal; options that take a module_id accept a prefix."""
     return itemgetter(slice(12)) if is_terminal() else str
 
 
 def short_id(module_id: str) -> str:
-    """A module_id, shortened on a terminal."""
+    """Return a module_id, shortened on a terminal."""
     return id_text()(module_id)
 
 
 @lru_cache(maxsize=4096)
 def size_text(size: float) -> str:
-    """A number of bytes with a unit."""
+    """Return a number of bytes with a unit."""
     if size < _KIB:
         return f"{size:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -166,13 +166,13 @@ def size_text(size: float) -> str:
 
 
 def fullness(size: int, limit: int | None) -> str:
-    """A size, and its share of the limit."""
+    """Return a size, and its share of the limit."""
     return f"{size_text(size)} of {size_text(limit)} ({size / limit:.1%})" if limit else f"{size_text(size)} without a limit"
 
 
 @lru_cache(maxsize=4096)
 def seconds_text(seconds: float) -> str:
-    """A duration with a unit."""
+    """Return a duration with a unit."""
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
@@ -182,12 +182,12 @@ def seconds_text(seconds: float) -> str:
 
 
 def age_text(since: float) -> str:
-    """The time since `since` with a unit; empty if it is unknown."""
+    """Return the time since `since` with a unit; empty if it is unknown."""
     return seconds_text(max(int(time.time() - since), 1)) if since else ""
 
 
 def time_text(since: float) -> str:
-    """A time as local date and time; empty if it is unknown."""
+    """Return a time as local date and time; empty if it is unknown."""
     return _local_time(int(since)) if since else ""
 
 
@@ -252,7 +252,7 @@ _reading: dict[str, ProgressBar] = {}
 
 
 def plural(number: int, noun: str) -> str:
-    """A number with its noun."""
+    """Return a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -272,7 +272,7 @@ def one_line(message: str) -> str:
 
 
 def near_name(name: str, known: Iterable[str], separator: str) -> str:
-    """A "did you mean" with the nearest known name, after a separator; empty if none is near."""
+    """Return a "did you mean" with the nearest known name, after a separator; empty if none is near."""
     from difflib import get_close_matches
 
     found = get_close_matches(name, known, n=1)

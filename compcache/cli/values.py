@@ -73,7 +73,7 @@ def _parse_scalar(type_: Type, text: str) -> Any:
 
 
 def _parse_literal(text: str) -> Any:
-    """A literal of Python's, or the text itself."""
+    """Return a literal of Python's, or the text itself."""
     import ast
 
     try:
@@ -83,7 +83,7 @@ def _parse_literal(text: str) -> Any:
 
 
 def _parse_pointer(text: str) -> Any:
-    """An address, or memory that the call may write to: ``text:TEXT``, NUL-terminated, or ``@FILE``."""
+    """Return an address, or memory that the call may write to: ``text:TEXT``, NUL-terminated, or ``@FILE``."""
     if text.startswith("text:"):
         return memoryview(bytearray(text.removeprefix("text:").encode() + b"\0"))
     if text.startswith("@"):
@@ -113,7 +113,7 @@ def _parse_truth(text: str) -> bool:
 
 
 def _parse_buffer(type_: Type, text: str) -> Any:
-    """A writable buffer: the elements of ``1,2,0*98``, or the bytes of ``@FILE`` (``@-``: standard input)."""
+    """Return a writable buffer: the elements of ``1,2,0*98``, or the bytes of ``@FILE`` (``@-``: standard input)."""
     format_: Any = _FORMATS[type_.kind, type_.size]
     if text.startswith("@"):
         data = _read_file(text[1:])
@@ -145,7 +145,7 @@ def _parse_elements(type_: Type, text: str) -> list[Any]:
 
 
 def result_text(value: Any) -> str:
-    """A result as text, in the form of an argument."""
+    """Return a result as text, in the form of an argument."""
     if value is None:
         return "null"
     if isinstance(value, bool):

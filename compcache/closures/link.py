@@ -283,8 +283,8 @@ def _overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
 
 
 def _keep_up(session: Session, linked: Sequence[LinkedClosure], into: str | None, homes: Mapping[bytes, None]) -> None:
-    """Remove the linked closures that these replace (for the same set or function, or with the same `homes` in them), and those beyond
-    their share of the limit.
+    """Remove the linked closures that these closures replace (same set or function, or the same `homes` in them), and closures beyond their
+    share of the limit.
     """
     store = session.store
     new = {bytes.fromhex(closure.module_id) for closure in linked}

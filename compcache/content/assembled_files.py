@@ -15,12 +15,12 @@ _READ = r"\.inc(?:bin|lude)\b(?:[ \t]*\\22(.*?)\\22)?"
 
 
 def reads_files(text: str) -> bool:
-    """Whether inline assembly of LLVM code reads files when it is assembled."""
+    """Return whether inline assembly of LLVM code reads files when it is assembled."""
     return bool(assembled_files(text))
 
 
 def assembled_files(text: str) -> list[bytes]:
-    """The files that inline assembly reads, named and digested one after another, in the order of LLVM assembly `text`.
+    """Return the files that inline assembly reads, named and digested one after another, in the order of LLVM assembly `text`.
 
     A file whose name cannot be told has the digest of nothing that was there before: it may have any content.
     """

@@ -70,13 +70,13 @@ class Definitions(NamedTuple):
 
 
 def whole_text(text: str) -> str:
-    """A printed module without comments and the names of files, which decide nothing."""
+    """Return a printed module without comments and the names of files, which decide nothing."""
     lines = [line for line in text.split("\n") if not line.startswith("source_filename = ")]
     return _HIDING.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))
 
 
 def read_definitions(text: str) -> Definitions:
-    """The definitions of a printed module.
+    """Return the definitions of a printed module.
 
     Raises:
         Unreadable: functions of it depend on one another in ways that cannot be told here.
@@ -157,7 +157,7 @@ class _Reader:
             raise Unreadable
 
     def read(self) -> Definitions:
-        """The definitions.
+        """Return the definitions.
 
         Raises:
             Unreadable: as `read_definitions`.
@@ -260,7 +260,7 @@ class _Reader:
             raise Unreadable
 
     def _closure_of(self, types: Iterable[str]) -> list[str]:
-        """The definitions of types, and of those that these name; with numbers for names, perhaps of more than are meant."""
+        """Return the definitions of types, and of those that these name; with numbers for names, perhaps of more than are meant."""
         todo = list(types)
         found = set(todo)
         while todo:
@@ -272,7 +272,7 @@ class _Reader:
     # ---------------------------------------------------------------- all of them
 
     def _shared_nodes(self, scanned: Iterable[_Scanned]) -> dict[str, int]:
-        """Numbers for the metadata that several definitions have, and that is equal to itself alone (``distinct``).
+        """Return numbers for the metadata that several definitions have, and that is equal to itself alone (``distinct``).
 
         That it is the same decides what may be assumed where one of them is inlined into another. Debug information decides nothing.
         """
@@ -290,7 +290,7 @@ class _Reader:
         return [*match[2].split(), match[3]] if match else [""]
 
     def _is_own(self, token: str) -> bool:
-        """Whether a variable can change, or has an address that may be compared.
+        """Return whether a variable can change, or has an address that may be compared.
 
         Raises:
             Unreadable: the whole module has it in common, as lists of constructors.
@@ -309,7 +309,7 @@ class _Reader:
 
 
 def _function(line: str, following: Iterator[str]) -> Iterator[str]:
-    """The lines of a function."""
+    """Yield the lines of a function."""
     yield line
     for line in following:  # noqa: PLR1704 - the next of the same
         yield line
@@ -318,10 +318,10 @@ def _function(line: str, following: Iterator[str]) -> Iterator[str]:
 
 
 def _name_in(line: str) -> str:
-    """The first global that a line names."""
+    """Return the first global that a line names."""
     return next(match[0] for match in _TOKEN.finditer(line) if match[0][0] == "@")
 
 
 def _plain(token: str) -> str:
-    """The name that is written like this; one without a name keeps its key."""
+    """Return the name that is written like this; one without a name keeps its key."""
     return unquote(token[2:-1]) if token.startswith('@"') else token[1:]

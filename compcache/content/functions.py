@@ -51,7 +51,7 @@ class _Reached(NamedTuple):
 
 
 def name_together(functions: Iterable[str], common: bytes) -> Naming:
-    """Names of one digest for functions that are compiled together."""
+    """Return names of one digest for functions that are compiled together."""
     names = {name: _named(name, common) for name in functions}
     return Naming(names, (tuple(names.values()),))
 
@@ -92,7 +92,7 @@ def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
 
 
 def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
-    """The digest of an exported function, of `CONTENT_SIZE` bytes; zeros where that of its code is not known.
+    """Return the digest of an exported function, of `CONTENT_SIZE` bytes; zeros where that of its code is not known.
 
     `salt` stands for what the source says beside its code.
     """
@@ -139,7 +139,7 @@ def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
 
 
 def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
-    """The functions that have something in common which two modules would have two of, together; in their order."""
+    """Return the functions that have something in common which two modules would have two of, together; in their order."""
     found: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
         own, names = reached.own, [name]

@@ -49,11 +49,11 @@ class NamedSource:
         self.names = names
 
     def __call__(self) -> ModuleSource:
-        """The source that exports all of them."""
+        """Return the source that exports all of them."""
         return self.exporting(self.names.values())
 
     def exporting(self, func_names: Iterable[str]) -> ModuleSource:
-        """The source that exports these of them, and keeps the names of all."""
+        """Return the source that exports these of them, and keeps the names of all."""
         sealed, names, wanted = self._sealed, self.names, frozenset(func_names)
         source = frozen(sealed.source)
         functions = source.functions or {}
@@ -78,7 +78,7 @@ class SealedSource:
 
 
 def seal(given: Any) -> SealedSource:
-    """A snapshot of a source, or of LLVM code.
+    """Return a snapshot of a source, or of LLVM code.
 
     Raises:
         CompileError: it is neither a source nor LLVM code.
@@ -92,12 +92,12 @@ def seal(given: Any) -> SealedSource:
 
 
 def encode_names(names: Mapping[str, str]) -> bytes:
-    """The data of an entry of the kind `NAMES`: each name begins with the plain one, and ends with a dash and a digest."""
+    """Return the data of an entry of the kind `NAMES`: each name begins with the plain one, and ends with a dash and a digest."""
     return "\0".join(names.values()).encode()
 
 
 def read_names(store: Store, entry: str) -> dict[str, str] | None:
-    """The names of a source's functions by their plain names; None where nothing stored tells them.
+    """Return the names of a source's functions by their plain names; None where nothing stored tells them.
 
     They hold whether or not the functions are there.
     """
@@ -115,7 +115,7 @@ def exported_as(value: Any, symbol: str) -> Function:
 
 
 def as_source(given: Any, who: str) -> ModuleSource:
-    """A source, or the source that LLVM code stands for.
+    """Return a source, or the source that LLVM code stands for.
 
     Raises:
         CompileError: it is neither.
@@ -166,7 +166,7 @@ def _mentions(code: Any, name: str) -> bool:
 
 
 def frozen(source: ModuleSource) -> ModuleSource:
-    """A copy that later changes to llvmlite's objects do not reach: its code is text or bytes."""
+    """Return a copy that later changes to llvmlite's objects do not reach: its code is text or bytes."""
     ir = source.ir
     if isinstance(ir, (bytearray, memoryview)):
         ir = bytes(ir)
@@ -187,7 +187,7 @@ def frozen(source: ModuleSource) -> ModuleSource:
 
 
 def _printed(module: Any) -> str:
-    """The text of a module; writing bitcode would assemble inline assembly, which may end the process."""
+    """Return the text of a module; writing bitcode would assemble inline assembly, which may end the process."""
     if not hasattr(module, "as_bitcode"):
         return str(module)
     from compcache.images.llvm_thread import in_llvm_thread
@@ -204,7 +204,7 @@ def _is_llvmlite_module(ir: object) -> bool:
 
 
 def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
-    """A digest of everything that decides the behaviour of a frozen source's functions.
+    """Return a digest of everything that decides the behaviour of a frozen source's functions.
 
     It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the CPU
     that is asked for. A source that names no CPU is for the machine that compiles it: its name says so, and each kind of machine
@@ -214,7 +214,7 @@ def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
-    """A digest for a name of content."""
+    """Return a digest for a name of content."""
     return digest(_framed([_VERSION, *parts]), size=_NAME_BYTES, person=_PERSON)
 
 
@@ -229,7 +229,7 @@ def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
 
 
 def option_parts(source: ModuleSource) -> list[bytes]:
-    """The options of a frozen source, the CPU and the identity."""
+    """Return the options of a frozen source, the CPU and the identity."""
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
     options += _archives_of(source)
@@ -242,17 +242,17 @@ def _several(names: Any) -> tuple[Any, ...]:
 
 
 def _archives_among(libraries: Any) -> list[str]:
-    """The static ones of what a source names as libraries."""
+    """Return the static ones of what a source names as libraries."""
     return [name for name in map(str, _several(libraries)) if name.endswith((".a", ".rlib"))]
 
 
 def has_archives(source: ModuleSource) -> bool:
-    """Whether a source is linked with static libraries."""
+    """Return whether a source is linked with static libraries."""
     return bool(source.archives or _archives_among(source.libraries))
 
 
 def _archives_of(source: ModuleSource) -> list[str]:
-    """The names and contents of its static libraries; one that cannot be read is an error when it is linked."""
+    """Return the names and contents of its static libraries; one that cannot be read is an error when it is linked."""
     archives = [*_archives_among(source.libraries), *_several(source.archives)]
     if not archives:
         return []
@@ -268,7 +268,7 @@ def _archives_of(source: ModuleSource) -> list[str]:
 
 
 def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
-    """A digest of what the functions of a frozen source mean, which is `content_digest` without the options, the CPU and the
+    """Return a digest of what the functions of a frozen source mean, which is `content_digest` without the options, the CPU and the
     identity, and the latter: the code is read once.
     """
     state = blake2b(digest_size=_NAME_BYTES, person=_PERSON)
@@ -330,7 +330,7 @@ def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
 
 
 def _defined(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinition]:
-    """The definitions as they are at this moment."""
+    """Return the definitions as they are at this moment."""
     from compcache.globals import define
 
     return {name: define(value) for name, value in definitions.items()}
@@ -341,7 +341,7 @@ def _imports_of(imports: Any) -> list[str]:
 
 
 def _import_pairs(imports: Any) -> list[tuple[str, str]]:
-    """The symbols that are imported, and the func_names, sorted."""
+    """Return the symbols that are imported, and the func_names, sorted."""
     if not imports:
         return []
     if isinstance(imports, str):
@@ -351,7 +351,7 @@ def _import_pairs(imports: Any) -> list[tuple[str, str]]:
 
 
 def _name_of(function: Any) -> str:
-    """The func_name that a value of `imports` stands for."""
+    """Return the func_name that a value of `imports` stands for."""
     return str(getattr(function, "func_name", function))
 
 
@@ -364,7 +364,7 @@ def _identity_of(source: ModuleSource) -> dict[str, str]:
 
 
 def _components(source: ModuleSource) -> dict[str, str]:
-    """The components that `explain` compares for a function that is named by its content."""
+    """Return the components that `explain` compares for a function that is named by its content."""
     code = source.ir if isinstance(source.ir, str) else ""
     if not 0 < len(code) <= _MAX_SHOWN_CODE:
         raw = source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)

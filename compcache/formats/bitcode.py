@@ -49,7 +49,7 @@ class _Bits:
         return chunk >> (start & 7) & (1 << width) - 1
 
     def vbr(self, width: int) -> int:
-        """A number in chunks of `width` bits, of which the highest says that more follow."""
+        """Return a number in chunks of `width` bits, whose highest bit says that more follow."""
         value = shift = 0
         more = 1 << width - 1
         while True:
@@ -75,7 +75,7 @@ class _Bits:
 
 
 def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
-    """The names of a module's externally visible functions, in its order; None where only LLVM can tell.
+    """Return the names of a module's externally visible functions, in its order; None where only LLVM can tell.
 
     Raises:
         FormatError: it is not bitcode.
@@ -121,7 +121,7 @@ def _unwrap(bitcode: bytes) -> bytes:
 
 
 def _enter(bits: _Bits) -> tuple[int, int, int]:
-    """The number of the block that begins here, the width of its abbreviation ids, the bit behind it."""
+    """Return the number of the block that begins here, the width of its abbreviation ids, the bit behind it."""
     block, width = bits.vbr(8), bits.vbr(4)
     # Words are counted from the magic, which is one word and not in `data`.
     bits.align()
@@ -130,7 +130,7 @@ def _enter(bits: _Bits) -> tuple[int, int, int]:
 
 
 def _records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
-    """The records of a block as (code, [code, *values], blob), nested blocks left out."""
+    """Return the records of a block as (code, [code, *values], blob), nested blocks left out."""
     abbreviations: list[list[tuple[int, int]]] = []
     found: list[tuple[int, list[int], bytes]] = []
     while True:
@@ -154,7 +154,7 @@ def _records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
 
 
 def _read_abbreviation(bits: _Bits) -> list[tuple[int, int]]:
-    """The operands of an abbreviation as (encoding, width or value); encoding 0 is a literal."""
+    """Return the operands of an abbreviation as (encoding, width or value); encoding 0 is a literal."""
     operands = []
     for _ in range(bits.vbr(5)):
         if bits.fixed(1):
@@ -195,7 +195,7 @@ def _scalar(bits: _Bits, encoding: int, data: int) -> int:
 
 
 def _visible(records: list[list[int]], strings: bytes) -> list[tuple[str, int]] | None:
-    """The visible functions, each with its linkage."""
+    """Return the visible functions, each with its linkage."""
     codes = {record[0] for record in records}
     if [_CODE_VERSION, _NAMES_IN_STRTAB] not in records or codes & {_CODE_ALIAS, _CODE_IFUNC}:
         return None  # names are elsewhere, or an alias may stand for a function

@@ -51,7 +51,7 @@ def encode_bodies(bodies: Iterable[Body]) -> bytes:
 
 
 def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
-    """The bodies by func_name in a bitcode section of this size in bytes, which `read` gives from an offset on.
+    """Return the bodies by func_name in a bitcode section of this size in bytes, which `read` gives from an offset on.
 
     Raises:
         FormatError: they do not decode.
@@ -75,7 +75,7 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
 
 
 def _body(name: object, instructions: object, code: object, natives: object, imports: object) -> Body:
-    """A body from the fields of a row; TypeError where they are of other types."""
+    """Return a body from the fields of a row; TypeError where they are of other types."""
     if not isinstance(natives, list) or not isinstance(imports, list) or not isinstance(instructions, int) or instructions < 0:
         raise TypeError("a field of a body is of another type")
     if not all(isinstance(text, str) for text in (name, code, *natives, *imports)):

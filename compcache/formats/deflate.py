@@ -19,7 +19,7 @@ _CHECK = Struct(">I")
 
 
 def deflated(data: bytes) -> bytes:
-    """The data as a zlib stream."""
+    """Return the data as a zlib stream."""
     size = len(data)
     if size <= _STORED:
         return b"".join([_HEAD.pack(b"\x78\x01", 1, size, size ^ 0xFFFF), data, _CHECK.pack(zlib.adler32(data))])

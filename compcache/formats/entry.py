@@ -57,12 +57,12 @@ class EntryRecord(Record):
 
 
 def is_pack(image_kind: str) -> bool:
-    """Whether a module file with this image kind is a pack."""
+    """Return whether a module file with this image kind is a pack."""
     return image_kind == PACK
 
 
 def index_name(kind: str, name: str) -> str:
-    """The name under which the index has an entry."""
+    """Return the name under which the index has an entry."""
     return f"\0{kind}\0{name}"
 
 
@@ -72,12 +72,12 @@ def may_be_read(kind: str, *, elsewhere: bool) -> bool:
 
 
 def sequence_after(known: EntryRecord | None) -> int:
-    """The sequence of an entry that is to hold in place of this one: the time, or one more where clocks differ."""
+    """Return the sequence of an entry that is to hold in place of this one: the time, or one more where clocks differ."""
     return max(0 if known is None else known.sequence + 1, time_ns())
 
 
 def encode_entry(record: EntryRecord) -> bytes:
-    """The payload of an entry's record."""
+    """Return the payload of an entry's record."""
     texts = record.kind.encode("utf-8", "surrogatepass"), record.name.encode("utf-8", "surrogatepass")
     head = _HEAD.pack(
         ENTRY, record.gone, min(record.sequence, _MAX_SEQUENCE), len(record.requires), len(texts[0]), len(texts[1]), len(record.data)
@@ -86,7 +86,7 @@ def encode_entry(record: EntryRecord) -> bytes:
 
 
 def decode_entry(payload: bytes) -> EntryRecord:
-    """The entry's record in `payload`.
+    """Return the entry's record in `payload`.
 
     Raises:
         FormatError: it is none.
@@ -108,7 +108,7 @@ def decode_entry(payload: bytes) -> EntryRecord:
 
 
 def encode_stub(symbol: int, features: str) -> bytes:
-    """The data of an entry of the kind `STUB`: the number of the symbol, and what the stub itself requires of a processor."""
+    """Return the data of an entry of the kind `STUB`: the number of the symbol, and what the stub itself requires of a processor."""
     return symbol.to_bytes(4, "little") + features.encode("utf-8", "surrogatepass")
 
 

@@ -72,14 +72,14 @@ class Footer(Record):
 
 
 def module_digest(content: Iterable[bytes], image: int, records: int, graph: int, bitcode: int) -> bytes:
-    """Return the module_id of these sections, from their content, given in any partition, and their sizes."""
+    """Return the module_id of these sections: a digest of their sizes and their content, given in any partition."""
     return digest([_SIZES.pack(image, records, graph, bitcode), *content], size=DIGEST_SIZE, person=_PERSON)
 
 
 def encode_container(
     image: bytes, records: bytes, graph: bytes, bitcode: bytes, notes: bytes, signing_key: bytes | None, module_id: bytes = b""
 ) -> tuple[bytes, list[bytes]]:
-    """The module_id, and the parts of the file in order; where it is given it is not computed again."""
+    """Return the module_id, and the parts of the file in order; where it is given it is not computed again."""
     sections = [image, records, graph, bitcode]
     module_id = module_id or module_digest(sections, *map(len, sections))
     sizes = [*map(len, sections), len(notes)]
@@ -89,7 +89,7 @@ def encode_container(
 
 
 def decode_footer(data: bytes, file_size: int) -> Footer:
-    """The footer in the last FOOTER_SIZE bytes of a file of `file_size` bytes.
+    """Return the footer in the last FOOTER_SIZE bytes of a file of `file_size` bytes.
 
     Raises:
         UnknownVersionError: they are a footer of another version.
@@ -129,7 +129,7 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
 
 
 def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> Footer:
-    """The footer of a whole module file, its content checked.
+    """Return the footer of a whole module file, its content checked.
 
     Raises:
         FormatError: the bytes are not an intact module, or not the one with this id.
@@ -140,7 +140,7 @@ def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> F
 
 
 def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    """Image, records, graph, bitcode and notes of a module file."""
+    """Return image, records, graph, bitcode and notes of a module file."""
     found, at = [], 0
     for size in (footer.image, footer.records, footer.graph, footer.bitcode, footer.notes):
         found.append(data[at : at + size])
@@ -150,7 +150,7 @@ def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes
 
 
 def is_signed_with(footer: Footer, signing_key: bytes) -> bool:
-    """Whether the footer carries the signature of this key (compared in constant time)."""
+    """Return whether the footer carries the signature of this key (compared in constant time)."""
     expected = mac(footer.signed, signing_key)
     difference = 0
     for a, b in zip(expected, footer.mac, strict=True):

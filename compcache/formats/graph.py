@@ -63,13 +63,13 @@ class ModuleGraph(NamedTuple):
 
 
 def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
-    """The graph section of a module."""
+    """Return the graph section of a module."""
     rows = [list(node) for node in nodes]
     return deflated(msgpack.packb(rows, use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_graph(section: bytes) -> ModuleGraph:
-    """The graph in a module file's section.
+    """Return the graph in a module file's section.
 
     Raises:
         FormatError: the section does not decode as a graph.
@@ -85,7 +85,7 @@ def decode_graph(section: bytes) -> ModuleGraph:
 
 
 def _node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
-    """A node from the fields of a row; TypeError where they are of other types."""
+    """Return a node from the fields of a row; TypeError where they are of other types."""
     texts = (symbol, kind, "" if func_name is None else func_name, signature)
     if not isinstance(references, list) or not all(isinstance(text, str) for text in (*texts, *references)):
         raise TypeError("a field of a node is not text")
@@ -93,7 +93,7 @@ def _node(symbol: object, kind: object, func_name: object, signature: object, re
 
 
 def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], contents: bytes = b"") -> bytes:
-    """The notes section: when and in how many seconds the module was compiled, its identity, and digests.
+    """Return the notes section: when and in how many seconds the module was compiled, its identity, and digests.
 
     `digests` are those of `SOURCE_DIGESTS` that are known, `contents` those of functions (`compcache.formats.order`).
     """
@@ -106,13 +106,13 @@ def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], cont
 
 
 def pack_notes(notes: Mapping[str, Any]) -> bytes:
-    """The notes section that `decode_notes` gives this of."""
+    """Return the notes section that `decode_notes` gives this of."""
     packed: bytes = msgpack.packb(dict(notes), use_bin_type=True)
     return packed
 
 
 def decode_notes(section: bytes) -> dict[str, Any]:
-    """The notes in a module file's section.
+    """Return the notes in a module file's section.
 
     Raises:
         FormatError: the section does not decode as notes.

@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
 
 def encode_group(digest: str, members: Iterable[GroupMember]) -> bytes:
-    """The data of a group's entry."""
+    """Return the data of a group's entry."""
     rows = [[label, code, list(names)] for label, code, names in members]
     packed: bytes = msgpack.packb([digest, rows], use_bin_type=True, unicode_errors="surrogatepass")
     return packed

@@ -65,7 +65,7 @@ class Processor:
         self.accepted: set[bytes] = set()
 
     def cpu(self) -> str:
-        """LLVM's name of it, empty while LLVM has not been asked. It is looked up once, in a file."""
+        """Return LLVM's name of it, empty while LLVM has not been asked. It is looked up once, in a file."""
         if self._cpu is None:
             self._cpu = self._ask_cpu()
         return self._cpu
@@ -108,12 +108,12 @@ class Processor:
         return _SHARED * shared + _SAME_CPU * (bool(cpu) and cpu == self.cpu()) + _SAME_CPU - 1 - lacking
 
     def is_native(self, requirement: str) -> bool:
-        """Whether code was compiled for exactly this host, and can run here."""
+        """Return whether code was compiled for exactly this host, and can run here."""
         return f"\0{self.identity}\0" in requirement and self.rank(requirement) == NATIVE
 
 
 def read_processor(runtime: Any, until_boot: Callable[[bytes], str | None], cpu: Callable[[], str]) -> Processor:
-    """This machine's processor, as the native runtime reads it.
+    """Return this machine's processor, as the native runtime reads it.
 
     Where there is no table of features for the architecture its words may not tell all, and `until_boot` gives an identity that
     holds until the next boot. `cpu` gives LLVM's name of it.
@@ -135,7 +135,7 @@ _PLATFORM = _platform_name()
 
 
 def platform_name() -> str:
-    """This interpreter's platform as modules name theirs: for example ``x86_64-linux-elf``."""
+    """Return this interpreter's platform as modules name theirs: for example ``x86_64-linux-elf``."""
     return _PLATFORM
 
 
@@ -145,12 +145,12 @@ def requirement(abi: int, platform: str, libc: str, cpu: str, made_for: str, mad
 
 
 def target_id(requirement: str) -> bytes:
-    """Eight bytes that are equal for code of equal requirements."""
+    """Return eight bytes that are equal for code of equal requirements."""
     return check(requirement.encode("utf-8", "surrogatepass"))
 
 
 def this_libc() -> str:
-    """The C library of this process, as requirements name it: for example ``glibc 2.36``, ``musl``."""
+    """Return the C library of this process, as requirements name it: for example ``glibc 2.36``, ``musl``."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError) as error:  # another libc does not know the question
@@ -159,11 +159,11 @@ def this_libc() -> str:
 
 
 def platform_serves(requirement: str) -> bool:
-    """Whether this process is of the platform and has the C library that code requires; its CPU is another question."""
+    """Return whether this process is of the platform and has the C library that code requires; its CPU is another question."""
     serves: bool = runtime.platform_serves(requirement, _PLATFORM, this_libc())
     return serves
 
 
 def libc_serves(needed: str) -> bool:
-    """Whether the C library of this process is what code needs, or a later version of it."""
+    """Return whether the C library of this process is what code needs, or a later version of it."""
     return platform_serves(requirement(ABI_VERSION, _PLATFORM, needed, "", "", "", ""))

@@ -23,7 +23,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def host_key(files: Files, processor: bytes) -> str | None:
-    """A name for this boot of this machine and its processor; None where the system does not report them.
+    """Return a name for this boot of this machine and its processor; None where the system does not report them.
 
     `processor` is what the processor says of itself: emulators and containers share a boot with their machine.
     """
@@ -48,13 +48,13 @@ class HostFile(Record):
 
 
 def encode_host(host: HostFile, name: str, signing_key: bytes | None = None) -> bytes:
-    """The bytes of the file of this name, signed where there is a key."""
+    """Return the bytes of the file of this name, signed where there is a key."""
     text = f"{host.cpu}\0{host.llvm_version}".encode()
     return _seal(text, name, signing_key) + text
 
 
 def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> HostFile | None:
-    """The content of a file; None where its bytes are damaged, of another name, or not signed with the key."""
+    """Return the content of a file; None where its bytes are damaged, of another name, or not signed with the key."""
     text = data[CHECK_SIZE:]
     if _seal(text, name, signing_key) != data[:CHECK_SIZE]:
         return None

@@ -80,7 +80,7 @@ class Stamp(Record):
 
     @staticmethod
     def of(status: os.stat_result) -> Stamp:
-        """The stamp of a file from its `stat` result."""
+        """Return the stamp of a file from its `stat` result."""
         return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     @staticmethod
@@ -109,7 +109,7 @@ class ModuleEntry(Record):
     mac: bytes
 
     def encode(self) -> bytes:
-        """The entry as bytes, its key first."""
+        """Return the entry as bytes, its key first."""
         s = self.stamp
         return MODULE.pack(
             self.module_id, s.inode, s.size, s.mtime, s.ctime, self.image, self.records, self.target_id,
@@ -118,13 +118,15 @@ class ModuleEntry(Record):
 
     @staticmethod
     def decode(data: bytes) -> ModuleEntry:
-        """The entry in bytes that `encode` made."""
+        """Return the entry in bytes that `encode` made."""
         stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
         return ModuleEntry(data[:DIGEST_SIZE], Stamp(*stamp), *fields)
 
 
 def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Trusted]:
-    """Do the same as `Index.verified` for one encoded entry; empty if it belongs to another module, or another state of the file."""
+    """Return what `Index.verified` returns, for one encoded entry; an empty list if the entry belongs to another module or another state of
+    the file.
+    """
     stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
     return [fields] if data.startswith(module_id) and stamp == _stamp(status) else []
 
@@ -147,7 +149,7 @@ def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> 
 
 
 def requirement_number(text: str) -> bytes:
-    """Four bytes that stand for a requirement in function entries."""
+    """Return four bytes that stand for a requirement in function entries."""
     return target_id(text)[:NUMBER_SIZE]
 
 
@@ -216,13 +218,13 @@ class Segment:
         return self._tables
 
     def whole(self) -> tuple[Table, Table]:
-        """The function and the module entries, read into memory at once: for many look-ups. Raises what opening raises."""
+        """Return the function and the module entries, read into memory at once: for many look-ups. Raises what opening raises."""
         opened, size = self._open_file()
         functions, modules, *_ = runtime.open_segment(file_ops.read_at(self._files, opened.number, 0, size), size, self.name)
         return functions, modules
 
     def _open_file(self) -> tuple[file_ops.Opened, int]:
-        """The open file and its size."""
+        """Return the open file and its size."""
         try:
             opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         except OSError as error:
@@ -246,7 +248,7 @@ class Segment:
 
 
 def _place_of(name: str) -> tuple[int, str]:
-    """The place of a segment among others: the largest first."""
+    """Return the place of a segment among others: the largest first."""
     return -_level_of(name), name
 
 
@@ -347,7 +349,7 @@ class Index:
         return sorted(names, key=_place_of)
 
     def add(self, name: str) -> None:
-        """Have a segment that this process has written, without listing the directory again."""
+        """Add a segment that this process has written, without listing the directory again."""
         if self._segments is not None and all(segment.name != name for segment in self._segments):
             self._segments = tuple(sorted([*self._segments, Segment(self, name)], key=lambda segment: _place_of(segment.name)))
 
@@ -361,7 +363,7 @@ class Index:
         return digest([segment.name.encode() for segment in self.segments])
 
     def take(self, segment: Segment) -> None:
-        """Have this one segment, and look at no directory."""
+        """Use this one segment, and look at no directory."""
         self._segments = (segment,)
 
     def share_ranks(self, other: Index) -> None:
@@ -369,7 +371,8 @@ class Index:
         self._processor, self._ranks = other._processor, other._ranks
 
     def find(self, key: bytes, rest: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
-        """The (module_id, offset of the function's record) of every realization, without duplicates, the best first: for names of content.
+        """Yield the (module_id, offset of the function's record) of every realization, without duplicates, the best first: for names of
+        content.
 
         With `rest` only those are given that nothing can surpass; the others are put there, behind their ranks.
 
@@ -400,7 +403,7 @@ class Index:
                 rest.append((ranks.get(number, 0), candidate))
 
     def find_numbered(self, key: bytes) -> list[Numbered]:
-        """Every realization, without duplicates, in no order: for plain names. All segments are asked."""
+        """Return every realization, without duplicates, in no order: for plain names. All segments are asked."""
         found: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
         for segment, value in self._values(key):
             module_id, offset, number, order, content = runtime.function_entry(value)
@@ -416,7 +419,7 @@ class Index:
         return rows
 
     def _values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
-        """The function entries with this key, without it, each with its segment; lazily, the largest segment first."""
+        """Yield the function entries with this key, without it, each with its segment; lazily, the largest segment first."""
         gathered = self.gathered
         waiting = gathered[1].copy() if gathered is not None and gathered[0] is self._segments else list(self.segments)
         asked = set()
@@ -457,7 +460,7 @@ class Index:
         return {}
 
     def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[Trusted]:
-        """The entries of a module that were made while its file had this status.
+        """Yield the entries of a module that were made while its file had this status.
 
         Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that
         answered last is asked first: a module's entries are published and merged together. Only what users whose stamps are believed
@@ -473,7 +476,7 @@ class Index:
                     yield fields
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
-        """The values of a segment under a key; None where the segment has been removed."""
+        """Return the values of a segment under a key; None where the segment has been removed."""
         try:
             return (segment.modules if modules else segment.functions).find(key)
         except FileNotFoundError as error:

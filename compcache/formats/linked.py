@@ -44,7 +44,7 @@ class Closure(Record):
 
 
 def encode_closure(closure: Closure) -> bytes:
-    """The data of the entry."""
+    """Return the data of the entry."""
     rows = [f"{number} {name}" for name, number in sorted(closure.bindings.items())]
     roots = [f"+{name}" for name in closure.roots]
     return "\0".join([closure.label, str(closure.homes), *roots, *rows]).encode("utf-8", "surrogatepass")

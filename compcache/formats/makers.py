@@ -52,7 +52,7 @@ class Maker(NamedTuple):
 
 
 def makers_text(makers: Iterable[Maker]) -> str:
-    """The lines of the record, each once, sorted.
+    """Return the lines of the record, each once, sorted.
 
     Raises:
         ValueError: a name or a version cannot stand in it.
@@ -67,12 +67,12 @@ def makers_text(makers: Iterable[Maker]) -> str:
 
 
 def encode_makers(text: str) -> bytes:
-    """The payload of the record."""
+    """Return the payload of the record."""
     return MAKERS + text.encode()
 
 
 def decode_makers(payload: bytes) -> str:
-    """The lines in the payload.
+    """Return the lines in the payload.
 
     Raises:
         FormatError: it is not the record of makers.
@@ -97,7 +97,7 @@ def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...
 
 
 def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, ...]:
-    """The makers of a module; `read` gives its records, which have this size in bytes.
+    """Return the makers of a module; `read` gives its records, which have this size in bytes.
 
     Raises:
         FormatError: a record is damaged.
@@ -117,7 +117,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """The versions that a text means: a name, then nothing or conditions with commas between them.
+        """Return the versions that a text means: a name, then nothing or conditions with commas between them.
 
         Raises:
             ValueError: it means none.
@@ -156,7 +156,9 @@ def _numbers(version: str) -> tuple[str, ...]:
 
 
 def _key(version: str) -> tuple[tuple[int, ...], int, int] | None:
-    """A version in a form that compares: its numbers without zeros at the end, then what it is before or after; None for other texts."""
+    """Return a version in a form that compares: its numbers without zeros at the end, then what it is before or after; None for other
+    texts.
+    """
     match = _VERSION.match(version)
     if match is None:
         return None

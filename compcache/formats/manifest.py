@@ -157,17 +157,17 @@ class NeedsRecord(Record):
 
 
 def decode_function(payload: bytes) -> FunctionRecord:
-    """The function record in `payload`, or FormatError."""
+    """Return the function record in `payload`, or FormatError."""
     return FunctionRecord(*runtime.function_record(payload))
 
 
 def decode_needs(payload: bytes) -> NeedsRecord:
-    """The needs record in `payload`, or FormatError."""
+    """Decode the needs record in `payload`. Raises `FormatError` if it is malformed."""
     return NeedsRecord(*runtime.needs_record(payload))
 
 
 def read_frame(read: Callable[[int, int], bytes] | bytes, offset: int, limit: int, key: bytes) -> bytes:
-    """The verified payload of a frame.
+    """Return the verified payload of a frame.
 
     Args:
         read: the records section, or what gives (offset, size) bytes of it.

@@ -65,12 +65,12 @@ def _text(value: str) -> bytes:
 
 
 def _blob(value: bytes) -> bytes:
-    """Bytes behind their number."""
+    """Return bytes behind their number."""
     return _U32.pack(len(value)) + value
 
 
 def encode_module(record: ModuleRecord) -> bytes:
-    """The payload of a module record."""
+    """Return the payload of a module record."""
     texts = (
         record.image_kind, record.triple, record.cpu, "\n".join(record.features), record.libc, record.machine_features,
         record.llvm_version, record.made_for, record.made_on,
@@ -86,7 +86,7 @@ def encode_function(record: FunctionRecord) -> bytes:
 
 
 def encode_needs(record: NeedsRecord) -> bytes:
-    """The payload of a needs record."""
+    """Return the payload of a needs record."""
     parts = [NEEDS, _U32.pack(len(record.imports))]
     for slot, name in record.imports:
         parts += [_U32.pack(slot), _text(name)]
@@ -98,12 +98,12 @@ def encode_needs(record: NeedsRecord) -> bytes:
 
 
 def encode_link_type(text: str) -> bytes:
-    """The payload of the record of a link type."""
+    """Return the payload of the record of a link type."""
     return LINK_TYPE + _text(text)
 
 
 def encode_global(record: GlobalRecord) -> bytes:
-    """The payload of a global record."""
+    """Return the payload of a global record."""
     numbers = _PAIR.pack(record.slot, record.size)
     texts = map(_text, (record.name, record.form, record.kind))
     return b"".join([GLOBAL, numbers, *texts, _blob(record.payload)])
@@ -129,17 +129,17 @@ class ManifestWriter:
         return offset
 
     def content(self) -> bytes:
-        """The records section."""
+        """Return the records section."""
         return b"".join(self._frames)
 
 
 def _key_in(payload: bytes) -> bytes:
-    """The key in the payload of a module record; empty where it is not one."""
+    """Return the key in the payload of a module record; empty where it is not one."""
     return payload[_KEY_AT : _KEY_AT + KEY_SIZE] if payload[:1] == MODULE else b""
 
 
 def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
-    """The offset and verified payload of every frame of a whole records section, in order.
+    """Yield the offset and verified payload of every frame of a whole records section, in order.
 
     Raises:
         FormatError: a frame is damaged.
@@ -168,12 +168,12 @@ class WholeManifest:
         self.header = decode_module(self._frames[0][1] if self._frames else b"")
 
     def functions(self) -> list[tuple[str, int, str]]:
-        """The (name, record offset, requirement) of every function."""
+        """Return the (name, record offset, requirement) of every function."""
         records = [(offset, decode_function(payload)) for offset, payload in self._of(FUNCTION)]
         return [(record.name, offset, self.header.requirement(self.header.features_of(record))) for offset, record in records]
 
     def entries(self) -> list[tuple[int, EntryRecord]]:
-        """The entries of data, each with the offset of its record."""
+        """Return the entries of data, each with the offset of its record."""
         return [(offset, decode_entry(payload)) for offset, payload in self._of(ENTRY)]
 
     def indexed(self) -> list[tuple[str, int, str]]:
@@ -184,12 +184,12 @@ class WholeManifest:
         return functions + [(index_name(record.kind, record.name), offset, requirement) for offset, record in entries]
 
     def imports(self) -> tuple[str, ...]:
-        """The functions and variables that the module imports, each once."""
+        """Return the functions and variables that the module imports, each once."""
         needs = [decode_needs(payload) for _, payload in self._of(NEEDS)]
         return tuple(dict.fromkeys(name for record in needs for _, name in record.imports))
 
     def is_pickled(self) -> bool:
-        """Whether loading a global of the module, or reading one of its entries, unpickles data."""
+        """Return whether loading a global of the module, or reading one of its entries, unpickles data."""
         if any(decode_global(payload).kind == PICKLED_GLOBAL for _, payload in self._of(GLOBAL)):
             return True
         return any(record.kind.startswith(PICKLED) for _, record in self.entries())

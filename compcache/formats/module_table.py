@@ -18,7 +18,7 @@ TABLE_HEAD_SIZE = len(TABLE_MAGIC) + 8  # what stands before the key
 
 
 def has_table(image: bytes, key: bytes, abi: int, symbols: int) -> bool:
-    """Whether an image holds a table with this key, this ABI version and at least this number of symbols."""
+    """Return whether an image holds a table with this key, this ABI version and at least this number of symbols."""
     at = image.find(key)
     while at >= 0:
         head = image[max(at - TABLE_HEAD_SIZE + len(TABLE_MAGIC), 0) : at]

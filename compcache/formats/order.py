@@ -29,7 +29,7 @@ class Order(NamedTuple):
     contents: bytes = b""
 
     def content(self, position: int) -> bytes:
-        """The digest of the function at this position; zeros where it is not known."""
+        """Return the digest of the function at this position; zeros where it is not known."""
         return self.contents[position * CONTENT_SIZE : (position + 1) * CONTENT_SIZE] or _NO_CONTENT
 
 
@@ -50,11 +50,11 @@ def is_numbered(notes: Mapping[str, Any]) -> bool:
 
 
 def inherited(notes: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
-    """The notes of a module that was made from another one, which gives it its place among additions."""
+    """Return the notes of a module that was made from another one, which gives it its place among additions."""
     number, contents = order_of(origin)
     return {**notes, _NUMBER: number, _CONTENTS: contents}
 
 
 def with_number(notes: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The notes with this number."""
+    """Return the notes with this number."""
     return {**notes, _NUMBER: min(number, GREATEST_NUMBER)}

@@ -46,7 +46,7 @@ class ModuleRecord(Record):
     abi: int
 
     def requirement(self, features: str = "") -> str:
-        """The host requirements of its functions that require these features; without any, of mapping the module."""
+        """Return the host requirements of its functions that require these features; without any, of mapping the module."""
         return requirement(self.abi, self.triple, self.libc, self.cpu, self.made_for, self.made_on, features)
 
     def features_of(self, record: FunctionRecord) -> str:
@@ -94,7 +94,7 @@ class _Reader:
         raise FormatError(f"a {self._what} record {reason}")
 
     def u32(self) -> int:
-        """The next integer."""
+        """Return the next integer."""
         at = self._at
         self._at = at + 4
         if self._at > len(self._data):
@@ -102,7 +102,7 @@ class _Reader:
         return int.from_bytes(self._data[at : at + 4], "little")
 
     def blob(self) -> bytes:
-        """The next bytes, behind their number."""
+        """Return the next bytes, behind their number."""
         size = self.u32()
         at = self._at
         self._at = at + size
@@ -118,7 +118,7 @@ class _Reader:
             self.fail("holds a text that is not UTF-8")
 
     def count(self, item_size: int) -> int:
-        """The number of the items that follow, each of this size at least."""
+        """Return the number of the items that follow, each of this size at least."""
         number = self.u32()
         if number * item_size > len(self._data) - self._at:
             self.fail("is truncated")
@@ -131,7 +131,7 @@ class _Reader:
 
 
 def decode_module(payload: bytes) -> ModuleRecord:
-    """The module record in `payload`, or FormatError."""
+    """Return the module record in `payload`, or FormatError."""
     reader = _Reader(payload, MODULE, "module")
     abi = reader.u32()
     key = reader.blob()
@@ -143,7 +143,7 @@ def decode_module(payload: bytes) -> ModuleRecord:
 
 
 def decode_link_type(payload: bytes) -> str:
-    """The link type in the payload of its record, or FormatError."""
+    """Return the link type in the payload of its record, or FormatError."""
     reader = _Reader(payload, LINK_TYPE, "link type")
     text = reader.text()
     reader.end()
@@ -151,7 +151,7 @@ def decode_link_type(payload: bytes) -> str:
 
 
 def decode_global(payload: bytes) -> GlobalRecord:
-    """The global record in `payload`, or FormatError. The definition in it stays serialized."""
+    """Return the global record in `payload`, or FormatError. The definition in it stays serialized."""
     reader = _Reader(payload, GLOBAL, "global")
     slot, size = reader.u32(), reader.u32()
     name, form, kind = reader.text(), reader.text(), reader.text()
@@ -161,7 +161,7 @@ def decode_global(payload: bytes) -> GlobalRecord:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """A version of LLVM, as module records and users write it, in a form that compares: (21, 1, 8).
+    """Return a version of LLVM, as module records and users write it, in a form that compares: (21, 1, 8).
 
     Raises:
         ValueError: it is not a version.

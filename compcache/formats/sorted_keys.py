@@ -45,7 +45,7 @@ _MAX_INDEX = 1 << 30
 
 
 def merge_keys(sources: Iterable[Iterable[Item]]) -> Iterator[Item]:
-    """The items of sorted sources in order, of several with one key that of the first source."""
+    """Yield the items of sorted sources in order, of several with one key that of the first source."""
     last = None
     for item in heapq.merge(*sources, key=_key_of):
         if item[0] != last:
@@ -80,7 +80,7 @@ def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator
 
 
 def _blocks(items: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
-    """The first key of each block, and its content."""
+    """Yield the first key of each block, and its content."""
     block: list[bytes] = []
     size = 0
     for key, value in items:
@@ -130,7 +130,7 @@ class SortedKeys:
             raise FormatError("a block of sorted keys does not decode") from error
 
     def _read_index(self, at: int, length: int) -> tuple[list[bytes], list[tuple[int, int]]]:
-        """The first keys of the blocks, and where these are."""
+        """Return the first keys of the blocks, and where these are."""
         index = self._unpack(at, length)
         if not isinstance(index, list) or len(index) % 3 or {*map(type, index[::3])} - {bytes}:
             raise FormatError("the index of a file of sorted keys does not decode")
@@ -153,7 +153,7 @@ class SortedKeys:
         return block
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """The items whose keys are not before `start`, and before `end`, in order."""
+        """Yield the items whose keys are not before `start`, and before `end`, in order."""
         for number in range(max(bisect_right(self._firsts, start) - 1, 0), bisect_left(self._firsts, end)):
             block = self._load(number, start)
             keys = block[::2]

@@ -71,18 +71,18 @@ class StatsFile(Record):
 
 
 def counter_of(counter: str, store: str) -> str:
-    """The name of a counter of one remote store, from its name for all and the address of the store: ``remote_hits@s3://bucket``."""
+    """Return the name of a counter of one remote store, from its name for all and the address of the store: ``remote_hits@s3://bucket``."""
     return f"{counter}{_AT}{'%20'.join(store.split())}"
 
 
 def store_of(counter: str) -> tuple[str, str]:
-    """The name for all stores and the address of the store; "" where the counter is not of one."""
+    """Return the name for all stores and the address of the store; "" where the counter is not of one."""
     name, _, store = counter.partition(_AT)
     return name, store
 
 
 def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = ()) -> bytes:
-    """The bytes of a statistics file; its uses can be looked up if they are in the order of module_ids and keys."""
+    """Return the bytes of a statistics file; its uses can be looked up if they are in the order of module_ids and keys."""
     packed = b"".join([_USE.pack(*key, *value) for key, value in uses.items()])
     return b"".join(encode_sum(counters, len(packed), [packed], inputs))
 
@@ -101,12 +101,12 @@ def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Ite
 
 
 def encode_use(module_id: bytes, key: bytes, count: int, last: float) -> bytes:
-    """A use in the form of sums."""
+    """Return a use in the form of sums."""
     return _USE.pack(key, module_id, count, last)
 
 
 def decode_stats(data: bytes) -> StatsFile:
-    """The content of a statistics file; of a journal the batches that are complete.
+    """Return the content of a statistics file; of a journal the batches that are complete.
 
     Raises:
         FormatError: it is a sum that is damaged.
@@ -136,7 +136,7 @@ def decode_stats(data: bytes) -> StatsFile:
 
 
 def decode_journal(data: bytes) -> StatsFile:
-    """The counts in the complete batches of a journal; torn or damaged ones are left out."""
+    """Return the counts in the complete batches of a journal; torn or damaged ones are left out."""
     counters: dict[tuple[int, str], float] = {}
     uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
     for part in data.split(b"\n\n"):  # an empty line is before each batch, and in none
@@ -209,7 +209,7 @@ class UsesInSum:
             raise FormatError("the statistics file is damaged or incomplete")
 
     def counters(self) -> dict[tuple[int, str], float]:
-        """The counters by (hour, name)."""
+        """Return the counters by (hour, name)."""
         try:
             return _decode_counters(self._read(_HEAD.size, self._start - _HEAD.size))
         except (StructError, ValueError) as error:
@@ -217,13 +217,15 @@ class UsesInSum:
             raise FormatError(f"the statistics file does not decode: {error}") from error
 
     def of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
-        """The name keys under which a module was used, or this one alone, each with the number of uses and the time of the last one."""
+        """Yield the name keys under which a module was used, or this one alone, each with the number of uses and the
+        time of the last one.
+        """
         wanted = module_id + key
         for (_, name), count, last in self.between(wanted, wanted + (b"\0" if key else _BEHIND_ALL)):
             yield name, (count, last)
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[tuple[bytes, bytes], int, float]]:
-        """The uses from `start` to before `end`, which are beginnings of module_ids and name keys, with these, in their order."""
+        """Yield the uses from `start` to before `end`, which are beginnings of module_ids and name keys, with these, in their order."""
         page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_of) - 1, 0)
         while page * _PAGE < self._count:
             data = self._read(self._start + page * _PAGE * _USE.size, min(_PAGE, self._count - page * _PAGE) * _USE.size)
@@ -236,7 +238,7 @@ class UsesInSum:
             page += 1
 
     def _first_of(self, page: int) -> bytes:
-        """The module and the name key of the first use on a page, which are in order."""
+        """Return the module and the name key of the first use on a page, which are in order."""
         first = self._firsts.get(page)
         if first is None:
             data = self._read(self._start + page * _PAGE * _USE.size, 2 * KEY_SIZE)
@@ -245,12 +247,12 @@ class UsesInSum:
 
 
 def is_sum(head: bytes) -> bool:
-    """Whether a file that begins so is a sum, not a journal."""
+    """Return whether a file that begins so is a sum, not a journal."""
     return head.startswith(_MAGIC)
 
 
 def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:
-    """The names of the files that were folded into one, which `read(offset, size)` reads pieces of."""
+    """Return the names of the files that were folded into one, which `read(offset, size)` reads pieces of."""
     head = read(0, _HEAD.size)
     if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
         return ()

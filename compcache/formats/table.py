@@ -39,13 +39,13 @@ if TYPE_CHECKING:
         def __init__(self, source: Callable[[int, int], bytes] | bytes, base: int = 0, /) -> None: ...
 
         def find(self, key: bytes, /) -> list[bytes]:
-            """The entries with this key, without the key, in their order."""
+            """Return the entries with this key, without the key, in their order."""
 
         def bucket_entries(self, number: int, /) -> list[bytes]:
-            """The entries of one bucket, with their keys."""
+            """Return the entries of one bucket, with their keys."""
 
         def entries_of_range(self, number: int, bits: int, /) -> list[bytes]:
-            """The entries, with their keys and in order, whose first `bits` bits (32 at most) are this number."""
+            """Return the entries, with their keys and in order, whose first `bits` bits (32 at most) are this number."""
 
 else:
     Table = runtime.Table
@@ -54,6 +54,6 @@ __all__ = ["Table", "all_entries"]
 
 
 def all_entries(table: Table) -> Iterator[bytes]:
-    """Every entry of a table with its key, in order, each bucket verified before its first entry. Raises FormatError."""
+    """Yield every entry of a table with its key, in order, each bucket verified before its first entry. Raises FormatError."""
     for number in range(1 << table.bits):
         yield from table.bucket_entries(number)

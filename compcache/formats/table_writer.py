@@ -23,7 +23,7 @@ _AT_ONCE = 1 << 13
 
 
 def encode_table(entries: Iterable[bytes], width: int) -> bytes:
-    """The bytes of a table of entries of `width` bytes, sorted and without duplicates, one or more in a piece."""
+    """Return the bytes of a table of entries of `width` bytes, sorted and without duplicates, one or more in a piece."""
     content = b"".join(entries)
     return b"".join(table_parts(lambda at, size: content[at : at + size], len(content), width))
 

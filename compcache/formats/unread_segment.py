@@ -21,7 +21,9 @@ _CHUNK = 1 << 20
 
 
 def reason_against(files: file_ops.Files, path: str, named: str, error: FormatError) -> FormatError:
-    """The error for a file that does not decode: `UnknownVersionError` where its name, in which the digest is `named`, fits its content."""
+    """Return the error for a file that does not decode: `UnknownVersionError` where its name, in which the digest is `named`, fits its
+    content.
+    """
     try:
         actual = digest(_chunks(files, path), size=len(named) // 2).hex()
     except OSError as failure:

@@ -50,7 +50,7 @@ _RAW = -15
 
 
 def encode_gone(module_id: bytes) -> bytes:
-    """What the list beside a volume has of a module that was removed."""
+    """Return what the list beside a volume has of a module that was removed."""
     return module_id + check(module_id)
 
 
@@ -116,7 +116,7 @@ class Volume:
         return self.name.removesuffix(self._suffixes[0]) + self._suffixes[1]
 
     def gone(self) -> frozenset[bytes]:
-        """The modules that were removed: what users say of it whose files are used.
+        """Return the modules that were removed: what users say of it whose files are used.
 
         Raises:
             FileNotFoundError: the list is not there without which the volume is passed over.
@@ -138,7 +138,7 @@ class Volume:
         return self._gone
 
     def find(self, module_id: bytes) -> Member | None:
-        """A module that was not removed. Raises what reading raises."""
+        """Return the place of a module in this volume; None if it is not there or was removed. Raises what reading raises."""
         rows = self.table.find(module_id)
         if not rows or module_id in self.gone():
             return None
@@ -146,7 +146,7 @@ class Volume:
         return member
 
     def members(self, first: int | None = None) -> Iterator[tuple[bytes, Member]]:
-        """All modules that were not removed, or those whose ids begin with this byte, in order. Raises what reading raises."""
+        """Yield all modules that were not removed, or those whose ids begin with this byte, in order. Raises what reading raises."""
         gone = self.gone()
         for number in range(256) if first is None else (first,):
             for row in self.table.entries_of_range(number, 8):
@@ -154,7 +154,7 @@ class Volume:
                     yield row[:DIGEST_SIZE], _FIELDS.unpack(row[DIGEST_SIZE:])
 
     def content(self, member: Member) -> tuple[bytes, bytes]:
-        """A module file and its signatures.
+        """Return a module file and its signatures.
 
         Raises:
             FormatError: it is damaged. That what is read is the module its digest says.

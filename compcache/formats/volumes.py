@@ -60,7 +60,7 @@ class Volumes:
         self.vouching: frozenset[int] | None = None
 
     def current(self) -> list[Volume]:
-        """Those that are there and that no other one replaces.
+        """Return those that are there and that no other one replaces.
 
         Raises:
             OSError: one cannot be read now.
@@ -71,13 +71,13 @@ class Volumes:
         return [volume for name, volume in {**own, **self._known}.items() if name not in replaced]
 
     def replaced(self) -> list[Volume]:
-        """Those that are there still, and could be read when they were looked for last, although others replace them."""
+        """Return those that are there still, and could be read when they were looked for last, although others replace them."""
         current = self.current()
         return [volume for volume in self._known.values() if volume not in current]
 
     def lists_to_mark(self, module_id: bytes) -> dict[str, bool]:
-        """The names of the lists that are to say that a module was removed: those beside volumes that have it, and, since it may be in
-        them, of volumes that are being written. The values say whether the volume is there. The directory is listed for it.
+        """Return the names of the lists that are to say that a module was removed: those beside volumes that have it, and, since it may be
+        in them, of volumes that are being written. The values say whether the volume is there. The directory is listed for it.
 
         Raises:
             OSError: one cannot be read now.
@@ -88,11 +88,11 @@ class Volumes:
         return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in found], True)
 
     def is_own(self, volume: Volume) -> bool:
-        """Whether nobody else could have written a volume."""
+        """Return whether nobody else could have written a volume."""
         return self.vouching is None or file_ops.writer(volume.status) in self.vouching
 
     def known(self, name: str) -> Volume | None:
-        """The volume of this name, if it could be opened."""
+        """Return the volume of this name, if it could be opened."""
         return self._known.get(name)
 
     def _look(self) -> None:
@@ -112,7 +112,7 @@ class Volumes:
             self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - tick
 
     def _list(self) -> bool:
-        """List the directory; return whether all that it has could be opened: one that is gone was replaced by one that is there now."""
+        """List the directory; return whether every volume could be opened: a volume that is gone was replaced by one that is there now."""
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes
         known, whole = {}, True
@@ -137,7 +137,7 @@ class Volumes:
         self._tell_damaged(name, str(error))
 
     def _ask(self, volumes: list[Volume], question: Callable[[Volume], _T | None]) -> list[tuple[Volume, _T]]:
-        """What these volumes answer. A damaged part of a volume has nothing."""
+        """Return what these volumes answer. A damaged part of a volume has nothing."""
         found = []
         for volume in volumes:
             try:
@@ -153,7 +153,7 @@ class Volumes:
         return found
 
     def find(self, module_id: bytes) -> tuple[Volume, Member] | None:
-        """Where a module is; None where no volume has it. A damaged part of a volume has nothing.
+        """Return where a module is; None where no volume has it. A damaged part of a volume has nothing.
 
         Raises:
             OSError: a volume cannot be read now.
@@ -164,7 +164,7 @@ class Volumes:
         return None
 
     def read(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
-        """The file of a module, how many bytes it takes in its volume, and the status of that; None where none has it.
+        """Return the file of a module, how many bytes it takes in its volume, and the status of that; None where none has it.
 
         Raises:
             FormatError: it is damaged.
@@ -174,7 +174,7 @@ class Volumes:
         return None if found is None else (found[0].content(found[1])[0], found[1][1], found[0].status)
 
     def signatures(self, module_id: bytes) -> bytes:
-        """The signatures of a module; empty where it has none that can be read."""
+        """Return the signatures of a module; empty where it has none that can be read."""
         try:
             found = self.find(module_id)
             return b"" if found is None else found[0].content(found[1])[1]
@@ -183,7 +183,7 @@ class Volumes:
             return b""
 
     def status_of(self, module_id: bytes) -> tuple[int, float] | None:
-        """What a module takes in its volume in bytes, and its modification time; None where none has it.
+        """Return what a module takes in its volume in bytes, and its modification time; None where none has it.
 
         Raises:
             OSError: a volume cannot be read now.
@@ -192,11 +192,12 @@ class Volumes:
         return None if found is None else (found[1][1], found[1][4])
 
     def are_there(self) -> bool:
-        """Whether there are any. Where that cannot be read `tell_unreadable` is called."""
+        """Return whether there are any. Where that cannot be read `tell_unreadable` is called."""
         return bool(self._of_readable(lambda _: True))
 
     def of_directory(self, digits: str) -> dict[bytes, tuple[int, float, os.stat_result]]:
-        """The modules whose ids begin with these digits: what they take in bytes, their modification times, and the status of the volume.
+        """Return the modules whose ids begin with these digits: what they take in bytes, their modification times, and the status of the
+        volume.
 
         Where that cannot be read `tell_unreadable` is called.
         """

@@ -61,7 +61,7 @@ _NUMBERS = frozenset("?bBhHiIlLqQnNefd")
 
 
 def define(value: object) -> GlobalDefinition:
-    """The definition that a plain value stands for; a definition stands for itself.
+    """Return the definition that a plain value stands for; a definition stands for itself.
 
     Args:
         value: a number, a truth value, text, bytes, an object with a buffer, an object that a module holds, or a definition.

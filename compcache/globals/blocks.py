@@ -21,7 +21,7 @@ _ADDRESSES = frozenset("POzZX&")
 
 
 def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """Bytes that live beside the image: mutable, and this load's own."""
+    """Return bytes that live beside the image: mutable, and this load's own."""
     if storage.form == "inline":
         if len(data) > storage.size:
             raise misfit(f"a value of {len(data)} bytes", storage)
@@ -109,7 +109,7 @@ class Buffer(GlobalDefinition):
 
     @classmethod
     def of(cls, exporter: Any) -> Buffer:
-        """A snapshot of the content of an object with a buffer, in C order.
+        """Return a snapshot of the content of an object with a buffer, in C order.
 
         Args:
             exporter: bytes, an array of NumPy or of `array`, a `memoryview`: any shape, any element type that `struct` knows.

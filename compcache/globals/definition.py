@@ -20,10 +20,10 @@ if TYPE_CHECKING:
         allow_pickle: bool
 
         def address_of(self, buffer: object) -> int:
-            """The address of an object's buffer."""
+            """Return the address of an object's buffer."""
 
         def find_symbol(self, name: str, library: str | None) -> int:
-            """The address of a native symbol, 0 where it is not defined."""
+            """Return the address of a native symbol, 0 where it is not defined."""
 
 
 __all__ = [
@@ -95,12 +95,12 @@ class GlobalDefinition(Record):
         return False
 
     def encode(self) -> bytes:
-        """The definition as bytes, all that `decode` needs."""
+        """Return the definition as bytes, all that `decode` needs."""
         raise NotImplementedError
 
     @classmethod
     def decode(cls, payload: bytes) -> GlobalDefinition:
-        """The definition in `payload`; any exception means that the payload is malformed.
+        """Return the definition in `payload`; any exception means that the payload is malformed.
 
         Args:
             payload: what `encode` returned, perhaps in another version of the class, or damaged.
@@ -108,7 +108,7 @@ class GlobalDefinition(Record):
         raise NotImplementedError
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """The bytes for the storage, exactly `storage.size`, and what to keep alive beside them.
+        """Return the bytes for the storage, exactly `storage.size`, and what to keep alive beside them.
 
         Args:
             storage: the form and the size of the variable.
@@ -120,7 +120,7 @@ class GlobalDefinition(Record):
         raise NotImplementedError
 
     def is_same(self, known: object, found: object) -> bool:
-        """Whether two of the objects that `load` keeps are one, though they have two addresses: then the first one stays.
+        """Return whether two of the objects that `load` keeps are one, though they have two addresses: then the first one stays.
 
         Args:
             known: the object of the first load.
@@ -150,12 +150,12 @@ def register(cls: _Kind) -> _Kind:
 
 
 def known_kinds() -> tuple[str, ...]:
-    """The names of all kinds that this process can decode, sorted."""
+    """Return the names of all kinds that this process can decode, sorted."""
     return tuple(sorted(_HOMES.keys() | _kinds.keys()))
 
 
 def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
-    """The definition of a stored global.
+    """Return the definition of a stored global.
 
     Args:
         kind: the name of its class.
@@ -175,7 +175,7 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
         reraise_interrupt(error)
         raise invalid(f"its definition of kind {kind!r} does not decode: {error}") from error
     if not isinstance(definition, GlobalDefinition):
-        raise invalid(f"kind {kind!r} decodes to {type(definition).__name__}, which is no definition")
+        raise invalid(f"kind {kind!r} decodes to {type(definition).__name__}, which is not a GlobalDefinition")
     return definition
 
 
@@ -208,7 +208,7 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
         reraise_interrupt(error)
         raise _failure(error, f"its value of kind {definition.kind!r} does not load") from error
     if size != storage.size:
-        raise invalid(f"kind {definition.kind!r} gave {size} bytes for {storage.size}")
+        raise invalid(f"kind {definition.kind!r} loads {size} bytes for a variable of {storage.size}")
     return data, kept
 
 
@@ -220,17 +220,17 @@ def _failure(error: Exception, what: str) -> GlobalValidationError:
 
 
 def invalid(reason: str) -> GlobalValidationError:
-    """The error of a definition that is not valid."""
+    """Return the error of a definition that is not valid."""
     return GlobalValidationError(reason, reason=reason)
 
 
 def misfit(what: str, storage: Storage) -> GlobalValidationError:
-    """The error of a value that does not fit its storage."""
+    """Return the error of a value that does not fit its storage."""
     return invalid(f"{what} does not fit its storage ({storage})")
 
 
 def pack_integer(value: int, storage: Storage) -> bytes:
-    """An integer as the bytes of its storage.
+    """Return an integer as the bytes of its storage.
 
     Raises:
         GlobalValidationError: it does not fit.
@@ -244,11 +244,11 @@ def pack_integer(value: int, storage: Storage) -> bytes:
 
 
 def shown(value: int) -> str:
-    """An integer as a message shows it."""
+    """Return an integer as a message shows it."""
     bits = value.bit_length()
     return f"the integer {value}" if bits <= _MAX_SHOWN_BITS else f"an integer of {bits} bits"
 
 
 def pack_object(value: object, storage: Storage) -> tuple[bytes, object]:
-    """The address of an object as the bytes of its storage, and the object, which must live as long as these."""
+    """Return the address of an object as the bytes of its storage, and the object, which must live as long as the bytes are used."""
     return pack_integer(id(value), storage), value

@@ -19,7 +19,7 @@ __all__ = ["DictMember", "ObjectIdentity", "PythonObject"]
 
 
 def _find(module: str, qualname: str) -> object:
-    """The object of this name, importing its module if need be."""
+    """Return the object of this name, importing its module if need be."""
     try:
         __import__(module)
         found: object = sys.modules[module]
@@ -64,7 +64,7 @@ def _candidates(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _modules_with(value: object, qualname: str) -> list[str]:
-    """Loaded modules that hold the object under this name."""
+    """Return the loaded modules that hold the object under this name."""
     top = type(value).__module__.partition(".")[0]
     loaded = [name for name, module in list(sys.modules.items()) if module is not None]
     loaded.sort(key=lambda name: (name != top, name.count("."), name))
@@ -79,7 +79,7 @@ def _is_found(module: str, qualname: str, value: object) -> bool:
 
 
 def _is_one(found: object, value: object) -> bool:
-    """Whether two objects are one. A method of a class is another object each time that it is looked up."""
+    """Return whether two objects are one. A method of a class is another object each time that it is looked up."""
     is_method = isinstance(getattr(value, "__self__", None), type) and type(found) is type(value)
     return found is value or (is_method and found == value)  # methods are equal if function and class are one
 
@@ -101,7 +101,7 @@ class PythonObject(GlobalDefinition):
 
     @classmethod
     def of(cls, value: object) -> GlobalDefinition:
-        """The definition by which `value` will be found again.
+        """Return the definition by which `value` will be found again.
 
         Args:
             value: an object that a module holds: a function, a class, a constant.
@@ -140,7 +140,8 @@ class ObjectIdentity(PythonObject):
 
     @classmethod
     def of(cls, value: object) -> GlobalDefinition:
-        """The definition by which `value` will be found again; methods of classes have no identity: each look-up makes another object.
+        """Return the definition by which `value` will be found again; methods of classes have no identity: each look-up makes another
+        object.
 
         Args:
             value: an object that a module holds.
@@ -175,7 +176,7 @@ class DictMember(GlobalDefinition):
 
     @classmethod
     def of(cls, module: str, qualname: str, key: str | int | bytes, expected: type) -> DictMember:
-        """The definition with the expected type given as a class.
+        """Return the definition with the expected type given as a class.
 
         Args:
             module: the module that holds the dict.

@@ -39,7 +39,7 @@ class Pickled(GlobalDefinition):
 
     @classmethod
     def of(cls, value: object) -> Pickled:
-        """The definition of `value`, pickled now.
+        """Return the definition of `value`, pickled now.
 
         Args:
             value: any object that can be pickled.

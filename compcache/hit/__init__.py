@@ -128,7 +128,7 @@ class Door:
         return opened
 
     def __getattr__(self, name: str) -> Any:
-        """What else there is of `Tree`."""
+        """Return an attribute that needs the whole of `Tree`, which is imported for it."""
         return getattr(self._others(), name)
 
     def _others(self) -> Tree:
@@ -224,7 +224,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> TypedCallTarget | None:
-        """The call target of a function, if it is plain; None where that is not so, or not known here."""
+        """Return the call target of a function, if it is plain; None where that is not so, or not known here."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -314,7 +314,7 @@ class PlainLoader:
         return goes_with(self, closure)
 
     def _look_again(self, runtime: Any) -> bool:
-        """Have the segments of the index as they are now; False where there is more than segments."""
+        """Read the segments that the index has now; return False if there is anything else in it."""
         files = self._files
         files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
@@ -342,7 +342,7 @@ class PlainLoader:
         return True
 
     def _accept(self, runtime: Any, segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
-        """Whether this host can run code whose requirement has this number; its ids are accepted from now on."""
+        """Return whether this host can run code whose requirement has this number; its ids are accepted from now on."""
         text = runtime.requirements(self._rows[segment]()).get(number)
         if text is None:
             return False
@@ -366,7 +366,7 @@ class PlainLoader:
         return module if module is not None and module.image is not None else None
 
     def mapping(self) -> Any:
-        """The lock of threads that map images and run constructors."""
+        """Return the lock of threads that map images and run constructors."""
         return _Impatient() if _lock._is_owned() else _mapping
 
     def _map(self, module_id: bytes, size: int, map_image: Callable[[], Any]) -> LoadedModule:
@@ -388,7 +388,7 @@ class PlainLoader:
     # ------------------------------------------------------------------ commit
 
     def held(self, func_name: str) -> TypedCallTarget | None:
-        """The call target of a function that look-ups give, if it is in memory."""
+        """Return the call target of a function that look-ups give, if it is in memory."""
         known = self._by_name.get(func_name)
         return known() if known is not None else None
 
@@ -436,7 +436,7 @@ class PlainLoader:
         return updates if self.builds else [*updates, targets, {func_name: weak}]
 
     def loaded_modules(self) -> list[LoadedModule]:
-        """The modules that this loader has loaded and that are still referenced."""
+        """Return the modules that this loader has loaded and that are still referenced."""
         modules = [self._loaded(module_id) for module_id in list(self._mine)]
         return [module for module in modules if module is not None]
 
@@ -485,7 +485,7 @@ class _Impatient:
 
 
 def _is_ours(entered: tuple[Opened, int, tuple[int, int]]) -> bool:
-    """Whether a descriptor is still that of the directory for which it was opened."""
+    """Return whether a descriptor is still that of the directory for which it was opened."""
     try:
         status = os.fstat(entered[1])
     except OSError as error:  # a program that closes all descriptors, as daemons do, has closed it
@@ -503,7 +503,7 @@ def _is_segment_name(name: str) -> bool:
 
 
 def _reader(files: Any, opened: Opened) -> Callable[[int, int], bytes]:
-    """What reads of an open file, and keeps it open."""
+    """Return what reads of an open file, and keeps it open."""
     return lambda offset, size: files.pread(opened.number, size, offset)
 
 
@@ -519,7 +519,7 @@ def _mapped(runtime: Any, descriptor: int, path: str, key: bytes, size: int, map
 
 
 def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> ref[LoadedModule]:
-    """A reference that leaves the table when the module goes."""
+    """Return a reference that leaves the table when the module goes."""
 
     def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
         remove(table, key)  # bound above: when the interpreter ends, this file's globals go before the last modules
@@ -538,7 +538,7 @@ def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModul
 
 
 def open_plain(root: str) -> PlainLoader | None:
-    """A loader of a directory that belongs to this user alone; None where that is not so, or the directory is not there."""
+    """Return a loader of a directory that belongs to this user alone; None where that is not so, or the directory is not there."""
     try:
         door = Door(root, load_runtime())
         door.enter()

@@ -26,7 +26,7 @@ _PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "
 
 
 def describe(target: TypedCallTarget) -> str:
-    """The text that `help()` shows for one target."""
+    """Return the text that `help()` shows for one target."""
     signature = target.signature
     names = signature.parameter_names()
     head = ", ".join(f"{n}: {p}" for n, p in zip(names, signature.parameters, strict=True))
@@ -105,7 +105,7 @@ def _order(target: TypedCallTarget, given: int, names: tuple[str, ...]) -> tuple
 
 
 def _hint_at_length(target: TypedCallTarget, given: int) -> str:
-    """A hint for callers who pass a buffer for an address and leave out its length."""
+    """Return a hint for callers who pass a buffer for an address and leave out its length."""
     kinds = [("buffer" if p.is_buffer else p.type.kind) for p in target.signature.parameters]
     lengths = [i for i, kind in enumerate(kinds) if i and kind in ("signed", "unsigned") and kinds[i - 1] == POINTER]
     if given >= len(kinds) or not lengths:
@@ -123,7 +123,7 @@ def _listed(target: TypedCallTarget) -> str:
 
 
 def _where_of(target: TypedCallTarget, index: int) -> str:
-    """A parameter by its name, or its number where it has none."""
+    """Return a parameter by its name, or its number where it has none."""
     return target.signature.parameters[index].name or f"argument {index + 1}"
 
 
@@ -170,7 +170,7 @@ def _pointer_error(target: TypedCallTarget, index: int, value: object, where: st
 
 
 def _short(value: object) -> str:
-    """A value as a message shows it."""
+    """Return a value as a message shows it."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - a value of the caller's, or an integer that Python refuses to print
@@ -207,7 +207,7 @@ def _buffer_offer(value: object, dimensions: int) -> str:
 
 
 def find_pointer(value: object) -> int | None:
-    """The address that a pointer-like object stands for; None where it is its buffer, or nothing."""
+    """Return the address that a pointer-like object stands for; None where it is its buffer, or nothing."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is None:
         return None
@@ -219,7 +219,7 @@ def find_pointer(value: object) -> int | None:
 
 
 def no_key_for_pickled(path: str, func_name: str, variable: str) -> UntrustedDirectoryError:
-    """The error of a pickled target of a cache with a signing key that this process does not have."""
+    """Return the error of a pickled target of a cache with a signing key that this process does not have."""
     return UntrustedDirectoryError(
         f"a pickled call target stands for function {func_name!r} of the cache {path}, whose modules are signed, and "
         f"this process has no key: open Cache({path!r}, signing_key=...) first, or set {variable}",
@@ -228,7 +228,7 @@ def no_key_for_pickled(path: str, func_name: str, variable: str) -> UntrustedDir
 
 
 def pickled_is_gone(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
-    """The error of a pickled target whose function its cache does not have."""
+    """Return the error of a pickled target whose function its cache does not have."""
     return NotCachedError(
         f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there ({error})",
         func_name=func_name,

@@ -40,7 +40,7 @@ class CompiledFunctions(_Functions):
         return dict(self._names)
 
     def __getitem__(self, name: str) -> TypedCallTarget:
-        """The call target of a function.
+        """Return the call target of a function.
 
         Raises:
             KeyError: the source has no such function.

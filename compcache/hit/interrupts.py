@@ -10,23 +10,25 @@ _INTERRUPTED = "asked from a signal handler or a finalizer during a load"
 
 
 def half_mapped(module_id: bytes) -> ReentrantLoadError:
-    """The exception for a module that this thread is about to map, or has just mapped."""
+    """Return the exception for a module that this thread is about to map, or has just mapped."""
     return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}: ask again when it has returned")
 
 
 def in_constructor(module_id: bytes) -> LinkError:
-    """The exception for a module one of whose own constructors asks for it."""
+    """Return the exception for a module that one of its own constructors asks for."""
     name = module_id.hex()
     return LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
 
 
 def before_start(module_id: bytes) -> ReentrantLoadError:
-    """The exception for a module whose constructors this thread is about to run."""
+    """Return the exception for a module whose constructors this thread is about to run."""
     return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}, which was not started: ask again when it has returned")
 
 
 def named(error: Exception, func_name: str) -> Exception:
-    """The exception of a look-up, with the name of the function; one about a file that is half imported says so, others are as they are."""
+    """Return the exception of a look-up, with the name of the function; one about a file that is half imported says so, others are as they
+    are.
+    """
     if _is_half_imported(error):
         error = ReentrantLoadError(f"{_INTERRUPTED} that imports {getattr(error, 'name', '')}: ask again when it has returned")
     if isinstance(error, ReentrantLoadError):
@@ -35,7 +37,7 @@ def named(error: Exception, func_name: str) -> Exception:
 
 
 def _is_half_imported(error: Exception) -> bool:
-    """Whether it comes from a file of this package that this thread is in the middle of importing."""
+    """Return whether it comes from a file of this package that this thread is in the middle of importing."""
     if isinstance(error, ImportError):
         return "partially initialized" in str(error)
     traceback = error.__traceback__

@@ -53,7 +53,7 @@ _PROMOTED = frozenset(("i1", "i8", "i16"))
 
 
 def united(types: Iterable[str]) -> str:
-    """The type of a use from those of its call sites."""
+    """Return the type of a use from those of its call sites."""
     found = set(types)
     return OR.join(sorted(text for text in found if not (text.endswith(IGNORED) and _without(text, IGNORED) in found)))
 
@@ -68,7 +68,7 @@ def type_digest(text: str) -> bytes:
 
 
 def read_type(read_record: Callable[[int], bytes], kind: bytes) -> str:
-    """The link type that the `link_type` of a record stands for; empty where it is not known.
+    """Return the link type that the `link_type` of a record stands for; empty where it is not known.
 
     Raises:
         FormatError: its record is damaged; and what `read_record` raises, which gives the payload of a record.
@@ -90,7 +90,7 @@ def _without(text: str, mark: str) -> str:
 
 
 def fits(definition: str, use: str) -> tuple[bool, str]:
-    """Whether a use can be bound to a definition, and why not; or what may go wrong although it can, empty for nothing.
+    """Return whether a use can be bound to a definition, and why not; or what may go wrong although it can, empty for nothing.
 
     Both are link types; one that is empty is not known, and fits.
     """
@@ -219,7 +219,7 @@ def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
 
 
 def _is_same_place(first: list[str], second: list[str], *, in_structure: bool) -> bool:
-    """Whether the ABI passes unlike things alike."""
+    """Return whether the ABI passes unlike things alike."""
     if first[0] == second[0] == "ptr":  # one says how much room there is for a structure that is returned
         return {len(first), len(second)} == {1, 3}
     kinds = {first[0], second[0]}

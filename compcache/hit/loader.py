@@ -78,7 +78,7 @@ class Source:
         self.listed: Listed | None = None
 
     def read_record(self, store: Store, offset: int) -> bytes:
-        """The payload of a record. Raises what `ModuleFile.read_record` and `Store.open_module` do."""
+        """Return the payload of a record. Raises what `ModuleFile.read_record` and `Store.open_module` do."""
         if self.listed is not None and self.listed.records:
             return self.listed.read_record(offset)
         return self.open_file(store).read_record(offset)
@@ -89,7 +89,7 @@ class Source:
         self.suspended = True
 
     def open_file(self, store: Store) -> ModuleFile:
-        """The file, open. Raises what `Store.open_module` does."""
+        """Return the file, open. Raises what `Store.open_module` does."""
         if self.suspended:
             self.file = store.open_module(self.file.module_id)
             self.suspended = False
@@ -172,7 +172,7 @@ class Loader(PlainLoader):
     # ------------------------------------------------------------------- plan
 
     def load(self, func_name: str, owner: object = None, accept: Accept | None = None) -> TypedCallTarget:
-        """The call target of a function, loaded if necessary.
+        """Return the call target of a function, loaded if necessary.
 
         Args:
             func_name: the function.
@@ -252,7 +252,7 @@ class Loader(PlainLoader):
     def _open_first(
         self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
     ) -> tuple[Choice | None, int, Exception | None]:
-        """The first realization, the offset of its record, and the error that rules it out."""
+        """Return the first realization, the offset of its record, and the error that rules it out."""
         for module_id, offset in candidates:
             try:
                 return self.open_candidate(func_name, module_id, offset, sources), offset, None
@@ -305,7 +305,7 @@ class Loader(PlainLoader):
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
+        """Yield the realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
 
         With `linked` those of linked closures are among them.
         """
@@ -399,22 +399,22 @@ class Loader(PlainLoader):
         return Choice(*found) if found is not None else None
 
     def open_source(self, module_id: bytes, sources: Sources) -> Source:
-        """A module as this load sees it, open. Raises what `Store.open_module` and `require_usable` do."""
+        """Return a module as this load sees it, open. Raises what `Store.open_module` and `require_usable` do."""
         return sources.get(module_id) or self._open_source(module_id, sources)
 
     def open_described(self, entry: bytes, sources: Sources) -> Source:
-        """The module of an encoded index entry, open. Raises what `Store.open_module` and `require_usable` do."""
+        """Return the module of an encoded index entry, open. Raises what `Store.open_module` and `require_usable` do."""
         module_id = entry[:DIGEST_SIZE]
         return sources.get(module_id) or self._open_source(module_id, sources, entry)
 
     def condemn(self, sources: Sources, module_id: bytes, error: FormatError) -> CompcacheError:
-        """The exception for a module that does not decode; this load stops using it."""
+        """Return the exception for a module that does not decode; this load stops using it."""
         source = sources.pop(module_id)
         source.loaded = None
         return self.store.condemn(source.file, error)
 
     def holds(self, name: str, *, to_import: bool = False) -> bool:
-        """Whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well."""
+        """Return whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well."""
         # It reads the index and one record at most.
         for module_id, offset in self.store.find(name):
             try:
@@ -450,7 +450,7 @@ class Loader(PlainLoader):
             require_features(self.store, file, record)
 
     def runtime(self) -> Any:
-        """The native runtime of this process."""
+        """Return the native runtime of this process."""
         return load_runtime()
 
     # ---------------------------------------------------------------- prepare
@@ -500,8 +500,8 @@ class Loader(PlainLoader):
             raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
 
     def _map_file(self, file: ModuleFile) -> Any:
-        """The image, mapped from the open file; None where its kind is not mapped so, this process has it mapped,
-        or it cannot be mapped, or not safely.
+        """Return the image, mapped from the open file; None where its kind is not mapped so, this process has it mapped, or it cannot be
+        mapped, or not safely.
         """
         if file.flags not in MAPPED_IN_PLACE:
             return None
@@ -572,7 +572,7 @@ class Loader(PlainLoader):
         return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
 
     def _agree(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
-        """Whether no module that this loader has by now is another mapping than the one that was prepared.
+        """Return whether no module that this loader has by now is another mapping than the one that was prepared.
 
         And no variable is that of another module: another thread may have bound it meanwhile.
         """
@@ -617,7 +617,7 @@ class Loader(PlainLoader):
     # ---------------------------------------------------- memory, for `compcache.hit.memory`
 
     def lock(self) -> Any:
-        """The lock of the tables in this process; a forked child has another one."""
+        """Return the lock of the tables in this process; a forked child has another one."""
         return hit._lock
 
     def forget(self, module_id: bytes) -> None:
@@ -628,7 +628,7 @@ class Loader(PlainLoader):
             forget(self, module_id)
 
     def forget_name(self, func_name: str, module_id: bytes) -> None:
-        """Have the next look-up of a function ask the directory, unless it is of this module; a call target that is held stays valid."""
+        """Let the next look-up of a function ask the directory, unless the function is of this module; call targets in use stay valid."""
         target = self.held(func_name)
         if target is not None and (target._context is None or target._context.module.module_id != module_id):
             from compcache.hit.memory import forget_name
@@ -642,13 +642,13 @@ class Loader(PlainLoader):
         return unload(self, func_name)
 
     def _has_loaded(self) -> bool:
-        """Whether modules are loaded, or unloaded ones that are still in use provide variables: both decide what a load chooses."""
+        """Return whether modules are loaded, or unloaded ones that are still in use provide variables: both decide what a load chooses."""
         if self.loaded_modules():
             return True
         return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_targets(self) -> list[TypedCallTarget]:
-        """The valid call targets that this loader has returned and that are in use."""
+        """Return the valid call targets that this loader has returned and that are in use."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
 

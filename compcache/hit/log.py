@@ -30,13 +30,13 @@ _logger = logging.getLogger("compcache")
 
 
 def logging_recorder_for(files: Tree, root: str, *, readonly: bool) -> LoggingRecorder:
-    """A recorder that logs, and counts as that of `recorder_for` does."""
+    """Return a recorder that logs, and counts as that of `recorder_for` does."""
     _set_up()
     return LoggingRecorder(recorder_for(files, root, readonly=readonly))
 
 
 def _set_up() -> None:
-    """With `COMPCACHE_DEBUG`, log to standard error unless the program has configured logging; once per process."""
+    """Log, with `COMPCACHE_DEBUG`, to standard error unless the program has configured logging; once per process."""
     if not is_on(DEBUG_VARIABLE):
         return
     if not _logger.handlers and not _logger.hasHandlers():
@@ -65,42 +65,42 @@ class LoggingRecorder(NullRecorder):
         self._counts.unaccounted = value
 
     def hit(self, func_name: str, module_id: bytes, seconds: float = 0.0) -> None:
-        """A function was loaded."""
+        """Record that a function was loaded."""
         _logger.debug("hit %s: module %s, %s", func_name, module_id.hex()[:_SHORT_ID], _time(seconds))
         self._counts.hit(func_name, module_id)
 
     def missed(self, error: Exception, func_name: str = "") -> None:
-        """A function was missing or had no usable realization."""
+        """Record that a function was missing or had no usable realization."""
         name = getattr(error, "func_name", "") or func_name
         _logger.debug("miss %s (%s): %s", name, miss_reason(error), _first_line(error))
         self._counts.missed(error)
 
     def refused(self, name: str, reason: str) -> None:
-        """A file is not used, or a function was not cached."""
+        """Record that a file is not used, or a function was not cached."""
         _logger.debug("refused %s: %s", name, reason)
 
     def asked(self, name: str, answer: str) -> None:
-        """The remote store answered about a function."""
+        """Record that the remote store answered about a function."""
         _logger.debug("remote store %s: %s", name, answer)
 
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
-        """Another process or thread was waited for."""
+        """Record that another process or thread was waited for."""
         end = "and then did it here" if owned else "until it was done"
         _logger.debug("waited %s for another process or thread to %s, %s", _time(seconds), what, end)
 
     def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
-        """A module was compiled."""
+        """Record that a module was compiled."""
         shown = ", ".join(names[:_SHOWN_NAMES]) + (f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else "")
         _logger.debug("compiled %s in %s", shown, _time(seconds))
         self._counts.compiled(seconds)
 
     def added(self, size: int) -> None:
-        """A module was published."""
+        """Record that a module was published."""
         _logger.debug("stored %d bytes", size)
         self._counts.added(size)
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Something happened."""
+        """Count something that happened."""
         self._counts.count(counter, amount, func_name, module_id)
 
     def write_by(self, files: Tree) -> None:

@@ -26,7 +26,7 @@ def begin_build(loader: Loader, build: object) -> None:
 
 
 def end_build(loader: Loader, build: object) -> None:
-    """A build that may have begun has ended."""
+    """End a build that may have begun."""
     with loader.lock():
         loader.builds.discard(build)
         if not loader.builds:
@@ -34,7 +34,7 @@ def end_build(loader: Loader, build: object) -> None:
 
 
 def modules_behind(module: LoadedModule) -> list[LoadedModule]:
-    """A module and all that it is bound to, by way of others or not."""
+    """Return a module and all that it is bound to, by way of others or not."""
     found = {module: None}
     stack = [module]
     while stack:
@@ -83,7 +83,7 @@ def forget_name(loader: Loader, func_name: str) -> None:
 
 
 def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
-    """A module and all loaded ones that are bound to it, by way of others or not."""
+    """Return a module and all loaded ones that are bound to it, by way of others or not."""
     return {module, *[user for user in loader.loaded_modules() if module in modules_behind(user)]}
 
 

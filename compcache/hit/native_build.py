@@ -18,12 +18,12 @@ _BUILD = "in a source checkout run `make build`, or `pip install -e .`"
 
 
 def source_paths() -> list[str]:
-    """The C files and headers."""
+    """Return the C files and headers."""
     return [os.path.join(_SOURCES, name) for name in sorted(os.listdir(_SOURCES)) if name.endswith((".c", ".h"))]
 
 
 def source_digest() -> str:
-    """A digest that changes whenever one of them does."""
+    """Return a digest that changes whenever one of them does."""
     import hashlib
 
     digest = hashlib.blake2b(digest_size=16)
@@ -35,7 +35,7 @@ def source_digest() -> str:
 
 
 def missing(error: ImportError) -> ImportError:
-    """The error for an extension module that is missing."""
+    """Return the error for an extension module that is missing."""
     return ImportError(
         f"the native runtime of compcache is missing or was built for another Python ({error}): {_BUILD}; else install the package again",
         name=error.name,

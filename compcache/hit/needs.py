@@ -50,7 +50,7 @@ class Listed:
         self.natives: set[str] = set()
 
     def read_record(self, offset: int) -> bytes:
-        """The verified payload of a record; see `compcache.formats.manifest.read_frame`."""
+        """Return the verified payload of a record; see `compcache.formats.manifest.read_frame`."""
         records = self.records
         start = offset + FRAME.size
         if start > len(records):
@@ -63,7 +63,7 @@ class Listed:
 
 
 def read_records(loader: Loader, source: Source) -> Listed:
-    """Have the records of a module at hand, which a load reads several of, unless they are many.
+    """Read the records of a module at once, unless they are many: a load needs several of them.
 
     Raises:
         StorageError: the file cannot be read.
@@ -157,7 +157,7 @@ class Kept:
 
 
 def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
-    """The bytes to store for each global that is not stored already, and the objects to keep alive beside them.
+    """Return the bytes to store for each global that is not stored already, and the objects to keep alive beside them.
 
     Raises:
         GlobalValidationError: one is not what it was; the message names it and the function.
@@ -180,7 +180,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 
 def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
-    """The bytes to store for a global; None where it is stored already and still valid."""
+    """Return the bytes to store for a global; None where it is stored already and still valid."""
     from compcache.globals.definition import Storage, decode_definition, loaded
 
     known = choice.loaded.slots.get(record.slot)
@@ -203,12 +203,12 @@ class _LoadContext:
         self.allow_pickle = loader.allow_pickle and not choice.source.file.elsewhere
 
     def address_of(self, buffer: object) -> int:
-        """The address of an object's buffer."""
+        """Return the address of an object's buffer."""
         address: int = self._loader.runtime().buffer_address(buffer)
         return address
 
     def find_symbol(self, name: str, library: str | None) -> int:
-        """The address of a native symbol, 0 where it is not defined."""
+        """Return the address of a native symbol, 0 where it is not defined."""
         runtime = self._loader.runtime()
         opened = None
         if library is not None:

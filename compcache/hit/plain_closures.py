@@ -56,7 +56,7 @@ class PlainClosure:
 
 
 def find_holding(runtime: Any, files: Any, root: str, segments: bytes | None, module_id: bytes, loader: PlainLoader) -> PlainClosure | None:
-    """A linked closure that holds in this state of the index, as is kept; None where nothing is kept that says so.
+    """Return a linked closure that holds in this state of the index, as is kept; None where nothing is kept that says so.
 
     Args:
         runtime: the native runtime.
@@ -92,7 +92,7 @@ def find_holding(runtime: Any, files: Any, root: str, segments: bytes | None, mo
 
 
 def goes_with(loader: PlainLoader, closure: PlainClosure | None) -> bool:
-    """Whether all that is loaded is of this linked closure, or of none: else it takes more to say what may be loaded."""
+    """Return whether all that is loaded is of this linked closure, or of none: else it takes more to say what may be loaded."""
     known = loader._closure
     if known is not None and loader._loaded(known.module_id) is None:
         known = None
@@ -104,7 +104,9 @@ def goes_with(loader: PlainLoader, closure: PlainClosure | None) -> bool:
 
 
 def is_alone(runtime: Any, read: Callable[[int], bytes], offset: int) -> bool:
-    """Whether a function needs nothing but symbols of the process; `read` gives the payload of a record, `offset` is that of its needs."""
+    """Return whether a function needs nothing but symbols of the process; `read` gives the payload of a record, `offset` is that of its
+    needs.
+    """
     waiting, natives = [offset], set()
     for at in waiting:  # grows while it is walked
         imports, variables, symbols, children, _, _ = runtime.needs_record(read(at))

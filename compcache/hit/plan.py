@@ -65,7 +65,7 @@ class Listing:
 
 
 def list_records(loader: Loader, source: Source, sources: Sources) -> None:
-    """Have the records of a module at hand, and note what functions they are of.
+    """Read the records of a module at once, and note which functions they describe.
 
     Raises:
         StorageError: the file cannot be read.
@@ -184,7 +184,7 @@ class Plan:
         return bool(self._apart) or any(node.error is not None for node in self._nodes.values())
 
     def choose(self) -> dict[str, Choice]:
-        """The chosen realizations of the root and all that it reaches, or the error that says why it cannot be loaded."""
+        """Return the chosen realizations of the root and all that it reaches, or the error that says why it cannot be loaded."""
         while True:
             self._choose_pending()
             chosen = self._reachable()
@@ -203,7 +203,7 @@ class Plan:
                 self._advance(name, node)
 
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
-        """The realizations of an import, those in modules that this load uses anyway before others that are not loaded.
+        """Yield the realizations of an import, those in modules that this load uses anyway before others that are not loaded.
 
         Of a plain name the newest, and what has the same content.
         """
@@ -238,7 +238,7 @@ class Plan:
         return module_id in self._sources or self._loader.is_loaded(module_id)
 
     def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """A choice in a module that defines a variable which the load has from another module, and why it cannot be."""
+        """Return a choice in a module that defines a variable which the load has from another module, and why it cannot be."""
         listing = self._sources.listing
         variables = {name: choice for name, choice in chosen.items() if choice.record.signature.startswith(VARIABLE)}
         if listing is not None and not listing.unlisted:  # what another module of the load has as well is known
@@ -309,7 +309,7 @@ class Plan:
             other.dependents[name] = None
 
     def _settled(self, choice: Choice) -> dict[str, Choice]:
-        """What many imports are bound to where nothing is to be chosen."""
+        """Return what many imports are bound to where nothing is to be chosen."""
         if len(choice.imports) < _MANY_IMPORTS or self._apart or self._may_lack:
             return {}
         from compcache.hit.settle import settle
@@ -317,7 +317,7 @@ class Plan:
         return settle(self._loader, self._sources, choice)
 
     def _join(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
-        """The node of an import which expects this type."""
+        """Return the node of an import which expects this type."""
         use = kind[:_DIGEST]
         if (name, use) in self._apart:
             return self._nodes[self._apart[name, use]]
@@ -333,7 +333,7 @@ class Plan:
         return node
 
     def _set_apart(self, name: str, use: bytes, user: Choice, kind: bytes) -> _Node:
-        """The node for importers that expect another type of a function than others do."""
+        """Return the node for importers that expect another type of a function than others do."""
         node = self._nodes[name]
         node.uses.pop(use, None)
         key = self._apart[name, use] = f"{name}{_APART}{len(self._apart)}"
@@ -344,7 +344,7 @@ class Plan:
         return apart
 
     def _target(self, name: str, kind: bytes) -> str:
-        """The node of an import."""
+        """Return the node of an import."""
         return self._apart.get((name, kind[:_DIGEST]), name)
 
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
@@ -370,7 +370,7 @@ class Plan:
         return fits(*self._types(choice, user, kind))[0]
 
     def _types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
-        """The link types of a realization and of a use of it, as texts; empty where one is not known."""
+        """Return the link types of a realization and of a use of it, as texts; empty where one is not known."""
         return self._type(choice, choice.record.link_type), self._type(user, kind)
 
     def _type(self, choice: Choice, kind: bytes) -> str:
@@ -384,7 +384,7 @@ class Plan:
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
     def _next(self, name: str, node: _Node) -> Choice | None:
-        """The next realization of a function whose record can be read."""
+        """Return the next realization of a function whose record can be read."""
         if self._apart:
             name = name.partition(_APART)[0]
         for module_id, offset in node.candidates:
@@ -405,8 +405,8 @@ class Plan:
         return None
 
     def _stronger(self, name: str, node: _Node, weak: Choice, where: tuple[bytes, int]) -> Choice:
-        """The definition to which a weak one of a variable gives way: one that is not merged, as linkers choose it, or of common
-        blocks that are arrays the longest.
+        """Return the definition of a variable to which a weak one gives way: one that is not merged, as linkers choose, or the longest of
+        common blocks that are arrays.
         """
         all_of_it, best = [where, *node.candidates], weak
         for candidate in all_of_it[1:]:
@@ -464,7 +464,7 @@ class Plan:
         return error
 
     def reject(self, name: str, error: Exception) -> None:
-        """A chosen realization failed later on: continue without it."""
+        """Reject a chosen realization that failed later on: continue without it."""
         node = self._nodes[name]
         node.note(error)
         node.choice = None
@@ -517,7 +517,7 @@ def _length(choice: Choice) -> int:
 
 
 def _may_have_more(node: _Node) -> bool:
-    """Whether a node without a choice has not been tried to its end."""
+    """Return whether a node without a choice has not been tried to its end."""
     for candidate in node.candidates:
         node.candidates = _chain(candidate, node.candidates)
         return True
@@ -530,7 +530,7 @@ def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Itera
 
 
 def _shown(symbol: str) -> str:
-    """A symbol as people write it, too, where compilers have mangled it."""
+    """Return a symbol as people write it, too, where compilers have mangled it."""
     if not symbol.startswith(("_Z", "_R")):
         return repr(symbol)
     from compcache.images.libraries import demangle

@@ -79,11 +79,11 @@ class Recorder:
             self._register()
 
     def hit(self, func_name: str, module_id: bytes, _: float = 0.0) -> None:
-        """A function was found and loaded from a module; the last argument is the time in seconds."""
+        """Record that a function was found and loaded from a module; the last argument is the time in seconds."""
         self.count("hits", 1, func_name, module_id)
 
     def missed(self, error: Exception) -> None:
-        """A function was missing or had no usable realization; `error` says why."""
+        """Record that a function was missing or had no usable realization; `error` says why."""
         from compcache.formats.journal import MISSES_ID
         from compcache.hit.miss import miss_reason
 
@@ -91,13 +91,13 @@ class Recorder:
         self.count(f"misses.{miss_reason(error)}", 1, func_name, MISSES_ID if func_name else b"")
 
     def refused(self, name: str, reason: str) -> None:
-        """A file is not used, or a function was not cached: nothing is counted."""
+        """Record that a file is not used, or a function was not cached: nothing is counted."""
 
     def asked(self, name: str, answer: str) -> None:
-        """The remote store answered about a function; the asking process counts it."""
+        """Record that the remote store answered about a function; the asking process counts it."""
 
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
-        """Another process was waited for: nothing is counted."""
+        """Record that another process was waited for: nothing is counted."""
 
     def compiled(self, seconds: float, _: Sequence[str] = ()) -> None:
         """Record that a module with these functions was compiled."""
@@ -105,12 +105,12 @@ class Recorder:
         self.count("compile_seconds", seconds)
 
     def added(self, size: int) -> None:
-        """A module was published."""
+        """Record that a module was published."""
         self.count("added_modules")
         self.count("added_bytes", size)
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Something happened, `amount` times."""
+        """Count something that happened `amount` times."""
         now = time()
         self._events.append((now, counter, amount, func_name, module_id))
         if not 0 <= now - self._flushed < _PAUSE_SECONDS:
@@ -207,7 +207,7 @@ class Recorder:
 
 
 def encode_batch(lines: Iterable[str]) -> bytes:
-    """One batch of a journal: the empty line separates it from one before it that was torn within a line."""
+    """Return one batch of a journal: the empty line separates it from one before it that was torn within a line."""
     from compcache.hit._runtime import digest
 
     text = "\n".join(lines)
@@ -245,7 +245,7 @@ _recorders: dict[str, Recorder] = {}
 
 
 def recorder_for(files: Tree, root: str, *, readonly: bool) -> Recorder | NullRecorder:
-    """The recorder of a directory; one that counts nothing for a cache that must not be written to."""
+    """Return the recorder of a directory; one that counts nothing for a cache that must not be written to."""
     from compcache.files import Files
 
     if readonly or not is_on(SWITCH_VARIABLE, default=True):
@@ -256,7 +256,7 @@ def recorder_for(files: Tree, root: str, *, readonly: bool) -> Recorder | NullRe
 
 
 def recorder_of(files: Tree | Door, root: str) -> Recorder:
-    """The one recorder of a directory."""
+    """Return the one recorder of a directory."""
     known = _recorders.get(root)
     if known is None:
         return _recorders.setdefault(root, Recorder(files, root))

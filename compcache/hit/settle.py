@@ -31,7 +31,7 @@ _DIGEST = 8
 
 
 def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
-    """Return those imports of a function, by name, that have exactly one realization which needs nothing and fits.
+    """Return the imports of a function, by name, that have exactly one realization which needs nothing and fits.
 
     Only functions with plain names, in a cache without layers, and not while variables of other modules have providers: what is near
     decides then.
@@ -78,13 +78,15 @@ def _by_module(segments: tuple[Segment, ...], runtime: Any, names: list[str]) ->
 
 
 def _functions(segment: Segment, names: int) -> Table:
-    """The function entries of a segment, in memory where so many look-ups read as much of it anyway."""
+    """Return the function entries of a segment, read into memory if so many look-ups would read as much of it anyway."""
     table = segment.functions
     return segment.whole()[0] if table.size <= names * _BYTES_OF_EACH else table
 
 
 def _functions_of(loader: Loader, sources: Sources, module_id: bytes, places: dict[str, int], choice_of: type[Choice]) -> dict[str, Choice]:
-    """Return those of these functions of a module that need nothing and can run here. Raises the errors of opening the module."""
+    """Return the choices of these functions of a module that need nothing and can run here, by name. Raises the errors of opening the
+    module.
+    """
     store = loader.store
     source = loader.open_source(module_id, sources)
     if source.listed is None or not source.listed.is_in_listing:

@@ -19,7 +19,7 @@ _SIGNATURE = LINK_ONLY + "stub"
 
 
 def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, FunctionRecord] | None:
-    """The stub of a function, of a module that this load uses already if there is one; None where it has none that can run here."""
+    """Return the stub of a function, of a module that this load uses already if there is one; None where it has none that can run here."""
     found = list(loader.store.find(index_name(STUB, name)))
     found.sort(key=lambda place: place[0] not in sources and not loader.is_loaded(place[0]))
     for module_id, offset in found:
@@ -35,7 +35,7 @@ def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, Func
 
 
 def has_stub(loader: Loader, name: str) -> bool:
-    """Whether there is a stub of a function that can run here."""
+    """Return whether there is a stub of a function that can run here."""
     for module_id, offset in loader.store.find(index_name(STUB, name)):
         try:
             with loader.store.open_module(module_id) as file:
@@ -48,7 +48,7 @@ def has_stub(loader: Loader, name: str) -> bool:
 
 
 def _read_stub(store: Store, file: ModuleFile, offset: int, name: str) -> int | None:
-    """The number of a stub's symbol; None where this processor lacks what its module was compiled for.
+    """Return the number of a stub's symbol; None where this processor lacks what its module was compiled for.
 
     Raises:
         FormatError: the record does not describe a stub of this function.

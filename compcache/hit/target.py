@@ -44,7 +44,7 @@ __all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of", "load_
 
 
 def link_name_of(symbol: str, module_id: bytes) -> str:
-    """The name of one realization: its symbol and the module that holds it."""
+    """Return the name of one realization: its symbol and the module that holds it."""
     return f"{symbol}@{module_id.hex()}"
 
 
@@ -173,7 +173,7 @@ _loaded: Any = None  # the same; tests put doubles here
 
 
 def load_runtime() -> Any:
-    """The native runtime of this process.
+    """Return the native runtime of this process.
 
     Raises:
         ImportError: the extension module is not there, was not built from the sources beside it, or cannot work here
@@ -219,7 +219,7 @@ def _at_fork(when: str) -> Callable[[list[Any]], None]:
 
 
 def path_opener() -> OpenBeneath | None:
-    """The function that opens files below a directory in one call; None where the native runtime cannot be loaded."""
+    """Return the function that opens files below a directory in one call; None where the native runtime cannot be loaded."""
     try:
         opener: OpenBeneath = load_runtime().open_beneath
     except ImportError:  # a load will say why

@@ -17,7 +17,7 @@ __all__ = ["anonymous_file"]
 
 
 def anonymous_file(*parts: bytes) -> Opened:
-    """A file with this content that disappears once it is closed, with the last reference to it, and unmapped.
+    """Return a file with this content that disappears once it is closed, with the last reference to it, and unmapped.
 
     Raises:
         OSError: memory or disk is full.
@@ -28,7 +28,7 @@ def anonymous_file(*parts: bytes) -> Opened:
 
 
 def _in_memory() -> Opened | None:
-    """Made by the native runtime: a number that `os.memfd_create` returned could be lost to an interrupt."""
+    """Let the native runtime make the file: a number that `os.memfd_create` returned could be lost to an interrupt."""
     from compcache.hit.target import load_runtime
 
     try:

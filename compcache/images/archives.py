@@ -43,12 +43,12 @@ class Archive(NamedTuple):
     digest: str
 
     def path_of(self, symbol: str) -> str | None:
-        """The archive's path if it defines the symbol, else None."""
+        """Return the archive's path if it defines the symbol, else None."""
         return self.name if symbol in self.symbols else None
 
 
 def is_archive(name: str) -> bool:
-    """Whether the name of a library is that of a static one."""
+    """Return whether the name of a library is that of a static one."""
     return name.endswith((".a", ".rlib"))
 
 
@@ -81,7 +81,7 @@ def _state_of(path: str) -> tuple[int, ...] | None:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _read_once(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - in another state it is another archive
-    """`_read`, once for all modules that name an archive: to read and digest one takes longer than to compile a small module."""
+    """Call `_read` once for all modules that name an archive: to read and digest one takes longer than to compile a small module."""
     return _read(path, name)
 
 

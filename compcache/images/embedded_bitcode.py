@@ -36,12 +36,12 @@ _ADVICE = "compile with -emit-llvm, -flto or -ffat-lto-objects"
 
 
 def holds_machine_code(data: bytes) -> bool:
-    """Whether the bytes are an object file or an archive, of any platform."""
+    """Return whether the bytes are an object file or an archive, of any platform."""
     return is_elf(data) or data.startswith((_ARCHIVE, _THIN, *_OTHER_OBJECTS))
 
 
 def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
-    """The bitcode modules of an object file or archive, in their order; at least one. Raises `FormatError`."""
+    """Return the bitcode modules of an object file or archive, in their order; at least one. Raises `FormatError`."""
     if data.startswith(_THIN):
         raise FormatError("it is a thin archive, which names files without holding them: pass those files")
     if not data.startswith(_ARCHIVE):
@@ -51,7 +51,7 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
         try:
             found.append(content if content.startswith(BITCODE_MAGIC) else _of_object(content))
         except FormatError as error:
-            raise FormatError(f"it is an archive, and of its member {name!r}: {error}") from error
+            raise FormatError(f"the member {name!r} of the archive: {error}") from error
     if not found:
         raise FormatError("it is an archive without members")
     return tuple(found)
@@ -69,7 +69,7 @@ def _of_object(data: bytes) -> bytes:
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The files of an archive with their names, symbol tables left out."""
+    """Yield the files of an archive with their names, symbol tables left out."""
     position = len(_ARCHIVE)
     long_names = b""
     while position < len(data):

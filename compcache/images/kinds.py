@@ -58,12 +58,12 @@ def register(kind: str, load_module: str, make_module: str) -> None:
 
 
 def is_mapped(kind: str) -> bool:
-    """Whether images of the kind are mapped as they are, so that code of several may be one such image."""
+    """Return whether images of the kind are mapped as they are, so that code of several may be one such image."""
     return kind == "shared"
 
 
 def is_known(kind: str) -> bool:
-    """Whether this process can load images of a kind."""
+    """Return whether this process can load images of a kind."""
     return kind in _KINDS
 
 
@@ -83,7 +83,7 @@ def require_known(header: ModuleRecord, module_id: bytes) -> None:
 
 
 def load_image(runtime: Any, file: ImageFile) -> Any:
-    """The image of an open module, whose kind is known. Raises what `LoadSide.load` does."""
+    """Return the image of an open module, whose kind is known. Raises what `LoadSide.load` does."""
     return _load_side(decode_module(file.read_record(0)).image_kind).load(runtime, file)
 
 
@@ -109,6 +109,6 @@ def _load_side(kind: str) -> LoadSide:
 
 
 def make_side(kind: str) -> MakeSide:
-    """The side of a known kind that works with LLVM."""
+    """Return the side of a known kind that works with LLVM."""
     side: MakeSide = import_module(_KINDS[kind][1])
     return side

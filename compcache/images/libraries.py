@@ -99,7 +99,7 @@ class Library(NamedTuple):
     handle: ctypes.CDLL
 
     def file(self) -> str | None:
-        """The file of the library, if the process shows it."""
+        """Return the file of the library, if the process shows it."""
         name = str(self.handle._name)
         return name if "/" in name else mapped_path(os.path.basename(name))
 
@@ -115,7 +115,7 @@ class Library(NamedTuple):
         return os.fsdecode(info.path) if found and info.path else self._file_with(symbol)
 
     def _file_with(self, symbol: str) -> str | None:
-        """The file whose table has a symbol of which no file holds the address: a thread-local variable."""
+        """Return the file whose table has a symbol that has no address in any file: a thread-local variable."""
         own = self.file()
         files = [own, *map(mapped_path, _needed(own))] if own else []
         return next((path for path in files if path and symbol in _defined(path)), None)
@@ -123,7 +123,7 @@ class Library(NamedTuple):
 
 @functools.cache
 def _defined(path: str) -> frozenset[str]:
-    """The symbols that a shared library defines; none where it cannot be read."""
+    """Return the symbols that a shared library defines; none where it cannot be read."""
     try:
         return frozenset(dynamic_defined(_content(path)))
     except (OSError, FormatError) as error:
@@ -176,7 +176,7 @@ def _candidates(name: str) -> list[str]:
 
 
 def loaded_libraries() -> tuple[Library, ...]:
-    """The libraries of the system that this process has loaded."""
+    """Return the libraries of the system that this process has loaded."""
     return tuple([library for path in _mapped_libraries() if (library := _loaded(path)) is not None])
 
 
@@ -203,7 +203,7 @@ def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
 
 
 def _mapped_libraries() -> list[str]:
-    """The files of libraries in the directories of the system that this process has mapped."""
+    """Return the files of libraries in the directories of the system that this process has mapped."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}
@@ -220,7 +220,9 @@ def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_systems(directory: str) -> bool:
-    """Whether the dynamic linker looks in a directory: https://man7.org/linux/man-pages/man8/ld.so.8.html, and Debian's subdirectories."""
+    """Return whether the dynamic linker looks in a directory: https://man7.org/linux/man-pages/man8/ld.so.8.html, and Debian's
+    subdirectories.
+    """
     parent, name = os.path.split(directory)
     return directory in _SYSTEM_DIRECTORIES or (parent in _SYSTEM_DIRECTORIES and "-linux-" in name)
 

@@ -79,7 +79,7 @@ def in_llvm_thread(work: Callable[[], _T]) -> _T:
 
 
 def time_spent() -> float:
-    """Seconds of processor time that this thread has used, and that LLVM threads have used for it."""
+    """Return the seconds of processor time that this thread has used, and that LLVM threads have used for it."""
     return time.thread_time() + _here.spent
 
 
@@ -202,7 +202,7 @@ class _Errand(Generic[_T]):
             self._news.put(None)
 
     def ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """The reply of the caller's thread."""
+        """Return the reply of the caller's thread."""
         self._request = lambda: function(*arguments)
         self._news.put(None)
         while True:
@@ -212,7 +212,7 @@ class _Errand(Generic[_T]):
                 raise _AbandonedError
 
     def is_abandoned(self) -> bool:
-        """Whether the caller was interrupted, and even has gone if that happened twice."""
+        """Return whether the caller was interrupted, and even has gone if that happened twice."""
         return self.abandoned or not self._waiting.locked()
 
 
@@ -236,7 +236,7 @@ def _await_running() -> None:
 
 @contextlib.contextmanager
 def _stack_size(size: int) -> Iterator[None]:
-    """The size of the stacks of threads that are started meanwhile."""
+    """Set the size of the stacks of threads that are started meanwhile."""
     before = threading.stack_size(size)
     try:
         yield
@@ -248,12 +248,12 @@ def _stack_size(size: int) -> Iterator[None]:
 
 
 def _llvm_lock() -> Any:
-    """The lock that llvmlite holds during every call into LLVM; None where this llvmlite has another."""
+    """Return the lock that llvmlite holds during every call into LLVM; None where this llvmlite has another."""
     return getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
 
 
 def _is_inside_llvm() -> bool:
-    """Whether LLVM has called this thread, which has LLVM's lock then: another thread would wait for it.
+    """Return whether LLVM has called this thread, which has LLVM's lock then: another thread would wait for it.
 
     A lock that is kept though the call is over, because an interrupt fell into llvmlite's way out, is released.
     """

@@ -52,7 +52,8 @@ class Made(NamedTuple):
 
 
 def makes_shared_objects() -> bool:
-    """Whether images made here are shared objects, unless a linker fails: on platforms of ELF files, where they are written or linked.
+    """Return whether images made here are shared objects, unless a linker fails: on platforms of ELF files, where they are written or
+    linked.
 
     Raises:
         LinkerError: the environment names a linker that cannot be run.
@@ -71,7 +72,7 @@ def make_image(
     needs_linker: Sequence[str],
     libraries: Sequence[Library | Archive],
 ) -> Made:
-    """The image of an object.
+    """Return the image of an object.
 
     Args:
         obj: the object of a module.
@@ -136,12 +137,12 @@ def _as_object(obj: bytes, needs_linker: Sequence[str], why: str) -> Made:
 
 
 def usual_kind() -> str:
-    """The kind of the images that are made here, unless a linker fails."""
+    """Return the kind of the images that are made here, unless a linker fails."""
     return shared.KIND if makes_shared_objects() else objects.KIND
 
 
 def _from_libraries(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
-    """The symbols that the libraries which the source names define, and the files in which they do."""
+    """Return the symbols that the source's libraries define, and the files that define them."""
     found = {}
     for symbol in set(undefined).difference(platform) if libraries else ():
         path = next(filter(None, (library.path_of(symbol) for library in libraries)), None)

@@ -25,13 +25,13 @@ def initialize() -> None:
 
 @functools.cache
 def default_triple() -> str:
-    """The triple of this process, as LLVM writes it."""
+    """Return the triple of this process, as LLVM writes it."""
     return str(llvm.get_default_triple())
 
 
 @functools.cache
 def tuning(level: int) -> Any:
-    """The options of LLVM's pipeline for a level. They are never changed: callers that build a pipeline copy them."""
+    """Return the options of LLVM's pipeline for a level. They are never changed: callers that build a pipeline copy them."""
     options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = level > 1
     options.slp_vectorization = level > 1
@@ -41,7 +41,7 @@ def tuning(level: int) -> Any:
 
 
 def target_machine(cpu: str, features: str, level: int) -> Any:
-    """A target machine for position-independent code.
+    """Return a target machine for position-independent code.
 
     Code that is to be left as given (level 0) is still translated by the good code generator.
     """
@@ -52,7 +52,7 @@ def target_machine(cpu: str, features: str, level: int) -> Any:
 
 @contextlib.contextmanager
 def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
-    """A target machine like that of `target_machine`, for one user at a time.
+    """Lend a target machine like that of `target_machine`, for one user at a time.
 
     To make one, and what it then finds out about its CPU, takes LLVM 0.8 ms: a quarter of the translation of a tiny module. They hold
     nothing of the modules that they have translated.
@@ -78,5 +78,5 @@ def target_data(machine: Any) -> tuple[Any, str]:
 
 @functools.lru_cache(maxsize=8)
 def _idle_machines(cpu: str, features: str, level: int) -> list[Any]:  # noqa: ARG001 - what they are for
-    """The unused machines: as many as threads have translated at the same time."""
+    """Return the unused machines: as many as threads have translated at the same time."""
     return []

@@ -46,7 +46,7 @@ def _platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
 
 @functools.cache
 def platform_library(symbol: str) -> str | None:
-    """The platform library that defines a symbol, by its soname."""
+    """Return the platform library that defines a symbol, by its soname."""
     for name, library in _platform():
         if _has(library, symbol):
             return name
@@ -54,13 +54,13 @@ def platform_library(symbol: str) -> str | None:
 
 
 def versioned_name(symbol: str) -> str | None:
-    """The name by which an object asks for a symbol that the platform has in one version only; None for others."""
+    """Return the name by which an object asks for a symbol that the platform has in one version only; None for others."""
     version = only_version(symbol)
     return None if version is None else f"{symbol}@{version}"
 
 
 def only_version(symbol: str) -> str | None:
-    """The version of such a symbol; None for others."""
+    """Return the version of such a symbol; None for others."""
     return _VERSIONED[symbol][1] if symbol in _VERSIONED and _versioned_address(symbol) else None
 
 
@@ -88,12 +88,12 @@ def address_of(symbol: str) -> int:
 
 
 def is_platform_symbol(symbol: str) -> bool:
-    """Whether every process on this platform has the symbol."""
+    """Return whether every process on this platform has the symbol."""
     return platform_library(symbol) is not None
 
 
 def in_process(symbol: str) -> bool:
-    """Whether this process has the symbol in its global scope."""
+    """Return whether this process has the symbol in its global scope."""
     return _has(_process(), symbol)
 
 
@@ -114,7 +114,7 @@ def _has(library: ctypes.CDLL, symbol: str) -> bool:
 
 @functools.cache
 def mapped_path(name: str) -> str | None:
-    """The path of a library that this process has mapped, by the name of its file."""
+    """Return the path of a library that this process has mapped, by the name of its file."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             for line in maps:
@@ -134,12 +134,12 @@ def platform_paths(symbols: Iterable[str]) -> list[str]:
 
 
 def all_paths() -> list[str]:
-    """The paths of all platform libraries."""
+    """Return the paths of all platform libraries."""
     return [path for path in (mapped_path(name) for name, _ in _platform()) if path]
 
 
 def needed_libc(undefined: Iterable[str]) -> str:
-    """The C library that code needs for symbols without versions, as in ``glibc``; empty where it needs none.
+    """Return the C library that code needs for symbols without versions, as in ``glibc``; empty where it needs none.
 
     It is the kind of library that the code was made with, whose structures and calling conventions it was written for.
     """

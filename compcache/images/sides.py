@@ -18,17 +18,19 @@ class ImageFile(Protocol):
     image: int
 
     def read(self, offset: int, size: int, /) -> bytes:
-        """Bytes of the file."""
+        """Return bytes of the file."""
 
     def read_record(self, offset: int, /) -> bytes:
-        """The payload of a record."""
+        """Return the payload of a record."""
 
 
 class LoadSide(Protocol):
     """The operations of a kind for hits, and for checks of a cache."""
 
     def load(self, runtime: Any, file: ImageFile) -> Any:
-        """The image, an object of the native runtime. Raises `OSError`, `ValueError` or `CompcacheError` where it cannot be loaded."""
+        """Return the image, an object of the native runtime. Raises `OSError`, `ValueError` or `CompcacheError` where
+        it cannot be loaded.
+        """
 
     def check(self, image: bytes, table: Table) -> None:
         """Raise `FormatError` where the bytes are not an image of this kind, or lack what the records name."""
@@ -41,7 +43,7 @@ class MakeSide(Protocol):
     LOADED: str
 
     def requires(self, image: bytes) -> str:
-        """The C library that an image needs: kind and least version, as in ``glibc 2.14``; empty where it needs none."""
+        """Return the C library that an image needs: kind and least version, as in ``glibc 2.14``; empty where it needs none."""
 
     def is_comparable(self, obj: bytes) -> bool:
         """Return whether the image that was made from an object of LLVM's contains the object's machine code."""

@@ -50,7 +50,7 @@ class _Module:
         self.transparent = frozenset(name for name, node in graph.nodes.items() if not _is_shown(node.kind, name, node.func_name))
 
     def successors(self, symbol: str) -> list[str]:
-        """The nodes that a node refers to, directly or through nodes that are not shown."""
+        """Return the nodes that a node refers to, directly or through nodes that are not shown."""
         return self._dependencies.through(symbol, self.transparent)
 
 
@@ -71,7 +71,7 @@ class _Builder:
         self._waiting: list[tuple[int, _Module, str]] = []
 
     def add_function(self, func_name: str) -> int:
-        """The number of the node of a function, or of a variable of many modules; its successors are added by `walk`."""
+        """Return the number of the node of a function, or of a variable of many modules; its successors are added by `walk`."""
         known = self._numbers.get(("function", func_name, ""))
         if known is not None:
             return known
@@ -114,7 +114,7 @@ class _Builder:
         return number
 
     def _find(self, func_name: str) -> tuple[_Module, str] | None:
-        """The realization that a load would choose, else one that this host cannot use."""
+        """Return the realization that a load would choose, else one that this host cannot use."""
         fallback = None
         for module in self._modules_of(func_name):
             symbol = module.exports.get(func_name)
@@ -125,7 +125,7 @@ class _Builder:
         return fallback
 
     def result(self) -> FunctionGraph:
-        """The collected graph."""
+        """Return the collected graph."""
         return FunctionGraph(tuple(self._nodes), tuple(self._edges))
 
 
@@ -165,7 +165,7 @@ def cache_graph(
 
 
 def _using(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
-    """The modules that hold the roots, or import what these hold, and so on."""
+    """Return the modules that hold the roots, or import what these hold, and so on."""
     found: dict[str, ModuleSummary] = {}
     places = [ModuleLists(place) for place in (store, *store.layers)]
     names = set(roots)
@@ -180,7 +180,7 @@ def _using(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
 
 
 def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
-    """The part of a whole graph that refers to the roots, its edges turned round."""
+    """Return the part of a whole graph that refers to the roots, its edges turned round."""
     numbers = {node.name: n for n, node in enumerate(graph.nodes) if node.kind == "variable"}
     numbers |= {node.name: n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}
@@ -210,7 +210,7 @@ class _Looked:
         self._modules: dict[bytes, _Module | None] = {}
 
     def modules_of(self, func_name: str) -> Iterator[_Module]:
-        """The modules that realize a function."""
+        """Yield the modules that realize a function."""
         for module_id, _ in self._loader.candidates(func_name):
             if module_id not in self._modules:
                 self._modules[module_id] = self._read(module_id)

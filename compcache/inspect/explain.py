@@ -129,7 +129,7 @@ class _OneRealization(Loader):
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """The one realization; of other functions all."""
+        """Return the one realization; of other functions all."""
         return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, again=again, linked=linked)
 
 
@@ -175,7 +175,7 @@ def explain(
 
 
 def newest_of_label(store: Store, name: str) -> str:
-    """The function that was stored last of those whose label this is; the name itself if it is stored, or is the label of none.
+    """Return the function that was stored last of those whose label this is; the name itself if it is stored, or is the label of none.
 
     The label of a Numba function may lack the types of its arguments, where one combination of them is stored.
     """
@@ -186,7 +186,7 @@ def newest_of_label(store: Store, name: str) -> str:
 
 
 def _belongs(name: str | None, label: str) -> bool:
-    """Whether a name is the label, or the label with the types of arguments."""
+    """Return whether a name is the label, or the label with the types of arguments."""
     return name is not None and (name == label or name.startswith(f"{label}("))
 
 
@@ -221,7 +221,7 @@ def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, s
 
 
 def _stored(store: Store, func_name: str, label: str, progress: Progress | None) -> list[tuple[float, str, bytes]]:
-    """The other stored functions of a label, the latest first: when, under which name, in which module."""
+    """Return the other stored functions of a label, the latest first: when, under which name, in which module."""
     from compcache.publish.module_lists import ModuleLists
     from compcache.usage.snapshot import statuses_of
 
@@ -236,7 +236,7 @@ def _stored(store: Store, func_name: str, label: str, progress: Progress | None)
 
 
 def _older(func_name: str, copies: Mapping[bytes, Realization]) -> list[tuple[float, str, bytes]]:
-    """The modules that were added under a plain name before the newest one."""
+    """Return the modules that were added under a plain name before the newest one."""
     return [(copy.created, func_name, module_id) for module_id, copy in list(copies.items())[1:]]
 
 

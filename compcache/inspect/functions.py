@@ -73,7 +73,7 @@ def _describe(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) 
 
 
 def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bool) -> tuple[str, ...]:
-    """The func_names that a function refers to, looking through functions that are private to its module."""
+    """Return the func_names that a function refers to, looking through functions that are private to its module."""
     order: dict[str, None] = {}
     waiting = [func_name]
     seen = {func_name}
@@ -117,7 +117,7 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
 
 
 def cache_info(store: Store, maps_files: int, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
-    """The whole cache, counted from the heads of the lists of modules, or module by module where there are few; see `CacheInfo`.
+    """Return the whole cache, counted from the heads of the lists of modules, or module by module where there are few; see `CacheInfo`.
 
     `maps_files` is that of `Loader`, `max_size` the limit that the cache was opened with, as for `Cache`; `progress` is called with
     (files, all files) now and then while lists are made.
@@ -235,7 +235,7 @@ def _provenance_of(store: Store, copy: Realization) -> Provenance:
 
 
 def _globals_of(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
-    """The globals that loading a function fills, its closure inside the module included."""
+    """Return the globals that loading a function fills, its closure inside the module included."""
     found: dict[int, GlobalReport] = {}
     waiting = [needs] if needs else []
     seen = set(waiting)
@@ -261,7 +261,7 @@ def _describe_global(record: GlobalRecord) -> GlobalReport:
 
 
 def _natives_of(graph: ModuleGraph, symbol: str) -> tuple[str, ...]:
-    """The native symbols that a function uses, by way of private functions and variables too."""
+    """Return the native symbols that a function uses, by way of private functions and variables too."""
     nodes = graph.nodes
     edges = DependencyGraph({name: node.references for name, node in nodes.items()})
     transparent = [n for n, node in nodes.items() if node.kind == "variable" or (node.kind == "function" and node.func_name is None)]

@@ -17,7 +17,7 @@ __all__ = ["inlined_into"]
 
 
 def inlined_into(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """The functions whose bodies came into that of this record, each with the module that it is from, in words."""
+    """Return the functions whose bodies came into that of this record, each with the module that it is from, in words."""
     try:
         with store.open_module(module_id) as module:
             nodes = read_graph(module).nodes

@@ -37,7 +37,7 @@ def labelled(store: Store, label: str) -> tuple[str, ...]:
 
 
 def _stored(store: Store, select: Callable[[str], bool], *prefixes: str) -> tuple[str, ...]:
-    """The stored functions that are selected among those whose bases begin with a prefix, sorted."""
+    """Return the stored functions that are selected among those whose bases begin with a prefix, sorted."""
     names: set[str] = set()
     for place in (store, *store.layers):
         lists = ModuleLists(place)
@@ -48,7 +48,9 @@ def _stored(store: Store, select: Callable[[str], bool], *prefixes: str) -> tupl
 
 
 def suggestion(store: Store, name: str) -> str:
-    """The suggestion for a name that is not stored: the stored names with that label, or a similar one; "" if it is stored itself."""
+    """Return the suggestion for a name that is not stored: the stored names with that label, or a similar one; "" if
+    it is stored itself.
+    """
     if any(True for _ in store.find(name)):
         return ""  # and this host cannot use it
     same = labelled(store, name)

@@ -18,7 +18,7 @@ __all__ = ["passed_over"]
 
 
 def passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """What does not fit of the realizations of what a function imports, in words; the function is the one of this record."""
+    """Return, in words, which realizations of a function's imports do not fit; `record` is that of the function."""
     found = []
     try:
         with store.open_module(module_id) as module:

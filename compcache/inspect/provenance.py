@@ -66,7 +66,7 @@ def _status(store: Store, module: ModuleFile) -> tuple[float, str]:
 
 
 def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, ...]:
-    """The names in the file of signatures, each with what a check with the key of that name says."""
+    """Return the names in the file of signatures, each with what a check with the key of that name says."""
     from compcache.signing.signatures import is_signed, signers
 
     content = holder.signatures_of(module.module_id)
@@ -92,7 +92,7 @@ def _keys(store: Store) -> Iterable[PublicKey]:
 
 
 def _keyed_digest(store: Store, module: ModuleFile) -> str:
-    """Whether the module carries a signature of a signing key: none, one of this cache's, or another one."""
+    """Return whether the module carries a signature of a signing key: none, one of this cache's, or another one."""
     footer = module.footer()
     if not any(footer.mac):
         return ""

@@ -44,7 +44,7 @@ class SeparateState:
 
 
 def separate_state(store: Store, loader: Loader, func_name: str) -> tuple[SeparateState, ...]:
-    """The variables that a function does not share with others of its module, as functions are chosen now."""
+    """Return the variables that a function does not share with others of its module, as functions are chosen now."""
     module_id = _chosen(store, loader, func_name)
     graph = _graph_of(store, module_id) if module_id is not None else None
     if module_id is None or graph is None:
@@ -84,7 +84,7 @@ def _graph_of(store: Store, module_id: bytes) -> ModuleGraph | None:
 
 
 def _variables_of(graph: ModuleGraph, func_name: str) -> set[str]:
-    """The variables that a function of the module reaches and that can change, but for those of which there is one for all modules."""
+    """Return the variables that a function of the module reaches and that can change, except those that all modules share."""
     nodes = graph.nodes
     roots = [node.symbol for node in nodes.values() if node.kind == "function" and node.func_name == func_name]
     reached = DependencyGraph({node.symbol: node.references for node in nodes.values()}).closure(roots)

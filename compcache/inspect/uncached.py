@@ -66,7 +66,7 @@ def note(store: Store, name: str, reason: str) -> None:
 
 
 def forget(store: Store, name: str) -> None:
-    """A function is cached now."""
+    """Forget the refusals of a function that is cached now."""
     if not store.readonly:
         with suppress(OSError):
             store.files.unlink(store.path(UNCACHED, _file_name(name[:_MAX_TEXT])))

@@ -38,7 +38,7 @@ _FLAGS_AT = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: behind stamp
 
 
 def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The paths of the argument `layers` of a `Cache`.
+    """Return the paths of the argument `layers` of a `Cache`.
 
     Raises:
         TypeError: they are not several paths.
@@ -103,7 +103,7 @@ class _Layer(Store):
         return module
 
     def tell_unreadable(self, path: str, error: OSError) -> None:
-        """Warn once: what else the layer and the directories around it hold is of use."""
+        """Warn once that a part of the layer cannot be read; the rest is used."""
         from compcache.publish.verify import warn_of_layer
 
         warn_of_layer(self, f"{path} cannot be read: {error.strerror or error}")
@@ -141,7 +141,7 @@ class LayeredStore(Store):
         self.layers = tuple([_Layer(self._directory_of(place), place, self, options) for place in places])
 
     def _directory_of(self, place: str) -> str:
-        """The directory of a layer; a bundle is unpacked before it is first used."""
+        """Return the directory of a layer; a bundle is unpacked before it is first used."""
         if os.path.isfile(place):
             from compcache.layers.unpacked_bundle import directory_of_bundle
 
@@ -151,7 +151,7 @@ class LayeredStore(Store):
     # ------------------------------------------------------- the segment of all layers
 
     def merged_name(self) -> str:
-        """The name of the segment of all layers, as they are at this moment."""
+        """Return the name of the segment of all layers, as they are at this moment."""
         parts = [MAGIC, self.known_faults]  # one of another version has another name
         for layer in self.layers:
             try:
@@ -189,7 +189,7 @@ class LayeredStore(Store):
         write_layer_segment(self, name)
 
     def _layer_of(self, module_id: bytes) -> Store | None:
-        """The layer that a module is in, by the segment of all layers."""
+        """Return the layer that a module is in, by the segment of all layers."""
         assert self.merged is not None
         for segment in self.merged.segments:
             for value in self.merged.look_up(segment, module_id, modules=True) or ():
@@ -235,7 +235,9 @@ class LayeredStore(Store):
             self._tell_of_unreadable()
 
     def _tell_of_unreadable(self) -> None:
-        """Warn of layers of which this user may not read everything: what they hold is compiled again, for no reason that is seen."""
+        """Warn of layers that this user cannot read completely: without the warning, their functions would be compiled again for no visible
+        reason.
+        """
         for layer in self.layers:
             if layer.index.problem:
                 from compcache.publish.verify import warn_of_layer
@@ -253,7 +255,7 @@ class LayeredStore(Store):
     def _find_in(
         self, merged: Index | None, func_name: str, is_near: IsNear | None = None, *, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function here and in `merged`, or in the index of each layer."""
+        """Return the realizations of a function here and in `merged`, or in the index of each layer."""
         places, key = self._places(merged), name_key(func_name)
         found = self._find_ordered(places, key, is_near) if is_ordered(func_name) else self._find_best(places, key)
         return found if linked else (row for row in found if row[1] < LINKED)
@@ -268,7 +270,7 @@ class LayeredStore(Store):
 
     @staticmethod
     def _numbered(places: list[tuple[Store | None, Index]], key: bytes) -> list[tuple[Store | None, Numbered]]:
-        """What the places have of a name: numbers of additions are greater the earlier the place is asked."""
+        """Return what the places have of a name: numbers of additions are greater the earlier the place is asked."""
         rows: dict[bytes, tuple[Store | None, Numbered]] = {}
         for number, (store, index) in enumerate(places):
             for order, rank, module_id, offset, content in index.find_numbered(key):
@@ -276,7 +278,7 @@ class LayeredStore(Store):
         return list(rows.values())
 
     def _find_ordered(self, places: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
-        """What the first place has added last, then the rest of it, then the others."""
+        """Yield what the first place has added last, then the rest of it, then the others."""
         rows = {row[2]: (store, row) for store, row in self._numbered(places, key)}
         for candidate in in_order([row for _, row in rows.values()], is_near):
             self._note(candidate[0], rows[candidate[0]][0])
@@ -324,11 +326,11 @@ class LayeredStore(Store):
         return digest([*below, *[index.state() for _, index in self._places(self.merged)]])
 
     def exists(self, module_id: bytes) -> bool:
-        """Whether the file of a module is there, or in a layer."""
+        """Return whether the file of a module is there, or in a layer."""
         return super().exists(module_id) or any(layer.exists(module_id) for layer in self.layers)
 
     def is_cache(self) -> bool:
-        """Whether there is something in the directory or below it."""
+        """Return whether there is something in the directory or below it."""
         return super().is_cache() or any(layer.is_cache() for layer in self.layers)
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:  # noqa: ARG002 - closures are planned for caches without layers
@@ -352,7 +354,7 @@ class LayeredStore(Store):
             failure = None  # it and this frame would keep each other, and what the callers have loaded, until garbage is collected
 
     def remember_layer(self, entry: ModuleEntry) -> None:
-        """Keep that a file of a layer was verified, where something can be kept."""
+        """Remember that a file of a layer was verified, if this cache can be written."""
         if not self.readonly:
             from compcache.publish.verify import remember_in
 

@@ -26,7 +26,7 @@ _DAY = 86400.0
 
 
 def directory_of_bundle(path: str, store: Store) -> str:
-    """The directory with the modules of the bundle `path`, as a layer below `store`.
+    """Return the directory with the modules of the bundle `path`, as a layer below `store`.
 
     Raises:
         FormatError: the file is not a bundle, or a part of it is missing.
@@ -59,7 +59,7 @@ def _directory_of(path: str, file: BinaryIO, store: Store) -> str:
 
 
 def name_of_state(path: str, status: os.stat_result) -> str:
-    """The name of the directory that the bundle is unpacked to while its file has this status."""
+    """Return the name of the directory that the bundle is unpacked to while its file has this status."""
     state = f"{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}".encode()
     return BUNDLES.file_name("-".join([digest([part], size=16).hex() for part in (os.fsencode(path), state)]))
 
@@ -82,7 +82,7 @@ def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
 
 
 def is_unpacked(store: Store, place: str) -> bool:
-    """Whether a bundle is unpacked there, by a user whose files are used.
+    """Return whether a bundle is unpacked there, by a user whose files are used.
 
     That it is used is noted once a day, in the directory's modification time.
     """

@@ -132,7 +132,7 @@ class Chooser:
     # ------------------------------------------------------------------------------------------ entries
 
     def _uses_of_parts(self) -> dict[bytes, float]:
-        """The uses of linked closures, which are uses of what they are derived of."""
+        """Return the uses of linked closures, which are uses of what they are derived of."""
         used = self._uses.of(self._linked).last_uses()
         found: dict[bytes, float] = {}
         for module_id, entry in self._linked.items():
@@ -162,13 +162,13 @@ class Chooser:
                 yield pack.entry(module_id, held=module_id in self._spare)
 
     def _note(self, pack: _Pack, required: bytes) -> None:
-        """Have a pack that no list has depend on a module."""
+        """Make a pack that is in no list depend on a module."""
         for status in statuses_of(self._store, [required]).values():
             last = self._uses.of([required]).last_uses().get(required, 0.0)
             pack.needs(status.modified, max(last, self._of_parts.get(required, 0.0)), held=required in self._spare)
 
     def _entries_of(self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], used: Mapping[bytes, float]) -> Iterator[Entry]:
-        """These modules; packs are left out."""
+        """Return the entries of these modules; packs are left out."""
         for module_id, (size, created) in present.items():
             last = max(used.get(module_id, 0.0), self._of_parts.get(module_id, 0.0))
             row = rows.get(module_id)
@@ -210,7 +210,7 @@ class Chooser:
     # -------------------------------------------------------------------------------------- what may go
 
     def _may_go(self, entry: Entry, fresh: Container[object], copies: Container[bytes], oldest: _Oldest) -> bool:
-        """Whether a criterion may select an entry; those that a limit may are put among the oldest."""
+        """Return whether a criterion may select an entry; those that a limit may are put among the oldest."""
         policy = self._policy
         if entry.fault:
             return True
@@ -231,7 +231,7 @@ class Chooser:
         return False
 
     def _fresh_generations(self) -> frozenset[object]:
-        """The generations of which a module was used or added lately."""
+        """Return the generations of which a module was used or added lately."""
         newest: dict[object, float] = {}
         for entry in self._entries(Slices(self._store, self._progress)):
             recency = min(max(entry.used, entry.created), self._now)
@@ -239,7 +239,7 @@ class Chooser:
         return frozenset([key for key, used in newest.items() if used >= since(self._policy.stale, self._now)])
 
     def _copies(self) -> frozenset[bytes]:
-        """The modules that realize functions which others realize, too."""
+        """Return the modules that realize functions which others realize, too."""
         slices = Slices(self._store, self._progress)
         for each in slices:
             each.kinds()
@@ -251,7 +251,7 @@ class Chooser:
         return frozenset(found - slices.gone)
 
     def _add_deciding(self, slices: Slices, found: dict[bytes, Entry]) -> None:
-        """Add who imports what these realize, and who realizes it as well, and so on."""
+        """Add the modules that import functions of these modules, and the modules that realize the same functions, and so on."""
         lists = slices.lists
         if not (self._policy.duplicates or lists.has_imports() or slices.unlisted):
             return
@@ -276,7 +276,7 @@ _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
 def _last_uses(uses: Uses, first: int) -> dict[bytes, float]:
-    """The last use of each module whose id begins with a byte."""
+    """Return the last use of each module whose id begins with a byte."""
     found: dict[bytes, float] = {}
     for (module_id, _), _, last in uses.all(bytes([first]), bytes([first + 1]) if first < 0xFF else b"\xff" * 33):  # noqa: PLR2004
         if last > found.get(module_id, 0.0):
@@ -294,18 +294,18 @@ class _Pack:
         self._held = False
 
     def at(self, status: FileStatus, last: float) -> None:
-        """It is there."""
+        """Note that the module is there."""
         self.size, self._created = status
         self._last = max(self._last, last)
 
     def needs(self, created: float, last: float, *, held: bool) -> None:
-        """An entry of it belongs to such a module."""
+        """Note that an entry of it belongs to such a module."""
         self._newest = max(self._newest, created)
         self._last = max(self._last, last)
         self._held = self._held or held
 
     def entry(self, module_id: bytes, *, held: bool) -> Entry:
-        """It, as the policy sees it."""
+        """Return the candidate as the policy sees it."""
         created = self._newest or self._created
         return Entry(module_id, self.size, created, self._last, (), (), module_id, module_id, held or self._held, is_pack=True)
 
@@ -334,5 +334,5 @@ class _Oldest:
             self._count += not dropped.is_pack
 
     def entries(self) -> dict[bytes, Entry]:
-        """They, by module_id."""
+        """Return the candidates, by module_id."""
         return {entry.module_id: entry for _, _, entry in self._heap}

@@ -42,7 +42,7 @@ STEPS: dict[str, Step] = {
 
 
 def report_absence(store: Store) -> CheckReport:
-    """The report on a directory without a cache."""
+    """Return the report on a directory without a cache."""
     message = f"no cache at {store.root}"
     return CheckReport((), (Finding("directory", "absent", "error", store.root, message),))
 

@@ -110,7 +110,7 @@ def _measure(store: Store) -> _Measured:
 
 
 def _forget_lists(store: Store) -> None:
-    """Have the lists be made again, which say what modules take."""
+    """Remove the lists that say what modules take; they are made again."""
     for segment in index_merge.readable(store.index):
         forget_list(store, segment.name)
     with suppress(OSError):
@@ -132,7 +132,7 @@ class _Compaction:
         self.volume: Volume | None = None
 
     def replaces_anything(self) -> bool:
-        """Whether there are files to remove."""
+        """Return whether there are files to remove."""
         return bool(self.packed or self._old or self._known or self._store.volumes.replaced())
 
     def write(self) -> None:
@@ -153,7 +153,9 @@ class _Compaction:
                     yield module_id, status
 
     def _choose(self, added: int) -> list[Volume]:
-        """The volumes to write again: those that are mostly gone, and small ones beside what is added, a tenth of it when compressed."""
+        """Return the volumes to write again: those that are mostly gone, and small ones beside what is added, a tenth of it when
+        compressed.
+        """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
             dead = len(volume.gone()) >= _DEAD * volume.table.count
@@ -184,7 +186,7 @@ class _Compaction:
                 yield content
 
     def _read(self, module_id: bytes, modified: float) -> Content | None:
-        """A module that this cache uses, and that is intact; None for others."""
+        """Return a module that this cache uses, and that is intact; None for others."""
         store = self._store
         try:
             with store.open_module(module_id, leave_stamp=False) as module:
@@ -197,7 +199,7 @@ class _Compaction:
         return Content(module_id, data, store.signatures_of(module_id), modified)
 
     def _write_stamps(self) -> None:
-        """Have the index vouch for what was just read, as it does for files that are published."""
+        """Let the index vouch for the modules that were just read, as for published files."""
         store, volume = self._store, self.volume
         assert volume is not None
         stamp = Stamp.of(volume.status)
@@ -209,7 +211,7 @@ class _Compaction:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove the files that the volume has as they were read, and the volumes that are replaced, or of which nothing is left."""
+        """Remove the files that are in the volume unchanged, and the volumes that are replaced or empty."""
         store = self._store
         for module_id, known in (*self.packed.items(), *self._known):
             path = store.module_path(module_id)
@@ -259,14 +261,14 @@ def _merge_duplicates(store: Store) -> list[bytes]:
 
 
 def _same(entry: bytes) -> bytes:
-    """What is equal in entries of one content; of an entry without content all."""
+    """Return what is equal in entries of one content; of an entry without content all."""
     name, module_id, offset, needs, _, content = FUNCTION.unpack(entry)
     known: bytes = name + needs + content
     return known if any(content) else known + module_id + offset.to_bytes(4, "little")
 
 
 def _function_entries(store: Store) -> Iterator[bytes]:
-    """All function entries of the index, by name, requirement and content."""
+    """Yield all function entries of the index, by name, requirement and content."""
     segments = index_merge.readable(store.index)
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     for number in range(1 << bits):

@@ -40,7 +40,7 @@ def unpin(store: Store, func_name: str) -> bool:
 
 
 def pinned(store: Store) -> tuple[str, ...]:
-    """The pinned functions, sorted; files that are not valid pins are ignored.
+    """Return the pinned functions, sorted; files that are not valid pins are ignored.
 
     Raises:
         StorageError: they cannot be read; what is pinned is then not known.

@@ -98,7 +98,7 @@ class PrunePolicy:
             object.__setattr__(self, field.name, value)
 
     def allows(self, size: int) -> bool:
-        """Whether modules of this total size are within `max_bytes`.
+        """Return whether modules of this total size are within `max_bytes`.
 
         Args:
             size: in bytes.
@@ -248,7 +248,7 @@ class _Population:
         self.account(())
 
     def _newest_first(self) -> list[int]:
-        """The numbers of the entries: latest used first, then latest created, then by module_id.
+        """Return the numbers of the entries: latest used first, then latest created, then by module_id.
 
         Three stable sorts, the least important key first: comparing tuples of keys takes three times as long.
         """
@@ -309,7 +309,7 @@ class _Population:
         return needs
 
     def protect(self, policy: PrunePolicy) -> set[int]:
-        """The entries that are pinned or match `keep`, and their dependencies."""
+        """Return the entries that are pinned or match `keep`, and their dependencies."""
         keep = matcher(policy.keep)
         roots = [n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))]
         seen = set(roots)
@@ -340,7 +340,7 @@ class _Population:
         return rescued
 
     def dependents(self, number: int, alive: bytearray) -> list[int]:
-        """The entry and the live ones that would lose an import with it, the most indirect first."""
+        """Return the entry and the live ones that would lose an import with it, the most indirect first."""
         if not self._has_importer(number, alive):
             return [number]  # nearly always: the least recently used comes first
         group = [number]
@@ -360,7 +360,7 @@ class _Population:
         return group[::-1]
 
     def _has_importer(self, number: int, alive: bytearray) -> bool:
-        """Whether a live entry imports a function of this one."""
+        """Return whether a live entry imports a function of this one."""
         importers = self.importers
         for name in self.entries[number].functions:
             if name in importers:
@@ -377,7 +377,7 @@ def matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
 
 
 def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]) -> list[int]:
-    """The entries that are neither protected nor excluded by `match`."""
+    """Return the entries that are neither protected nor excluded by `match`."""
     free = [number for number in range(len(entries)) if number not in protected]
     if not policy.match:
         return free
@@ -386,7 +386,7 @@ def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]
 
 
 def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_go: list[int], fresh: object) -> dict[int, str]:
-    """The entries that a criterion other than the limits removes, with the reason."""
+    """Return the entries that a criterion other than the limits removes, with the reason."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now, fresh)
     oldest = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
@@ -410,7 +410,7 @@ def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_g
 
 
 def since(age: object, now: float) -> float:
-    """The time before which an entry is too old; minus infinity without an age. The policy converted durations to seconds."""
+    """Return the time before which an entry is too old; minus infinity without an age. The policy converted durations to seconds."""
     return now - age if isinstance(age, (int, float)) else float("-inf")
 
 
@@ -443,7 +443,7 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
 
 
 def _derived_of(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]:
-    """The linked closures that are derived of modules which are gone."""
+    """Return the linked closures that are derived of modules which are gone."""
     return [entry for entry in entries if entry.parts and entry.module_id not in gone and any(part in gone for part in entry.parts)]
 
 

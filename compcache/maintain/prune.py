@@ -130,7 +130,7 @@ def propose(
 
 
 def _uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
-    """The statistics, which are folded first where they are to be read."""
+    """Return the statistics, which are folded first where they are to be read."""
     if not folds:
         return Uses(store, verify=True)
     return fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))[0]
@@ -165,7 +165,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
 
 
 def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names in the policy that no module has among its makers; if there are any, the makers that modules have."""
+    """Return the names in the policy that no module has among its makers; if there are any, the makers that modules have."""
     unknown = dict.fromkeys(name for name in (Versions.parse(versions).name for versions in policy.made_by) if name not in known)
     return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
@@ -207,7 +207,7 @@ def _limits_only(policy: PrunePolicy) -> bool:
 
 
 def _exceeded(policy: PrunePolicy, census: Census) -> bool:
-    """Whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
+    """Return whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
     return (policy.max_modules is not None and census.modules > policy.max_modules) or not policy.allows(census.size)
 
 
@@ -239,7 +239,7 @@ def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
 
 
 def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
-    """The modules of the plan that were pinned or used since it was made, or that modules added since import.
+    """Return the modules of the plan that were pinned or used since it was made, or that modules added since import.
 
     Their own imports are spared, too.
     """
@@ -267,7 +267,7 @@ def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
 
 
 def _added_since(store: Store, when: float) -> Iterator[bytes]:
-    """The modules whose files, and directories, have changed since."""
+    """Yield the modules whose files, and directories, have changed since."""
     for found in statuses_by_directory(store, since=when):
         yield from [module_id for module_id, status in found.items() if status.st_ctime >= when]
 
@@ -296,7 +296,7 @@ def rewrite_index(store: Store, gone: Collection[bytes]) -> None:
 
 
 def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:
-    """Temporary and quarantined files past their age limit, unused unpacked bundles, and, with `stale`, directories of other
+    """Return temporary and quarantined files past their age limit, unused unpacked bundles, and, with `stale`, directories of other
     formats.
     """
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds

@@ -65,7 +65,7 @@ def recompile(store: Store, module_id: str) -> Recompiled:
 
 
 def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], functions: set[str]) -> None:
-    """Compare the definitions of the bitcode with the nodes of the graph, but for those of bodies, of which code has no names."""
+    """Compare the definitions of the bitcode with the nodes of the graph, except nodes of inlined bodies, which have no names in code."""
     graph = ModuleGraph({name: node for name, node in graph.nodes.items() if node.kind != INLINED})
     for name, definition in definitions.items():
         if name.startswith("llvm."):

@@ -61,19 +61,19 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
 
 
 def _groups_of(row: Row) -> list[str]:
-    """The name of the group that a module is, if it is one."""
+    """Return the name of the group that a module is, if it is one."""
     return [name for kind, name, *_ in row.entries if kind == GROUP]
 
 
 def _owners(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
-    """The names that parts and entries of a function have; with the last one of a label goes what belongs to all of it."""
+    """Return the names of the parts and entries of a function; what belongs to a whole label goes with its last function."""
     label = label_of(func_name)
     others = label is not None and any(name != func_name and label_of(name) == label for row in rows.values() for name in row.names)
     return {func_name} if label is None or others else {func_name, label}
 
 
 def _parts(store: Store, owners: set[str], holders: Container[bytes], rows: Mapping[bytes, Row], *, force: bool) -> list[bytes]:
-    """The modules of parts, without those that others need unless that does not matter."""
+    """Return the modules of parts, without those that others need unless that does not matter."""
     parts = {module_id: row for module_id, row in rows.items() if row.part_of in owners and module_id not in holders}
     if not parts or force:
         return sorted(parts)

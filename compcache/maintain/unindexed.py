@@ -96,7 +96,7 @@ class _Named:
 
 
 def _holds_functions(store: Store, module_id: bytes) -> bool:
-    """Whether an intact module is readable here and has functions. Raises `FormatError` if it is not intact."""
+    """Return whether an intact module is readable here and has functions. Raises `FormatError` if it is not intact."""
     from compcache.publish.module_rows import read_row
 
     with ModuleSections(store, module_id) as module:

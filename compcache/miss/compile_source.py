@@ -52,7 +52,7 @@ def compile_source(session: Session, sealed: SealedSource, names: dict[str, str]
 
 
 def _missing(session: Session, units: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Return all functions of those units in which one is not stored."""
+    """Return all functions of the units of which at least one function is not stored."""
     holds = partial(session.loader.holds, to_import=True)
     return tuple([name for unit in units if not all(map(holds, unit)) for name in unit])
 

@@ -66,7 +66,7 @@ def _is_long(code: str | bytes) -> bool:
 
 
 def _printed(code: str | bytes) -> str:
-    """The code as LLVM prints it."""
+    """Return the code as LLVM prints it."""
     if isinstance(code, str):
         refuse_extremes(code, printed=False)
     plain = codegen.plain_source(code)

@@ -161,7 +161,7 @@ def _code_parts(code: CodeType) -> Iterator[Any]:
 
 
 def _values_used(function: Any) -> Iterator[Any]:
-    """The values that a function's code refers to by name: variables of enclosing functions and of its module."""
+    """Yield the values that a function's code refers to by name: variables of enclosing functions and of its module."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -230,7 +230,7 @@ def warn_of_hidden(built: BuiltModule) -> None:
 
 
 def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:
-    """The functions that this module and a new one share by name, if their code is known to differ; None where that cannot be told.
+    """Return the functions that this module and a new one share by name, if their code is known to differ; None where that cannot be told.
 
     A function may be copied into many modules, so only modules that consist of the same functions are compared.
     """
@@ -255,7 +255,7 @@ def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str
 
 
 def _is_same(*sections: bytes) -> bool:
-    """Whether two modules differ in form only, text and bitcode for example."""
+    """Return whether two modules differ in form only, text and bitcode for example."""
     if not all(sections):
         return False
     import zlib

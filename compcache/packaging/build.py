@@ -36,7 +36,7 @@ class Settings(NamedTuple):
     targets: tuple[str, ...]
 
     def packages(self) -> dict[str, list[str]]:
-        """The kernels by the directory, relative to where packages are, that is to hold them."""
+        """Return the kernels by the directory, relative to where packages are, that is to hold them."""
         found: dict[str, list[str]] = {}
         for kernel in self.kernels:
             package = kernel.partition(":")[0].rpartition(".")[0] or kernel.partition(":")[0]
@@ -45,7 +45,7 @@ class Settings(NamedTuple):
 
 
 def read_settings(root: str) -> Settings | None:
-    """The settings in a project's ``pyproject.toml``; None if it has none.
+    """Return the settings in a project's ``pyproject.toml``; None if it has none.
 
     Raises:
         ValueError: they are not what they should be.

@@ -48,7 +48,7 @@ def finalize(distribution: Any) -> None:
 
 
 def _has_kernels() -> bool:
-    """Whether the project in this directory may have kernels, without reading it as TOML: every build with setuptools asks."""
+    """Return whether the project in this directory may have kernels, without reading it as TOML: every build with setuptools asks."""
     try:
         with open("pyproject.toml", "rb") as file:
             return b"tool.compcache" in file.read()

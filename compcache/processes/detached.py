@@ -35,7 +35,7 @@ class LateFiles(Files):
 
 
 def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
-    """A command that runs `code` by this interpreter, isolated (``python -I -S``), with `arguments` as its ``sys.argv[1:]``.
+    """Return a command that runs `code` by this interpreter, isolated (``python -I -S``), with `arguments` as its ``sys.argv[1:]``.
 
     `PYTHON...` variables, the user's site and start-up files do not reach it. It imports from the standard library first, then what this
     process can import; what stands beside this process's script, or in the current directory, comes last.
@@ -63,7 +63,9 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
 
 
 def has_ended(process: int) -> bool:
-    """Whether a process that was started here has ended; it is waited for then. One that is not this process's child counts as ended."""
+    """Return whether a process that was started here has ended; it is waited for then. One that is not this process's child counts as
+    ended.
+    """
     try:
         ended, _ = os.waitpid(process, os.WNOHANG)
     except ChildProcessError as error:  # already reaped, or this process was forked from the one that started it

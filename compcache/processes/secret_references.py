@@ -27,17 +27,17 @@ _held: dict[tuple[int, str, bytes], str] = {}
 
 
 def is_reference(text: object) -> bool:
-    """Whether this names a secret, and does not contain it."""
+    """Return whether this names a secret, and does not contain it."""
     return isinstance(text, str) and text[:1] in ("$", "@") and text[1:2] not in ("", "$", "@")
 
 
 def literal(text: str) -> str:
-    """A secret as a setting that no reader takes for a reference."""
+    """Return a secret as a setting that no reader takes for a reference."""
     return text[0] + text if text[:1] in ("$", "@") else text
 
 
 def read_secret(text: str, what: str) -> str:
-    """The secret that a setting names or contains, without white space around it where it is in a file.
+    """Return the secret that a setting names or contains, without white space around it where it is in a file.
 
     Args:
         text: a reference, or the secret.

@@ -219,7 +219,7 @@ _TICK = 100_000_000
 
 
 def is_settled(status: os.stat_result) -> bool:
-    """Whether a file changed long enough ago that another change would alter its timestamps.
+    """Return whether a file changed long enough ago that another change would alter its timestamps.
 
     git's "racy" problem: a file that changes again within one tick of the clock after it was examined looks unchanged.
     Files from `publish` carry a marked time and are safe from that.

@@ -343,7 +343,7 @@ class ModuleLists:
         self._platforms: dict[bytes, Platform] = {}
 
     def counts(self) -> ListCounts:
-        """Sum what the heads of the lists say. What two segments have counts twice, and what is gone still counts."""
+        """Sum what the heads of the lists say. Modules in two segments count twice, and removed modules still count."""
         found = [_COUNTS.unpack(_summary(each)) for each in self._lists]
         return ListCounts(*map(sum, zip(*found, strict=True))) if found else ListCounts()
 

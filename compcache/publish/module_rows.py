@@ -68,7 +68,7 @@ class Platform(NamedTuple):
         return is_pack(self.image_kind)
 
     def made_by(self) -> tuple[Maker, ...]:
-        """All makers of the module."""
+        """Return all makers of the module."""
         return makers_of(self.image_kind, self.llvm_version, self.makers)
 
 
@@ -90,7 +90,7 @@ class Row(NamedTuple):
     part_of: str = ""
 
     def indexed(self) -> list[tuple[str, int]]:
-        """The names of its functions and entries in the index, with the offsets of their records."""
+        """Return the names of its functions and entries in the index, with the offsets of their records."""
         functions = marked(zip(self.names, self.offsets, repeat("")), [kind for kind, *_ in self.entries])
         return [(name, offset) for name, offset, _ in functions] + [
             (index_name(kind, name), offset) for kind, name, offset, *_ in self.entries

@@ -39,7 +39,7 @@ def remove_file(store: Store, module_id: bytes) -> bool:
 
 
 def remove_of_volumes(store: Store, module_id: bytes) -> bool:
-    """Have no volume hold a module, and none that is being written; return whether one did.
+    """Remove a module from all volumes, including those that are being written; return whether one held it.
 
     Goes on until there is no more to mark behind the last mark. So a volume whose list appears later is written by somebody who looks,
     behind that, whether the module is still where it was read; see `compcache.publish.volumes.write_volume`.

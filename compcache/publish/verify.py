@@ -215,7 +215,7 @@ def recover_index(store: Store) -> None:
 
 
 def _is_complete(store: Store) -> bool:
-    """Whether the index needs no rebuilding any more."""
+    """Return whether the index needs no rebuilding any more."""
     index = store.index
     index.refresh()
     for name in set(index.damaged).difference(store.names(INDEX)):  # another process has removed it

@@ -91,7 +91,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Collection
 
 
 def _gone(store: Store, sources: list[tuple[bytes, Volume | None]]) -> list[bytes]:
-    """The modules that are not where they were read any more."""
+    """Return the modules that are not where they were read any more."""
     removed = {source: _removed_of(store, source) for source in {source for _, source in sources} if source is not None}
     return [
         module_id for module_id, source in sources
@@ -100,7 +100,7 @@ def _gone(store: Store, sources: list[tuple[bytes, Volume | None]]) -> list[byte
 
 
 def _removed_of(store: Store, volume: Volume) -> Container[bytes]:
-    """What was removed of a volume: everything of one that is not there any more, because others have put it together again."""
+    """Return what was removed of a volume: everything of one that is not there any more, because others have put it together again."""
     try:
         store.files.stat(store.path(VOLUMES, volume.name))
         return volume.gone()
@@ -124,14 +124,14 @@ def _exists(store: Store, path: str) -> bool:
 
 
 def _dictionary(samples: list[bytes]) -> bytes:
-    """Modules that others are like: some at even distances, as many as fit."""
+    """Return modules that others are like: some at even distances, as many as fit."""
     count = max(1, min(len(samples), _WINDOW * len(samples) // (sum(map(len, samples)) + 1)))
     chosen = [samples[number * len(samples) // count] for number in range(count)]
     return b"".join(chosen)[-_WINDOW:]
 
 
 def contents_of(volume: Volume) -> Iterator[Content]:
-    """What can be read of a volume and is intact.
+    """Yield what can be read of a volume and is intact.
 
     Raises:
         OSError: it cannot be read now.
@@ -151,7 +151,7 @@ def contents_of(volume: Volume) -> Iterator[Content]:
 
 
 def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None:
-    """Have a volume hold these modules no more.
+    """Mark modules of a volume as removed.
 
     Raises:
         OSError: that could not be written.

@@ -118,7 +118,7 @@ def _draft(store: Store, module: BuiltModule | Publication, module_id: bytes = b
 
 
 def _numbered(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule]]:
-    """The modules of an addition behind their ids, with its number in the notes, which the ids do not cover, if it gets one."""
+    """Yield the modules of an addition behind their ids, with its number in the notes, which the ids do not cover, if it gets one."""
     for module_id, module in group:
         if number is not None:
             notes = with_number(decode_notes(module.sections[4]), number)
@@ -209,7 +209,7 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 
 
 def _existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp, Order] | None:
-    """The stamp and the order of the module's file if it exists here, or `elsewhere` in a layer, and is intact."""
+    """Return the stamp and the order of the module's file if it exists here, or `elsewhere` in a layer, and is intact."""
     if store.holds_in_memory(module_id):
         return None  # not known to be on disk
     try:
@@ -227,7 +227,7 @@ def _existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp
 
 
 def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[tuple[str, int, str]], number: int) -> bool:
-    """Whether the index has this file's stamp and what is to be found in it, with this number of the addition."""
+    """Return whether the index has this file's stamp and what is to be found in it, with this number of the addition."""
     index = store.index
     index.refresh()
     if all(entry.stamp != stamp for entry in index_merge.module_entries(index, module_id)):

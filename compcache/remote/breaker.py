@@ -152,7 +152,7 @@ class Patience:
         self._free = _UNWAITED
 
     def lost(self, seconds: float) -> None:
-        """Record that the process waited for so many seconds without an answer."""
+        """Record that the process waited for `seconds` without an answer."""
         self._left -= seconds
         if self._left <= 0:
             # What was lost counts once: the look-ups that are under way must fail first, and open the breaker.

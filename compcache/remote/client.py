@@ -71,7 +71,7 @@ class Inquiry:
         self.unanswered: tuple[str, ...] = ()  # the functions about which no store said anything
 
     def arrived(self, seconds: float = 0.0) -> bool:
-        """Wait for so many seconds at most; return whether functions have come into the local cache.
+        """Wait at most `seconds`; return whether functions have come into the local cache.
 
         The wait is longer where more is at stake: as long as compiling functions of this label has taken here, and, once per process, a
         second for a helper that is starting. There is no wait for a store that has not answered lately, unless the question insists.
@@ -318,7 +318,7 @@ class RemoteStore:
                 os.unlink(path)
 
     def note_stake(self, names: Iterable[str], seconds: float) -> None:
-        """Record that compiling these functions took so many seconds."""
+        """Record that compiling these functions took this number of seconds."""
         self._stakes.update(dict.fromkeys(map(_label, names), seconds))
 
     def at_stake(self, names: Iterable[str]) -> float:
@@ -485,5 +485,5 @@ def _label(name: str) -> str:
 
 
 def _patience(names: Collection[str]) -> float:
-    """Return how long to wait for an answer about so many functions."""
+    """Return how long to wait for an answer about this number of functions, in seconds."""
     return _PATIENCE + _PATIENCE_PER_NAME * len(names)

@@ -31,7 +31,7 @@ class PublicKey(NamedTuple):
         return f"{self.name}:{base64.b64encode(self.data).decode()}"
 
     def accepts(self, message: bytes, signature: bytes) -> bool:
-        """Whether the owner of the secret key has signed this."""
+        """Return whether the owner of the secret key has signed this."""
         nacl = _nacl()
         try:
             nacl.signing.VerifyKey(self.data).verify(message, signature)
@@ -57,17 +57,17 @@ class SecretKey(NamedTuple):
         raise TypeError("a secret key cannot be pickled: name the variable or the file that it is in")
 
     def public(self) -> PublicKey:
-        """The key that others check the signatures with."""
+        """Return the key that others check the signatures with."""
         return PublicKey(self.name, bytes(_nacl().signing.SigningKey(self.seed).verify_key))
 
     def sign(self, message: bytes) -> bytes:
-        """The signature, 64 bytes, always the same for the same message."""
+        """Return the signature, 64 bytes, always the same for the same message."""
         signature: bytes = _nacl().signing.SigningKey(self.seed).sign(message).signature
         return signature
 
 
 def new_key(name: str) -> SecretKey:
-    """A new secret key.
+    """Return a new secret key.
 
     Raises:
         ValueError: the name is not usable.
@@ -77,7 +77,7 @@ def new_key(name: str) -> SecretKey:
 
 
 def parse_secret(text: str) -> SecretKey:
-    """A secret key from its text.
+    """Return a secret key from its text.
 
     Raises:
         ValueError: it is none. The message does not show it.
@@ -86,7 +86,7 @@ def parse_secret(text: str) -> SecretKey:
 
 
 def read_own(publish_key: str) -> SecretKey:
-    """The secret key that a setting contains or names.
+    """Return the secret key that a setting contains or names.
 
     Raises:
         ValueError: it is not a key, or what is named is not there.
@@ -96,7 +96,7 @@ def read_own(publish_key: str) -> SecretKey:
 
 
 def read_publics(trusted: Any) -> tuple[PublicKey, ...]:
-    """The public keys of a setting: at least one, unless it is empty.
+    """Return the public keys of a setting: at least one, unless it is empty.
 
     Raises:
         TypeError, ValueError: they are not keys.
@@ -114,7 +114,7 @@ def _content(path: str) -> str:
 
 
 def parse_public(text: str) -> PublicKey:
-    """A public key from its text.
+    """Return a public key from its text.
 
     Raises:
         ValueError: it is none.
@@ -123,7 +123,7 @@ def parse_public(text: str) -> PublicKey:
 
 
 def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
-    """Public keys: texts, one text of several with spaces, commas or lines between them, or ``@file`` that holds such a text.
+    """Parse public keys: texts, one text of several with spaces, commas or lines between them, or ``@file`` that holds such a text.
 
     Raises:
         TypeError: it is neither text nor several texts.

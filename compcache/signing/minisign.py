@@ -23,12 +23,12 @@ _ID_SIZE = 8
 
 
 def minisign_public_key(key: PublicKey) -> str:
-    """The line that `minisign -V -P` takes."""
+    """Return the line that `minisign -V -P` takes."""
     return base64.b64encode(_KEY + _id_of(key) + key.data).decode()
 
 
 def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
-    """The content of a signature file of the file at `path`; the signed comment calls it `name`. The same file gives the same bytes.
+    """Return the content of a signature file of the file at `path`; the signed comment calls it `name`. The same file gives the same bytes.
 
     Raises:
         OSError: the file cannot be read.

@@ -39,7 +39,7 @@ def message_of(module_id: bytes, requirement: str) -> bytes:
 
 
 def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """The file of signatures with one more, which comes first, in place of an older one of that name. What is right for one of
+    """Return the file of signatures with one more, which comes first, in place of an older one of that name. What is right for one of
     `keys` comes next.
     """
     message = message_of(module_id, requirement)
@@ -49,8 +49,8 @@ def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], mod
 
 
 def merged_signatures(known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Two files of signatures in one. Neither takes anything from the other that is right for one of `keys`: that comes first, and some of
-    what no key here can check follows.
+    """Return two files of signatures in one. Neither takes anything from the other that is right for one of `keys`: that comes first, and
+    some of what no key here can check follows.
     """
     keys, message = tuple(keys), message_of(module_id, requirement)
     right, strangers = _sorted_out(_lines(known), keys, message)
@@ -78,7 +78,7 @@ def is_signed(content: bytes, keys: Iterable[PublicKey], module_id: bytes, requi
 
 
 def signers(content: bytes) -> tuple[str, ...]:
-    """The names in a file of signatures, as they stand there: nothing is checked."""
+    """Return the names in a file of signatures, as they stand there: nothing is checked."""
     return tuple(name for name, _ in _lines(content)[:_STRANGERS])
 
 

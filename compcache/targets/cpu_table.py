@@ -60,11 +60,11 @@ class CpuTable:
                 raise CompileError(f"{part[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_advice(part[1:], known)}")
 
     def knows(self, feature: str) -> bool:
-        """Whether LLVM knows a feature of this name."""
+        """Return whether LLVM knows a feature of this name."""
         return feature in self._implies or feature in self._other
 
     def expand(self, cpu: str, features: str = "") -> frozenset[str]:
-        """The ISA features that code for this CPU with these features may use, as LLVM works them out.
+        """Return the ISA features that code for this CPU with these features may use, as LLVM works them out.
 
         Args:
             cpu: the CPU's name; "" and names that are not in the table stand for the architecture's baseline.
@@ -81,11 +81,11 @@ class CpuTable:
         return frozenset(have & self.required)
 
     def closure(self, names: Iterable[str]) -> frozenset[str]:
-        """These features and all that they imply."""
+        """Return these features and all that they imply."""
         return frozenset().union(*[self._reach(name, self._implies) for name in names])
 
     def supported(self, told: Iterable[str]) -> frozenset[str]:
-        """Return those features of a host that LLVM can use: features whose implied features the host has too.
+        """Return the features of a host that LLVM can use: features whose implied features the host has too.
 
         A hypervisor may hide a feature and not those that build on it; switching one of these on would switch it on, too.
         """
@@ -108,7 +108,7 @@ def _advice(name: str, known: Iterable[str]) -> str:
 
 @functools.cache
 def cpu_table(arch: str, major: int) -> CpuTable | None:
-    """The table of an architecture for a major version of LLVM; None for an architecture that has none."""
+    """Return the table of an architecture for a major version of LLVM; None for an architecture that has none."""
     folder = resources.files("compcache.arch") / "tables"
     found = [
         (int(version), entry)
@@ -122,19 +122,19 @@ def cpu_table(arch: str, major: int) -> CpuTable | None:
 
 
 def table_of(platform: str) -> CpuTable | None:
-    """The CPU table of a platform (``x86_64-linux-elf``) for the LLVM in use."""
+    """Return the CPU table of a platform (``x86_64-linux-elf``) for the LLVM in use."""
     from compcache.llvm import llvm
 
     return cpu_table(platform.partition("-")[0], llvm.llvm_version_info[0])
 
 
 def baseline(platform: str) -> str:
-    """LLVM's name for the least CPU of a platform or an architecture."""
+    """Return LLVM's name for the least CPU of a platform or an architecture."""
     return architecture(platform).baseline
 
 
 @functools.cache
 def basic_features(platform: str) -> frozenset[str]:
-    """The features that every processor of a platform has, for the LLVM in use."""
+    """Return the features that every processor of a platform has, for the LLVM in use."""
     table = table_of(platform)
     return table.expand(baseline(platform)) if table else frozenset()

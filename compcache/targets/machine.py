@@ -50,7 +50,7 @@ class Machine(NamedTuple):
 
 @lru_cache(maxsize=64)
 def machine_for(cpu: str | None, features: str | None, host: Host, platform: str) -> Machine:
-    """The machine that a source names.
+    """Return the machine that a source names.
 
     Args:
         cpu: a name that LLVM knows; None and "native" are this host, "" is the architecture's baseline.
@@ -80,7 +80,7 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
 
 
 def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | None]]:
-    """Targets as (CPU, changes to it), each once: ``"x86-64-v2,haswell,-avx2,native"`` are three.
+    """Return targets as (CPU, changes to it), each once: ``"x86-64-v2,haswell,-avx2,native"`` are three.
 
     Raises:
         CompileError: they are not names of CPUs, or there is none.

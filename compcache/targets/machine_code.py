@@ -19,7 +19,7 @@ __all__ = ["used_by_functions"]
 
 
 def used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
-    """The features that each function in a relocatable object uses, by LLVM's names.
+    """Return the features that each function in a relocatable object uses, by LLVM's names.
 
     None where nothing can be said: without a disassembler for the architecture, where a byte cannot be decoded,
     where an instruction's feature is not known, and where sections of code hold anything beside functions and padding.

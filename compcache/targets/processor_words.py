@@ -20,17 +20,17 @@ __all__ = ["as_text", "feature_words", "missing", "names_in", "processor_with", 
 
 
 def as_text(features: Iterable[str]) -> str:
-    """Features as records have them: ``+avx2,+fma``, sorted."""
+    """Return features as records have them: ``+avx2,+fma``, sorted."""
     return ",".join(["+" + name for name in sorted(features)])
 
 
 def names_in(features: str) -> str:
-    """The names in what code requires of a processor: ``+avx2,+fma``."""
+    """Return the names in what code requires of a processor: ``+avx2,+fma``."""
     return features.partition(";")[0]
 
 
 def required(features: str) -> frozenset[str]:
-    """The names of the features that a list like ``+avx2,-avx512f`` switches on."""
+    """Return the names of the features that a list like ``+avx2,-avx512f`` switches on."""
     return frozenset([part[1:] for part in features.split(",") if part.startswith("+")])
 
 
@@ -41,7 +41,7 @@ def feature_words(arch: str) -> Mapping[str, str]:
 
 
 def words_of(features: Iterable[str], arch: str) -> tuple[str, tuple[str, ...]]:
-    """Return the combined words of some features, and those features whose bits are not known."""
+    """Return the combined words of some features, and the features whose bits are not known."""
     return _words_of(frozenset(features), arch)
 
 
@@ -83,7 +83,7 @@ def requirement_of(features: frozenset[str], basic: frozenset[str], platform: st
 
 
 def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processor:
-    """A processor that has these features and no others."""
+    """Return a processor that has these features and no others."""
     arch = platform.partition("-")[0]
     words, _ = words_of(features, arch)
     content = {re.split("[:>]", item)[0]: 0 for text in feature_words(arch).values() for item in text.split(",")}
@@ -95,7 +95,7 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
 
 
 def missing(features: str, processor: Processor) -> tuple[str, ...]:
-    """Return those of these features (names and words) that a processor lacks, by name if names are known."""
+    """Return which of these features (names and words) a processor lacks, by name if names are known."""
     known = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
     lacking = [item for item in items if not processor.meets(item)]

@@ -80,7 +80,7 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
 
 
 def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str | None:
-    """A printed module's text without the features that it switches off and this LLVM does not know; None where there are none.
+    """Return a printed module's text without the features that it switches off and this LLVM does not know; None where there are none.
 
     Compilers name all that they know of with ``-march=``, and older ones know some that newer ones have dropped. LLVM complains on
     the standard error about each, in every function.
@@ -98,7 +98,7 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
 
 
 def function_features(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
-    """The features that a function may use by its own ``target-cpu`` and ``target-features``; `used_by` tells which of them count.
+    """Return the features that a function may use by its own ``target-cpu`` and ``target-features``; `used_by` tells which of them count.
 
     Each of the two that it has takes the place of the machine's, as LLVM has it.
     """
@@ -110,7 +110,7 @@ def function_features(attributes: str, machine: Machine, platform: str) -> froze
 
 
 def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
-    """Return those of these features that the code of a module may use.
+    """Return which of these features the code of a module may use.
 
     No compiler uses those of the operating system's side by itself. They count where the code has intrinsics or assembly with one of
     their instructions, or assembly that may spell any. A compiler that is told to compile for a CPU (``-march=native``) lists all that
@@ -137,12 +137,12 @@ def _strings_of_assembly(code: str) -> Iterator[str]:
 
 
 def own_intrinsics(names: Iterable[str]) -> list[str]:
-    """Return those of these function names that are intrinsics of an architecture."""
+    """Return which of these function names are intrinsics of an architecture."""
     return [name for name in names if name.startswith(_OF_ARCHITECTURES)]
 
 
 def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
-    """Return whether some of these intrinsics may need a feature that is not among these: LLVM would end the process.
+    """Return whether some of these intrinsics may need a feature outside of these features; then LLVM would end the process.
 
     Functions may have the features themselves; that is for LLVM to say.
     """

@@ -169,8 +169,8 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
 
 
 def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:
-    """The link types of what the module exports and imports. What its assembly defines, which is not `written` in LLVM's, has none that
-    could be known.
+    """Return the link types of what the module exports and imports. What its assembly defines, which is not `written` in LLVM's, has none
+    that could be known.
     """
     resolution = prepared.resolution
     slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
@@ -179,7 +179,7 @@ def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) 
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
-    """The objects of entry points, for any processor of the architecture: modules of a program have many in common.
+    """Return the objects of entry points, for any processor of the architecture: modules of a program have many in common.
 
     Of a few each is an object of its own. Many are one object: it takes two milliseconds to have LLVM begin one, and another to link it.
     """
@@ -190,7 +190,7 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 
 @lru_cache(maxsize=512)
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
-    """One object of what is put together of patterns, one of what LLVM compiles."""
+    """Return one object of what is put together of patterns, one of what LLVM compiles."""
     data, others = made.entry_object(points)
     return (*filter(None, [data]), *([_compiled_object(others, level)] if others else []))
 
@@ -211,7 +211,7 @@ def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stu
 
 
 def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
-    """Whether the runtime has to run constructors and destructors, in place of the dynamic linker.
+    """Return whether the runtime has to run constructors and destructors, in place of the dynamic linker.
 
     Those that use what is bound only after the image is mapped, and those that call anything outside of the module: that may want
     the GIL, or start a thread that does, while another thread has it and waits for the dynamic linker's lock to import an extension
@@ -247,7 +247,7 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
 
 
 def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
-    """The code to keep, and the module that reading it gives, of which the image is made.
+    """Return the code to keep, and the module that reading it gives, of which the image is made.
 
     Bitcode does not say in which order a value is used, and some of the machine code follows that order: whoever
     translates the kept code (`compcache.build.kept_code`) gets what is in the image only if that was made of it, too.
@@ -257,7 +257,7 @@ def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
 
 
 def _key(text: str, request: Request, prepared: Prepared) -> bytes:
-    """A digest of everything that decides the image; image and manifest must agree on it."""
+    """Return a digest of everything that decides the image; image and manifest must agree on it."""
     libraries = [(library.name, getattr(library, "digest", "")) for library in prepared.resolution.libraries]
     settings = (
         prepared.exports, request.machine[:2], request.level, prepared.resolution.imported(), list(prepared.globals), libraries

@@ -34,7 +34,7 @@ def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...
 
 
 def encode_values(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """The stored forms of the global variables, in the order of their names: (name, kind, encoded value)."""
+    """Return the stored forms of the global variables, in the order of their names: (name, kind, encoded value)."""
     definitions = {name: definition for name, (definition, _) in resolution.storage.items()}
     return tuple(sorted([(name, value.kind, encode_definition(value, name)) for name, value in definitions.items()]))
 
@@ -45,11 +45,11 @@ class _DryRun:
     allow_pickle = True
 
     def address_of(self, buffer: object) -> int:
-        """Any address: only whether the value fits is checked."""
+        """Return any address: only whether the value fits is checked."""
         return id(buffer)
 
     def find_symbol(self, name: str, library: str | None) -> int:
-        """Whether the symbol is there: its address."""
+        """Return whether the symbol is there: its address."""
         import ctypes
 
         try:

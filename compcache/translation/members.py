@@ -59,7 +59,7 @@ class Member(NamedTuple):
 
 
 def describe_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
-    """The member that an optimized module is, which is printed as `text`."""
+    """Return the member that an optimized module is, which is printed as `text`."""
     values = read_values(text)
     assembly = read_assembly(text).defined
     both = *values.functions, *values.variables
@@ -81,7 +81,7 @@ def describe_member(module: Any, text: str, copied: Collection[str], data: dict[
 
 
 def link_members(members: Sequence[Member], context: Any) -> Any:
-    """One module of all members.
+    """Return one module of all members.
 
     Raises:
         LinkError: two of them define the same symbol, or contradict each other otherwise.
@@ -143,12 +143,12 @@ def _shown(members: Sequence[Member], number: int) -> str:
 
 
 def encode_member(member: Member) -> bytes:
-    """The bytes under which a member is kept."""
+    """Return the bytes under which a member is kept."""
     return deflated(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_member(data: bytes) -> Member:
-    """The member that was kept as these bytes.
+    """Return the member that was kept as these bytes.
 
     Raises:
         FormatError: they are damaged.

@@ -26,7 +26,7 @@ _OWN = "compcache.weak."
 
 
 def weak_functions(text: str) -> frozenset[str]:
-    """The functions of a printed module, and the aliases of functions, that a definition in another file overrides."""
+    """Return the functions of a printed module, and the aliases of functions, that a definition in another file overrides."""
     if " weak " not in text:
         return frozenset()
     found = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]

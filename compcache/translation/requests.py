@@ -71,7 +71,7 @@ class Request(NamedTuple):
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:
-    """One request for each target that the source names."""
+    """Return one request for each target that the source names."""
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
     targets = _requested_targets(source, machine)
@@ -99,14 +99,14 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
 
 
 def unparsed(ir: Any) -> Iterable[str | bytes]:
-    """The code in pieces that a child process reads, none of which has been parsed here."""
+    """Return the code in pieces that a child process reads, none of which has been parsed here."""
     if isinstance(ir, tuple):
         return ir
     return [ir if isinstance(ir, (str, bytes)) else in_llvm_thread(lambda: str(ir))]
 
 
 def size_of(ir: Any) -> int:
-    """The length of a source's code."""
+    """Return the length of a source's code."""
     return sum(map(len, ir)) if isinstance(ir, tuple) else len(ir)
 
 
@@ -118,7 +118,7 @@ def refuse_extremes(text: str, *, printed: bool) -> None:
 
 
 def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[str | None, str | None]]:
-    """The (CPU, changes to it) that a source is to be compiled for.
+    """Return the (CPU, changes to it) that a source is to be compiled for.
 
     Raises:
         CompileError: it has both targets and a CPU, or no target at all.
@@ -135,7 +135,7 @@ def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[s
 
 
 def _known_targets(host_machine: Host, text: str) -> list[tuple[str | None, str | None]]:
-    """The targets that a setting names. Raises `ValueError` for one that LLVM does not know."""
+    """Return the targets that a setting names. Raises `ValueError` for one that LLVM does not know."""
     try:
         targets = parse_targets(text)
         for cpu, changes in targets:

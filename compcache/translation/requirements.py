@@ -46,7 +46,7 @@ class Code(NamedTuple):
 
 
 def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str], machine: Machine) -> dict[str, _Features]:
-    """The features that each exported symbol requires, with what runs when the module is loaded (`startup`)."""
+    """Return the features that each exported symbol requires, with what runs when the module is loaded (`startup`)."""
     allowed = _allowed(code.text, machine)
     used = used_by_functions(code.object)
     if used is None or has_module_assembly(code.text) or passes_vectors(code.text):
@@ -73,7 +73,8 @@ def _target(code: Code, symbol: str) -> str:
 
 
 def own_features(text: str, exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine) -> dict[str, _Features]:
-    """By symbol, what the exported functions of a printed module may use by attributes of their own that the machine is not said to have.
+    """Return, by symbol, what the exported functions of a printed module may use by attributes of their own that the machine is not said to
+    have.
 
     Without what another one of these features implies.
     """
@@ -89,7 +90,7 @@ def own_features(text: str, exports: Iterable[Export], aliases: Mapping[str, Ali
 
 
 def _allowed(text: str, machine: Machine) -> dict[str, _Features]:
-    """The features that functions with target attributes of their own may use."""
+    """Return the features that functions with target attributes of their own may use."""
     if '"target-' not in text:
         return {}
     attributes = target_attributes(lines_from(text, "attributes #"), read_values(text).functions)

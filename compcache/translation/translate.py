@@ -81,7 +81,7 @@ class _Checked(NamedTuple):
 
 
 def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """From source, or from the members of a group, to object."""
+    """Return from source, or from the members of a group, to object."""
     if request.members:
         return _translate_group(context, request, is_cached)
     module, (printed, values, attributes, data), request, contents = _read(context, request)
@@ -99,7 +99,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
 
 
 def translate_member(context: Any, request: Request, label: str) -> Member:
-    """From source to optimized code, which is to be linked with that of other members; `label` is a digest of it."""
+    """Return from source to optimized code, which is to be linked with that of other members; `label` is a digest of it."""
     module, (printed, values, _, data), request, _ = _read(context, request, f"{label}.")
     rewritten = without_known_names(for_shared_object(printed), request.requests.imports)
     if rewritten is not printed:
@@ -124,7 +124,7 @@ def _find(module: Any, name: str) -> Any:
 
 
 def _translate_group(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """From the members of a group to one object."""
+    """Return from the members of a group to one object."""
     module = link_members(request.members, context)
     printed = str(module)
     values = read_values(printed)
@@ -179,7 +179,7 @@ def _attributes_of(printed: str, values: GlobalValues) -> dict[str, str]:
 
 
 def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str, Request]:
-    """The module's text in which thread-local variables are shared with other modules, and the request for it."""
+    """Return the module's text in which thread-local variables are shared with other modules, and the request for it."""
     declared, defined = shared_thread_locals(lines_of_variables(printed))
     if not request.shared or not (declared or defined):
         return printed, request
@@ -199,7 +199,7 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
 
 
 def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
-    """From a module that can be compiled here to its object."""
+    """Return from a module that can be compiled here to its object."""
     printed = source.printed
     module.data_layout = codegen.target_data(target)[1]
     variables = lines_of_variables(printed)
@@ -250,7 +250,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
 
 
 def _seen_from_outside(exports: tuple[Export, ...], values: GlobalValues, request: Request) -> tuple[Export, ...]:
-    """The exports of a group: nothing that is hidden, and of what each image has its own, inline variables, nothing either."""
+    """Return the exports of a group: nothing that is hidden, and of what each image has its own, inline variables, nothing either."""
     own = {value.name for value in (*values.functions, *values.variables) if value.is_hidden and not value.name.startswith(ADDRESS_OF)}
     own |= {value.name for value in values.variables if value.linkage.endswith("_odr")}
     own = own.union(request.unexported, [export.symbol for export in request.named])
@@ -258,7 +258,7 @@ def _seen_from_outside(exports: tuple[Export, ...], values: GlobalValues, reques
 
 
 def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: bool) -> Translated:
-    """From kept code to an object for another machine."""
+    """Return from kept code to an object for another machine."""
     module = codegen.parse(recipe.code, context)
     text = str(module)
     values = read_values(text)
@@ -304,7 +304,7 @@ def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None
 
 
 def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
-    """The machine, named so that no function gets features that the machine lacks.
+    """Return the machine, named so that no function gets features that the machine lacks.
 
     To LLVM a function's own features take the place of the machine's, which are what takes away the features that the host's CPU has
     by its name alone.
@@ -326,7 +326,7 @@ def _chosen(names: list[str], condition: Callable[[str], bool]) -> list[str]:
 
 
 def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
-    """Merged variables are imported by the module that defines them as well."""
+    """Import merged variables, also in the module that defines them."""
     merged = {export.symbol: export.name for export in exports if export.link_only in (MERGED, WEAK)}
     return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
 
@@ -368,7 +368,7 @@ def _prepare(
 
 
 def _defined(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """What the module defines: the names, the linkages, and what gives LLVM's values, which can be asked for by name unless they have
+    """Yield what the module defines: the names, the linkages, and what gives LLVM's values, which can be asked for by name unless they have
     none.
     """
     for found, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):

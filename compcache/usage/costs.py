@@ -38,7 +38,7 @@ class Cost(NamedTuple):
 
 
 def costs(store: Store, progress: Progress | None = None) -> Iterator[Cost]:
-    """The costs of all functions of a directory and its layers, sorted by name.
+    """Yield the costs of all functions of a directory and its layers, sorted by name.
 
     Args:
         store: the directory.

@@ -22,7 +22,9 @@ __all__ = ["belonging", "entries_in", "fold"]
 
 
 def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
-    """The entries of data of a cache and its layers, sorted by name and kind; of those that packs have of one name the one that holds."""
+    """Return the entries of data of a cache and its layers, sorted by name and kind; of those that packs have of one name the one that
+    holds.
+    """
     known = list(places)
     found: list[EntrySummary] = []
     holding: dict[tuple[str, str], tuple[tuple[int, bool], EntrySummary]] = {}
@@ -55,7 +57,7 @@ def _entries_of(row: Row, place: Store, overview: Overview) -> Iterator[tuple[in
 def fold(
     functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> list[FunctionSummary]:
-    """A row for each group, label, or name that has none, sorted by name; with `select` those of which it accepts a name.
+    """Return a row for each group, label, or name that has none, sorted by name; with `select` those of which it accepts a name.
 
     `sizes` are those of the modules' files.
     """
@@ -74,7 +76,7 @@ def fold(
 def _without_linked(
     functions: Iterable[FunctionSummary], linked: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
-    """The functions that are also outside of groups, and a row for each group (`linked` has its name by module_id)."""
+    """Return the functions that are also outside of groups, and a row for each group (`linked` has its name by module_id)."""
     alone: list[FunctionSummary] = []
     members: dict[str, list[FunctionSummary]] = {}
     for row in functions:
@@ -111,7 +113,7 @@ def _folded_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[
 def belonging(
     func_name: str, functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary]
 ) -> tuple[list[FunctionSummary], list[EntrySummary]]:
-    """What belongs to one function: the parts of it or of its label, and the entries of its name, or its label, or that require its
+    """Return what belongs to one function: the parts of it or of its label, and the entries of its name, or its label, or that require its
     modules.
     """
     names = {func_name, label_of(func_name)}
@@ -149,7 +151,7 @@ class _Groups:
             self.variants.setdefault(_group_of(row.func_name), []).append(row)
 
     def entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
-        """The entries that belong to groups."""
+        """Return the entries that belong to groups."""
         entries = list(entries)
         wanted = {module_id for entry in entries for module_id in entry.requires}
         holders: dict[str, set[str]] = {}
@@ -165,7 +167,7 @@ class _Groups:
         return found
 
     def _groups_of(self, name: str) -> list[str]:
-        """The groups that there are of a name, and of the label which it may be."""
+        """Return the groups that there are of a name, and of the label which it may be."""
         return [key for key in (_group_of(name), f"{name}\0") if key in self.variants]
 
 

@@ -77,7 +77,7 @@ class Ledger(NamedTuple):
     torn: tuple[str, ...]
 
     def last_uses(self) -> dict[bytes, float]:
-        """The time of the last use of each module."""
+        """Return the time of the last use of each module."""
         last: dict[bytes, float] = {}
         for (_, module_id), (_, when) in self.uses.items():
             if when > last.get(module_id, 0.0):
@@ -153,7 +153,7 @@ class Uses:
         self.is_empty = not self._long and not self._short
 
     def all(self, start: bytes = b"", end: bytes = b"\xff" * (2 * KEY_SIZE + 1)) -> Iterator[Use]:
-        """The uses of the modules from `start` to before `end`, in the order of module_ids and name keys."""
+        """Yield the uses of the modules from `start` to before `end`, in the order of module_ids and name keys."""
         sources: list[Iterable[Use]] = [file.between(start, end) for file in self._long]
         sources.append(self._of_short(self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]))
         if len(sources) == 1:
@@ -200,7 +200,7 @@ class Uses:
         return Ledger({}, uses, {}, ())
 
     def counted(self, seconds_of: Callable[[bytes], float], now: float) -> dict[tuple[int, str], float]:
-        """The counters, with loads and the seconds that these saved, and old hours merged into days."""
+        """Return the counters, with loads and the seconds that these saved, and old hours merged into days."""
         oldest = int(now) // HOUR - _HOURLY
         counters = _add_counters([{(hour if hour >= oldest else hour - hour % 24, name): n} for (hour, name), n in self.counters.items()])
         for (module_id, key), count, last in self.all():
@@ -220,13 +220,15 @@ def _add_counters(several: Iterable[Mapping[tuple[int, str], float]]) -> dict[tu
 
 
 def _read_short(store: Store, name: str) -> StatsFile | None:
-    """A statistics file; None where it was folded meanwhile, or this user cannot read it. Raises `FormatError` where it is damaged."""
+    """Return a statistics file; None where it was folded meanwhile, or this user cannot read it. Raises `FormatError`
+    where it is damaged.
+    """
     data = store.read_file(STATISTICS, name, most=_MAX_FILE)
     return decode_stats(data) if data is not None else None
 
 
 def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[UsesInSum]] | None:
-    """The size of a long file, and where its uses are looked up; None for others. Raises `FormatError` where it is damaged."""
+    """Return the size of a long file, and where its uses are looked up; None for others. Raises `FormatError` where it is damaged."""
     if store.exposed:
         return None
     try:
@@ -268,7 +270,9 @@ def _spilled(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
 
 
 def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
-    """The time of the last use of each module that was used after the statistics were read, or shortly before; reads changed files only."""
+    """Return the time of the last use of each module that was used after the statistics were read, or shortly before; reads changed files
+    only.
+    """
     changed = []
     for name in _names(store):
         try:
@@ -322,7 +326,9 @@ def fold(
 
 
 def _kept(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
-    """The uses that a fold keeps: of modules that are present, and misses of the last month, since names that are asked for have no end."""
+    """Yield the uses that a fold keeps: of modules that are present, and misses of the last month, since names that are asked for have no
+    end.
+    """
     oldest = now - _HOURLY * HOUR if present is not None else 0.0
     for use in uses.all():
         (module_id, key), _, last = use
@@ -348,7 +354,7 @@ def fold_long(store: Store) -> None:
 
 
 def _is_long_and_rests(store: Store, name: str, now: float) -> bool:
-    """Whether a file is a long journal that nobody has written to for a minute."""
+    """Return whether a file is a long journal that nobody has written to for a minute."""
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
@@ -376,7 +382,7 @@ def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
 
 
 def _is_settled(store: Store, name: str, inputs: Collection[str], now: float) -> bool:
-    """Whether no process appends to a file any more: it is a sum, or a journal sealed and unchanged for a minute."""
+    """Return whether no process appends to a file any more: it is a sum, or a journal sealed and unchanged for a minute."""
     if inputs:
         return True
     try:
@@ -475,7 +481,7 @@ def fold_small(files: Files, root: str) -> None:
 
 
 def _contained(store: Store, names: Iterable[str]) -> set[str]:
-    """The names of all files that these files contain; reads only their heads."""
+    """Return the names of all files that these files contain; reads only their heads."""
     found: set[str] = set()
     for name in names:
         try:

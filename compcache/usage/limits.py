@@ -70,7 +70,7 @@ def read_seconds(text: str) -> float:
 
 
 def read_size(size: object, what: str = "max_size") -> int:
-    """The bytes of a size argument: a number of bytes, or text for `parse_size`.
+    """Return the bytes of a size argument: a number of bytes, or text for `parse_size`.
 
     Raises:
         TypeError, ValueError: it is not a valid size; the message says what is.
@@ -106,7 +106,7 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
 
 
 def effective_limit(given: int | None, root: str) -> int | None:
-    """The limit in bytes of a cache directory: `given`, else the setting, else the default; None (no limit) if that is 0.
+    """Return the limit in bytes of a cache directory: `given`, else the setting, else the default; None (no limit) if that is 0.
 
     Raises:
         ValueError: it is negative.

@@ -44,12 +44,12 @@ _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
-    """Every readable module, sorted by id; those of layers last."""
+    """Return every readable module, sorted by id; those of layers last."""
     return [summary for place, overview in look_over_all(store, progress) for summary in _modules_in(place, overview)]
 
 
 def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[Store, Overview]]:
-    """A cache and its layers, whose uses are counted in the writable directory, too."""
+    """Return a cache and its layers, whose uses are counted in the writable directory, too."""
     above = look_over(store, progress)
     return [(store, above), *[(layer, look_over(layer, progress)._replace(ledger=above.ledger)) for layer in store.layers]]
 
@@ -84,7 +84,7 @@ class _Problems(dict[Platform, str]):
 
 
 def module_key(module_id: str) -> bytes:
-    """The bytes of a module_id as users have it.
+    """Return the bytes of a module_id as users have it.
 
     Raises:
         ValueError: it does not have its form.
@@ -124,7 +124,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
 def functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False
 ) -> list[FunctionSummary]:
-    """Every function that a module realizes, or those whose names `select` accepts, sorted by name; see `Cache.functions`."""
+    """Return every function that a module realizes, or those whose names `select` accepts, sorted by name; see `Cache.functions`."""
     return sorted(_listed(look_over_all(store, progress), select, folded=folded), key=itemgetter(0))
 
 
@@ -150,7 +150,7 @@ def listed_functions(
 
 
 def listed_modules(store: Store, prefix: str = "", progress: Progress | None = None) -> Iterator[ModuleSummary]:
-    """The modules of a directory and its layers whose ids begin with a prefix, as they are read, in the order of `modules`."""
+    """Yield the modules of a directory and its layers whose ids begin with a prefix, as they are read, in the order of `modules`."""
     excerpts = Excerpts(store, progress)
     for number, (lists, place) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
         size = _FIRST
@@ -163,20 +163,20 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
 
 
 def modules_of(store: Store, module_ids: Iterable[bytes]) -> list[ModuleSummary]:
-    """These modules of a directory and its layers."""
+    """Return these modules of a directory and its layers."""
     chosen = {module_id.hex() for module_id in module_ids}
     places = Excerpts(store).of_modules(map(bytes.fromhex, chosen))
     return [row for place, overview in places for row in _modules_in(place, overview) if row.module_id in chosen]
 
 
 def belongings(store: Store, func_name: str) -> tuple[list[FunctionSummary], list[EntrySummary]]:
-    """The parts of a function, and the entries of data that belong to it; see `FunctionReport`."""
+    """Return the parts of a function, and the entries of data that belong to it; see `FunctionReport`."""
     places = Excerpts(store).of_name(func_name)
     return belonging(func_name, functions_of(places), entries_in(places))
 
 
 def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
-    """The functions in overviews of a directory and its layers, or those whose names `select` accepts, in no order."""
+    """Return the functions in overviews of a directory and its layers, or those whose names `select` accepts, in no order."""
     found, *below = [_functions_in(place, overview, select) for place, overview in places]
     if below:
         copies = {name: [summary] for name, summary in found.items()}
@@ -239,7 +239,7 @@ def _together(copies: list[FunctionSummary]) -> FunctionSummary:
 
 
 def uses_by_module(ledger: Ledger) -> dict[bytes, int]:
-    """The number of uses of each module's functions."""
+    """Return the number of uses of each module's functions."""
     counts: dict[bytes, int] = {}
     for (key, module_id), (count, _) in ledger.uses.items():
         if key != LOADS_KEY and module_id != MISSES_ID:
@@ -248,7 +248,7 @@ def uses_by_module(ledger: Ledger) -> dict[bytes, int]:
 
 
 def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:
-    """The last use of each module and of each imported function; a use counts as one of all dependencies."""
+    """Return the last use of each module and of each imported function; a use counts as one of all dependencies."""
     last = ledger.last_uses()
     used = sorted(last.keys() & rows.keys(), key=last.__getitem__)
     if not any(rows[module_id].imports for module_id in used):
@@ -295,5 +295,5 @@ def _problem(store: Store, platform: Platform) -> str:
 
 
 def _names(platform: Platform) -> str:
-    """The features that some function of a module uses: ``+avx2,+fma``."""
+    """Return the features that some function of a module uses: ``+avx2,+fma``."""
     return as_text({name for text in platform.features.split("\n") for name in required(names_in(text))})

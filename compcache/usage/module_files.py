@@ -56,7 +56,7 @@ _status: Callable[[tuple[int, float]], FileStatus] = partial(tuple.__new__, File
 
 
 def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, FileStatus]:
-    """The status of every module file; the total given to `progress` is an estimate."""
+    """Return the status of every module file; the total given to `progress` is an estimate."""
     return {module_id: status for _, found in modules_by_directory(store, progress) for module_id, status in found.items()}
 
 
@@ -90,7 +90,7 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
 
 
 def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[bytes, os.stat_result]]:
-    """The status of every module file, or of its volume, without the stored list, a directory that has changed `since` at a time."""
+    """Yield the status of every module file, or of its volume, without the stored list, a directory that has changed `since` at a time."""
     present = set(store.directories())
     for name in store.fans():
         path = store.path(MODULES, name)
@@ -101,7 +101,7 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
 
 
 def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
-    """The status of a directory, if it is there."""
+    """Return the status of a directory, if it is there."""
     try:
         return [store.files.stat(path)]
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -113,7 +113,7 @@ def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
 
 
 def files_of_directory(store: Store, fan: str) -> dict[bytes, os.stat_result]:
-    """The status of every module file in a directory: of none in a volume."""
+    """Return the status of every module file in a directory: of none in a volume."""
     return _look_at(store, store.path(MODULES, fan), fan)
 
 
@@ -169,7 +169,7 @@ class _Known:
             at += count * _FILE.size
 
     def read(self, name: str, changed: int) -> dict[bytes, FileStatus] | None:
-        """The modules of a directory, if it had this modification time when they were stored."""
+        """Return the modules of a directory, if it had this modification time when they were stored."""
         at, count, known, expected = self._places.get(name, (0, 0, -1, b""))
         if known != changed:
             return None

@@ -81,13 +81,13 @@ class Slice:
         self.present = present
 
     def rows(self) -> dict[bytes, Row]:
-        """The rows of the readable ones, in the order of `present`; of packs that lists have without their entries."""
+        """Return the rows of the readable ones, in the order of `present`; of packs that lists have without their entries."""
         listed = self._slices.lists.rows_of_directory(self.first)
         more = self._note(listed)
         return {module_id: row for module_id in self.present if (row := listed.get(module_id) or more.get(module_id)) is not None}
 
     def kinds(self) -> dict[bytes, bool]:
-        """The readable modules, and whether each is a pack."""
+        """Return the readable modules, and whether each is a pack."""
         listed = self._slices.lists.kinds_of_directory(self.first)
         more = {module_id: row.is_pack for module_id, row in self._note(listed).items()}
         return {module_id: is_pack for module_id, is_pack in {**listed, **more}.items() if module_id in self.present}
@@ -122,7 +122,7 @@ class Present:
 
 
 def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:
-    """Tells the compile time of a module; 0.0 if it is unreadable."""
+    """Return a function that tells the compile time of a module; 0.0 if it is unreadable."""
 
     def seconds(module_id: bytes) -> float:
         row = lists.rows([module_id]).get(module_id) or read_row(store, module_id)
@@ -132,7 +132,7 @@ def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:
 
 
 def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
-    """The rows of the modules that are present; those that cannot be read are left out.
+    """Return the rows of the modules that are present; those that cannot be read are left out.
 
     Args:
         store: the cache directory.
@@ -156,7 +156,7 @@ def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None 
 
 
 def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:
-    """The numbers of modules, packs, realizations and names, and the size of the files.
+    """Return the numbers of modules, packs, realizations and names, and the size of the files.
 
     In a directory of many modules these are sums of what lists say of themselves: a module or a name that stands in two is counted twice,
     and what was removed in another way than by a prune counts until the next one.
@@ -203,12 +203,12 @@ class Excerpts:
         return [lists for _, lists in self._places]
 
     def bases(self, prefix: str = "") -> Iterator[str]:
-        """The bases of the names of functions and groups that begin with a prefix, each once, sorted."""
+        """Return the bases of the names of functions and groups that begin with a prefix, each once, sorted."""
         texts = [((base.encode("utf-8", "surrogatepass"), b"") for base in lists.bases(prefix)) for lists in self.lists]
         return (base.decode("utf-8", "surrogatepass") for base, _ in merge_keys(texts))
 
     def groups(self) -> list[str]:
-        """The bases of the names of all groups."""
+        """Return the bases of the names of all groups."""
         return sorted({base for lists in self.lists for base in lists.groups()})
 
     def of_name(self, name: str) -> list[tuple[Store, Overview]]:
@@ -217,7 +217,7 @@ class Excerpts:
         return self.of_bases(base, base)
 
     def with_importers(self, name: str) -> dict[bytes, Row]:
-        """The rows of what concerns a function here, and of the modules that import any of it."""
+        """Return the rows of what concerns a function here, and of the modules that import any of it."""
         ((_, overview), *_), lists = self.of_name(name), self.lists[0]
         rows = dict(overview.rows)
         _add_users(lists, rows, steps=1)
@@ -259,7 +259,7 @@ class Excerpts:
 
     @staticmethod
     def _rows(lists: ModuleLists, part: _Wanted) -> dict[bytes, Row]:
-        """The rows of the modules, and of those whose parts they are."""
+        """Return the rows of the modules, and of those whose parts they are."""
         rows = lists.rows(part.module_ids)
         for owner in {base_of(row.part_of) for row in rows.values() if row.part_of}:
             part.module_ids |= lists.of_bases(owner, owner)

@@ -28,7 +28,7 @@ _TYPES: tuple[type[Any], ...] = (FunctionSummary, EntrySummary, ModuleSummary)
 def in_order(
     rows: Iterable[Summary], key: Callable[[Summary], Any], *, reverse: bool = False, limit: int | None = None
 ) -> Iterator[Summary]:
-    """The first `limit` summaries, or all, in the order of a key, equal ones in their order; the other way round with `reverse`.
+    """Return the first `limit` summaries, or all, in the order of a key, equal ones in their order; the other way round with `reverse`.
 
     Args:
         rows: the summaries; lists and not tuples in them come back as tuples.

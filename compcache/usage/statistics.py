@@ -76,7 +76,7 @@ def _remote_stats(totals: dict[str, float]) -> RemoteStats:
 
 
 def hits_and_misses(store: Store) -> tuple[int, int]:
-    """The hits and misses of all processes since the statistics were zeroed."""
+    """Return the hits and misses of all processes since the statistics were zeroed."""
     totals, _ = _totals(Uses(store).counters, None)
     missed = sum(number for name, number in totals.items() if name.startswith(_MISSES))
     return round(totals.get("hits", 0)), round(missed)
@@ -107,7 +107,7 @@ def _first_hour(since: float | None) -> int:
 
 
 def history(store: Store, since: float | None = None, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
-    """The periods from `since` on in which something was counted, the oldest first."""
+    """Return the periods from `since` on in which something was counted, the oldest first."""
     fold_long(store)
     counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
     first = _first_hour(since)

@@ -21,7 +21,7 @@ _STEMS = tuple([f"{stem}-v" for stem, version, _ in [directory.partition("-v") f
 
 
 def other_formats(store: Store) -> list[str]:
-    """The names of the directories below the root that are of formats which this version does not use, sorted.
+    """Return the names of the directories below the root that are of formats which this version does not use, sorted.
 
     Earlier and later versions of the package have written them; this one leaves them alone.
     """
@@ -30,7 +30,7 @@ def other_formats(store: Store) -> list[str]:
 
 
 def unused_bundles(store: Store, now: float) -> list[str]:
-    """The directories of unpacked bundles that were not used for a month; for two days where a later state is there.
+    """Return the directories of unpacked bundles that were not used for a month; for two days where a later state is there.
 
     A user of one sets its modification time, once a day.
     """
@@ -54,7 +54,7 @@ def unused_bundles(store: Store, now: float) -> list[str]:
 
 
 def files_below(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
-    """The files below a directory, then the directory, as (path, size, modification time)."""
+    """Yield the files below a directory, then the directory, as (path, size, modification time)."""
     waiting = [(path, False)]
     while waiting:
         path, listed = waiting.pop()

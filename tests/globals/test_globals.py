@@ -672,7 +672,7 @@ def test_a_kind_that_says_no_is_quoted(cache: Cache, monkeypatch: pytest.MonkeyP
         ("load", lambda: 1 // 0, "does not load: ZeroDivisionError"),
         ("load", lambda: None, "does not load: TypeError"),
         ("load", lambda: ("12345678", None), "does not load: TypeError"),
-        ("load", lambda: (b"1234", None), "gave 4 bytes for 8"),
+        ("load", lambda: (b"1234", None), "loads 4 bytes for a variable of 8"),
         ("encode", lambda: 1 // 0, "does not encode: ZeroDivisionError"),
         ("encode", lambda: "4", "encodes to str"),
         ("decode", lambda: 1 // 0, "does not decode"),

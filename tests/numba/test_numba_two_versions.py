@@ -69,6 +69,7 @@ def _wrong(directory: Path, programs: list[Program], *, again: int = 2) -> list[
     return list(found.values())
 
 
+@pytest.mark.stress
 def test_a_few_generated_programs_answer_as_plain_numba(tmp_path: Path) -> None:
     assert _wrong(tmp_path, draw(1, 5), again=1) == []
 

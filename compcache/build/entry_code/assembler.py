@@ -63,7 +63,7 @@ class Assembler:
     # ----------------------------------------------------------------- labels
 
     def label(self) -> int:
-        """A label that has no place yet."""
+        """Return a label that has no place yet."""
         self._labels.append(-1)
         return len(self._labels) - 1
 
@@ -72,14 +72,14 @@ class Assembler:
         self._labels[label] = len(self.code)
 
     def finish(self, frame: int) -> Code:
-        """The code, with a frame of so many bytes, a multiple of 16."""
+        """Return the code, with a frame of `frame` bytes, a multiple of 16."""
         self._set_frame(frame)
         for at, label in self._jumps:
             self._set_jump(at, self._labels[label])
         return Code(bytes(self.code), tuple(self.relocations), tuple(self.frame_rules))
 
     def rule(self, *operations: int) -> None:
-        """Have these instructions for unwinding hold from here on."""
+        """Make these instructions for unwinding hold from here on."""
         self.frame_rules.append((len(self.code), bytes(operations)))
 
     def _jump_here(self, label: int) -> None:
@@ -111,11 +111,11 @@ class Assembler:
         raise NotImplementedError
 
     def address(self, register: int, offset: int) -> None:
-        """An address in the frame."""
+        """Load an address in the frame."""
         raise NotImplementedError
 
     def number(self, register: int, value: int) -> None:
-        """A number of 64 bits."""
+        """Load a number of 64 bits."""
         raise NotImplementedError
 
     def move(self, register: int, source: int) -> None:
@@ -123,7 +123,7 @@ class Assembler:
         raise NotImplementedError
 
     def symbol(self, register: int, name: str) -> None:
-        """The address of a symbol, from the global offset table."""
+        """Load the address of a symbol, from the global offset table."""
         raise NotImplementedError
 
     def call(self, name: str) -> None:
@@ -139,7 +139,7 @@ class Assembler:
         raise NotImplementedError
 
     def truth(self, register: int, source: int) -> None:
-        """1 where the low four bytes of a register are not zero, else 0."""
+        """Set a register to 1 if the low four bytes of `source` are not zero, else to 0."""
         raise NotImplementedError
 
     def low_bit(self, register: int) -> None:
@@ -167,33 +167,33 @@ class Assembler:
         raise NotImplementedError
 
     def float_bits(self, register: int) -> None:
-        """The bits of the first floating-point register."""
+        """Move the bits of the first floating-point register."""
         raise NotImplementedError
 
     def jump(self, label: int) -> None:
-        """Go on at a label."""
+        """Jump to a label."""
         raise NotImplementedError
 
     def jump_if_zero(self, register: int, label: int, *, half: bool = False) -> None:
-        """Go there if a register, or its low half, is zero."""
+        """Jump to the label if a register, or its low half, is zero."""
         raise NotImplementedError
 
     def jump_if_not_zero(self, register: int, label: int, *, half: bool = False) -> None:
-        """Go there if it is not zero."""
+        """Jump to the label if the register, or its low half, is not zero."""
         raise NotImplementedError
 
     def jump_if_negative(self, register: int, label: int) -> None:
-        """Go there if the low half is negative."""
+        """Jump to the label if the low half of the register is negative."""
         raise NotImplementedError
 
     def jump_if_minus_one(self, register: int, label: int) -> None:
-        """Go there if a register is -1."""
+        """Jump to the label if a register is -1."""
         raise NotImplementedError
 
     def jump_if_equal(self, register: int, other: int, label: int) -> None:
-        """Go there if two registers are equal."""
+        """Jump to the label if two registers are equal."""
         raise NotImplementedError
 
     def jump_if_different(self, register: int, other: int, label: int) -> None:
-        """Go there if two registers are different."""
+        """Jump to the label if two registers are different."""
         raise NotImplementedError

@@ -23,7 +23,7 @@ _MACHINES = {machine.elf_machine: machine for machine in (X86Assembler, ArmAssem
 
 
 def entry_object(entries: Sequence[EntryPoint], elf_machine: int | None = None) -> tuple[bytes, tuple[EntryPoint, ...]]:
-    """The object of those entry points that are made here, empty where none is, and the others, which LLVM compiles.
+    """Return the object of the entry points that are made here, empty if there is none, and the entry points that LLVM compiles.
 
     These are functions with calling conventions of their own, frames of more than 4 KB, and all on other architectures than x86-64 and
     AArch64. `elf_machine` is the number of the architecture, if it is not that of this process.

@@ -33,7 +33,7 @@ _ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
 
 
 def object_of(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
-    """The object that defines these functions by hidden symbols."""
+    """Return the object that defines these functions by hidden symbols."""
     text, starts = bytearray(), dict[str, int]()
     for name, function in functions.items():
         text += _NOP[machine.elf_machine] * (-len(text) % _ALIGNMENT // len(_NOP[machine.elf_machine]))
@@ -99,7 +99,7 @@ class _Strings:
 
 
 def _frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
-    """The frames of functions, and where each refers to its code."""
+    """Return the frames of functions, and where each refers to its code."""
     # Version, augmentation, units of code and of data (-8), the return address, how code is referred to.
     content = bytearray(_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((machine.return_register, 1, _POINTERS)) + machine.first_rules))
     places = []
@@ -121,6 +121,6 @@ def _advance(distance: int) -> bytes:
 
 
 def _record(content: bytes) -> bytes:
-    """A record of `.eh_frame`: filled up with DW_CFA_nop."""
+    """Return a record of `.eh_frame`: filled up with DW_CFA_nop."""
     content += bytes(-(len(content) + _LENGTH.size) % 8)
     return _LENGTH.pack(len(content)) + content

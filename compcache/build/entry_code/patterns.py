@@ -40,7 +40,7 @@ _FLOATS = {"float": 4, "double": 8}
 
 
 def code_of(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
-    """The code of an entry point; None where it is not made here."""
+    """Return the code of an entry point; None where it is not made here."""
     if entry.convention:
         return None
     pattern = _Pattern(entry, machine())
@@ -82,7 +82,7 @@ class _Pattern:
         return (self._size + 15) // 16 * 16
 
     def write(self) -> Code:
-        """The code."""
+        """Return the code."""
         machine = self._machine
         machine.enter()
         if self._views:
@@ -110,7 +110,7 @@ class _Pattern:
         return machine.finish(self.frame)
 
     def _behind(self, write: Callable[[], None]) -> int:
-        """The label of code that stands behind the return."""
+        """Return the label of code that stands behind the return."""
         label = self._machine.label()
         self._later.append((label, write))
         return label
@@ -144,7 +144,7 @@ class _Pattern:
     # -------------------------------------------------------------- arguments
 
     def _convert(self, index: int, parameter: Parameter) -> None:
-        """Convert one argument, and note what is passed for it."""
+        """Convert one argument, and note what the function is passed for it."""
         machine, slot = self._machine, self._slots[index]
         kind, size = parameter.type.kind, parameter.type.size
         passed = 0
@@ -175,14 +175,14 @@ class _Pattern:
         self._machine.load(register, self._machine.items, index * _WORD)
 
     def _begin_hook(self, index: int) -> None:
-        """The first three arguments of what is called about an argument."""
+        """Load the first three arguments of what is called about an argument."""
         machine = self._machine
         self._load_item(machine.arguments[2], index)
         machine.number(machine.arguments[1], index)
         machine.move(machine.arguments[0], machine.callee)
 
     def _refuse(self, index: int) -> int:
-        """The label of code that says what is wrong with an argument."""
+        """Return the label of code that says what is wrong with an argument."""
 
         def refuse() -> None:
             self._begin_hook(index)
@@ -192,7 +192,9 @@ class _Pattern:
         return self._behind(refuse)
 
     def _is_error(self, index: int) -> tuple[int, int]:
-        """The label of code that fails where an exception is set, and else goes on, with the number in `result`, at the second label."""
+        """Return the label of code that fails where an exception is set, and else goes on, with the number in `result`, at the second
+        label.
+        """
         machine, back = self._machine, self._machine.label()
         refuse = self._refuse(index)
 
@@ -321,7 +323,7 @@ class _Pattern:
                 machine.load(register, base, offset)
 
     def _return_tuple(self, items: tuple[Type, ...]) -> None:
-        """A tuple of what the function left in the slots."""
+        """Return a tuple of what the function left in the slots."""
         machine = self._machine
         first, second, third = machine.arguments[:3]
 
@@ -345,7 +347,7 @@ class _Pattern:
         machine.load(machine.result, machine.frame, self._result)
 
     def _make_object(self, result: Type, llvm_type: str, slot: int) -> None:
-        """The object of a value in the frame."""
+        """Make the object of a value in the frame."""
         machine = self._machine
         first, kind = machine.arguments[0], result.kind
         if kind == VOID:

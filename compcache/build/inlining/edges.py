@@ -17,7 +17,8 @@ __all__ = ["inlined_of", "with_inlined"]
 
 
 def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNode]:
-    """The graph of an optimized module, with edges from its functions to the bodies that may be in them: all that they reached before.
+    """Return the graph of an optimized module, with edges from its functions to the bodies that may be in them: all that they reached
+    before.
 
     LLVM does not say what it has inlined where. So an edge says where a body can be, and a function without one has none.
     """
@@ -47,5 +48,5 @@ def inlined_of(graph: ModuleGraph) -> Inlined:
 
 
 def _key(symbol: str) -> str:
-    """The key of a node that stands for the body of a function, beside one for the function that is called."""
+    """Return the key of a node that stands for the body of a function, beside one for the function that is called."""
     return f"{symbol} ({INLINED})"

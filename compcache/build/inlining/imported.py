@@ -61,7 +61,7 @@ NOTHING_INLINED = Inlined()
 
 
 def nothing_offered(_: tuple[str, ...]) -> Mapping[str, Provided]:
-    """The bodies that are offered without a cache: none."""
+    """Return the bodies that are offered without a cache: none."""
     return {}
 
 
@@ -75,7 +75,7 @@ def bring_in(
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]],
     is_beside: Callable[[str], bool],
 ) -> tuple[Resolution, Inlined]:
-    """Link into a module the bodies of content that it imports and that others offer; return what it imports then, and what came in.
+    """Link the offered bodies of imported functions into a module; return what the module still imports, and what was linked in.
 
     Args:
         module: the module, whose declarations are provided for.
@@ -122,7 +122,7 @@ class _Bringing:
         self._found: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # by symbol, with what it refers to
 
     def bring(self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]) -> tuple[Resolution, Inlined]:
-        """Add the bodies that are offered of these functions, and of those that the bodies call."""
+        """Add the offered bodies of these functions, and of the functions that the bodies call."""
         asked = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
         waiting, most = tuple(names), float(MOST_INSTRUCTIONS)
         while waiting and most >= 1:
@@ -165,7 +165,7 @@ class _Bringing:
         return True
 
     def _means_the_platform(self, native: str) -> bool:
-        """Whether the module means by a symbol what its platform does, if it means anything."""
+        """Return whether the module means by a symbol what its platform does, if it means anything."""
         resolution = self._resolution
         if native in self._own or native in resolution.imports or native in resolution.storage or native in resolution.null:
             return False

@@ -87,7 +87,7 @@ class _NotOffered(Exception):  # noqa: N818 - it never leaves this module: an an
 
 
 def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
-    """The bodies that a module offers.
+    """Return the bodies that a module offers.
 
     Args:
         text: the module as LLVM prints it, before it is optimized.
@@ -102,7 +102,7 @@ def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution)
 
 
 def quoted(name: str) -> str:
-    """A reference to a function with a name of content, as bodies have it: always in quotes."""
+    """Return a reference to a function with a name of content, as bodies have it: always in quotes."""
     written = quote(name)
     return "@" + (written if written[0] == '"' else f'"{written}"')
 
@@ -200,12 +200,12 @@ class _Module:
     # ------------------------------------------------------------ what a body may use
 
     def content_name(self, symbol: str) -> str | None:
-        """The name of content under which other modules import a function, or this one does; None for other functions."""
+        """Return the name of content under which other modules import a function, or this one does; None for other functions."""
         name = self._wanted.get(symbol) or self._resolution.imports.get(symbol)
         return name if name is not None and is_content_name(name) else None
 
     def is_native(self, symbol: str) -> bool:
-        """Whether a symbol is a function of the platform, and nothing else that a module could bind to it."""
+        """Return whether a symbol is a function of the platform, and nothing else that a module could bind to it."""
         given = self._resolution
         if symbol not in self._declared or symbol in given.imports or given.libraries or symbol in given.null:
             return False
@@ -216,15 +216,15 @@ class _Module:
         return self._functions[symbol]
 
     def declaration(self, symbol: str) -> str:
-        """The line of a declaration."""
+        """Return the line of a declaration."""
         return self._declared[symbol]
 
     def variable(self, symbol: str) -> str:
-        """The line of a variable."""
+        """Return the line of a variable."""
         return self._variables[symbol]
 
     def attributes(self, text: str) -> str:
-        """The attributes that groups in the text stand for, without strings that LLVM reads on definitions alone."""
+        """Return the attributes that groups in the text stand for, without strings that LLVM reads on definitions alone."""
         return " ".join([self._attributes[number] for number in _GROUP.findall(text)])
 
     def node(self, token: str) -> str:
@@ -232,7 +232,7 @@ class _Module:
         return self._nodes[token]
 
     def types_in(self, lines: Iterable[str]) -> list[str]:
-        """Return the lines that define the types in these lines, and the types in those."""
+        """Return the lines that define the types in these lines, and the types in their definitions."""
         found: dict[str, None] = {}
         waiting = [*lines]
         for text in waiting:  # grows while it is walked
@@ -258,7 +258,7 @@ class _Reader:
         self._instructions = 0
 
     def read(self) -> Body:
-        """The body; `_NotOffered`, ValueError or KeyError where there is something that is not known."""
+        """Return the body; `_NotOffered`, ValueError or KeyError where there is something that is not known."""
         functions = [self._function(self._module.function(self._symbol), quoted(self._name), is_local=False)]
         constants = []
         for symbol in self._waiting:  # grows while it is walked
@@ -380,7 +380,7 @@ class _Reader:
             raise _NotOffered
 
     def _declaration(self, symbol: str, written: str) -> str:
-        """A declaration without the attributes that its module gives it: these are said at the calls."""
+        """Return a declaration without the attributes that its module gives it: these are said at the calls."""
         return self._declared_as(self._module.declaration(symbol).removeprefix("declare "), written)
 
     @staticmethod
@@ -392,7 +392,7 @@ class _Reader:
         return f"declare {' '.join(_passed(before, is_result=True))} {written}({', '.join(passed)})"
 
     def _with_attributes(self, line: str, callee: str) -> str:
-        """A call, with the attributes that it and the declaration have, in words."""
+        """Return a call, with the attributes that it and the declaration have, in words."""
         said = self._module.attributes(line)
         line = _GROUP.sub("", line)
         if callee in self._natives:
@@ -404,7 +404,7 @@ class _Reader:
         return " ".join([line[:end], *dict.fromkeys(kept)]) + line[end:]
 
     def _constant(self, line: str, written: str) -> str:
-        """A constant of the module's own whose address must not be compared."""
+        """Return a constant of the module's own whose address must not be compared."""
         head = line.partition(" = ")[2]
         match = _CONSTANT.match(head)
         if match is None or match[1] is None or "local_unnamed_addr" in head[: match.end()] or len(line) > _MOST_CONSTANT:
@@ -424,7 +424,7 @@ class _Reader:
     # ------------------------------------------------------------ metadata
 
     def _without_metadata(self, line: str) -> str:
-        """The line with those attachments that are known, and of which all is known."""
+        """Return the line without attachments that are unknown, or that refer to something unknown."""
         if "!" not in line:
             return line
 
@@ -456,7 +456,7 @@ class _Reader:
 
 
 def _words(attributes: str) -> list[str]:
-    """The attributes of a group: words, words with brackets, texts with a value."""
+    """Return the attributes of a group: words, words with brackets, texts with a value."""
     return [word.strip() for word in split_at(attributes, " ") if word.strip()]
 
 

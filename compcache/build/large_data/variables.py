@@ -40,7 +40,7 @@ _LONG_LIST = re.compile(r"(?:(?:i(?:8|16|32|64)|half|float|double) [-+.xa-fA-F0-
 
 
 def abridged(text: str) -> str:
-    """LLVM assembly with long constants of bytes and integers left out."""
+    """Return LLVM assembly with long constants of bytes and integers left out."""
     if len(text) < _WORTHWHILE:
         return text
     parts, done = [], 0
@@ -85,12 +85,12 @@ def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], 
 
 
 def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:
-    """The object with the values that were taken out of its module."""
+    """Return the object with the values that were taken out of its module."""
     return with_sections(obj, data) if data else obj
 
 
 def data_in(image: bytes) -> dict[str, bytes]:
-    """The values that were taken out of the module of a stored image, by section.
+    """Return the values that were taken out of the module of a stored image, by section.
 
     Raises:
         CompileError: the image cannot be read.
@@ -102,21 +102,21 @@ def data_in(image: bytes) -> dict[str, bytes]:
 
 
 def _copy(module: Any, context: Any) -> Any:
-    """A copy in the same context, which has the constants once."""
+    """Return a copy in the same context, which has the constants once."""
     copy = module.clone()
     context.modules.append(copy)
     return copy
 
 
 def _outline(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
-    """The module's text without the values."""
+    """Return the module's text without the values."""
     copy = _copy(module, context)
     _replace(copy, context, set(sizes), [_placeholder(name, size, f"{_PREFIX}0", 1, True) for name, size in sizes.items()])
     return str(copy)
 
 
 def _is_unsafe(outline: str) -> bool:
-    """Whether emitting the variables would translate assembly, which may end the process and is tried elsewhere."""
+    """Return whether emitting the variables would translate assembly, which may end the process and is tried elsewhere."""
     if outline.startswith("module asm") or "\nmodule asm" in outline:
         return True
     return _has_aliases(outline) and has_assembly(outline)
@@ -127,7 +127,7 @@ def _has_aliases(outline: str) -> bool:
 
 
 def _object_of(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
-    """An object of the variables alone; of functions only where an alias needs their bodies."""
+    """Return an object of the variables alone; of functions only where an alias needs their bodies."""
     copy = _copy(module, context)
     for value in [*copy.functions, *copy.global_variables]:
         if not value.is_declaration:

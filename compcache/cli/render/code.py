@@ -43,7 +43,7 @@ _STYLES = {
 
 
 def highlighted(line: str, language: str) -> str:
-    """A line of code with colour codes; `language` is ``llvm`` or ``asm``."""
+    """Return a line of code with colour codes; `language` is ``llvm`` or ``asm``."""
 
     def coloured(match: re.Match[str]) -> str:
         return click.style(match[0], **_STYLES[match.lastgroup or "comment"])  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def is_of_digests(difference: Difference) -> bool:
 
 
 def comparison(difference: Difference) -> Iterator[str]:
-    """The lines for a terminal that show a difference."""
+    """Yield the lines for a terminal that show a difference."""
     before, now = _text(difference.stored), _text(difference.wanted)
     if "\n" not in before + now:
         yield printable(str(difference))
@@ -43,7 +43,7 @@ def comparison(difference: Difference) -> Iterator[str]:
 
 
 def _text(canonical: str | None) -> str:
-    """The text that a component is, as it was given; values of other kinds in their canonical form."""
+    """Return the text that a component is, as it was given; values of other kinds in their canonical form."""
     if canonical is None:
         return ""
     if canonical.startswith("bytes "):

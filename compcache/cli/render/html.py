@@ -17,7 +17,7 @@ KINDS = ("function", "missing", "global", "variable", "native", "inlined")
 
 
 def html(graph: FunctionGraph, title: str, sizes: Mapping[str, int] | None = None) -> Iterator[str]:
-    """The parts of the file: the page template of this package with the graph as embedded data.
+    """Yield the parts of the file: the page template of this package with the graph as embedded data.
 
     Args:
         graph: what is shown. The page itself puts nodes into boxes (packages, modules) and gives them places.

@@ -119,7 +119,7 @@ def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layo
 
 
 def _width(name: str) -> float:
-    """The width of the box of a name; content names are shown with the first digits of their digest."""
+    """Return the width of the box of a name; content names are shown with the first digits of their digest."""
     label = label_of(name)
     shown = len(name) if label is None else len(label) + 1 + _SHOWN_DIGITS
     return min(max(shown * _CHARACTER + 16, _MIN_WIDTH), _MAX_WIDTH)

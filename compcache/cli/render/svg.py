@@ -27,7 +27,7 @@ _ARROW = (
 
 
 def svg(graph: FunctionGraph) -> Iterator[str]:
-    """The lines of the file."""
+    """Yield the lines of the file."""
     layout = place(graph)
     size = f'width="{layout.width:.0f}" height="{layout.height:.0f}" viewBox="0 0 {layout.width:.0f} {layout.height:.0f}"'
     yield f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
@@ -41,7 +41,7 @@ def svg(graph: FunctionGraph) -> Iterator[str]:
 
 
 def path(start: Box, end: Box) -> str:
-    """An edge from the right side of a box to the left side of another; a curve back if that is further left."""
+    """Return an edge from the right side of a box to the left side of another; a curve back if that is further left."""
     x1, y1 = start.x + start.width, start.y + HEIGHT / 2
     x2, y2 = end.x, end.y + HEIGHT / 2
     bend = max(30.0, (x2 - x1) / 2) if x2 > x1 else 60.0
@@ -49,7 +49,7 @@ def path(start: Box, end: Box) -> str:
 
 
 def shortened(name: str, width: float) -> str:
-    """A name cut in the middle to fit a box: generated names differ at the end."""
+    """Return a name cut in the middle to fit a box: generated names differ at the end."""
     fits = int((width - 16) / 7)
     if len(name) <= fits:
         return name

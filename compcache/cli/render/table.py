@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
-    """The cells of the head and of every row, padded and cut so that a row has at most `width` positions.
+    """Return the cells of the head and of every row, padded and cut so that a row has at most `width` positions.
 
     If even the least widths do not fit, rows are longer.
     """
@@ -42,7 +42,7 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
 
 
 def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
-    """The numbers of the columns that fit."""
+    """Return the numbers of the columns that fit."""
     least = [min(size, _LEGIBLE) if c.flexible else size for c, size in zip(columns, natural, strict=True)]
     kept = list(range(len(columns)))
     while sum(least[n] + len(_GAP) for n in kept) - len(_GAP) > width:
@@ -54,7 +54,7 @@ def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list
 
 
 def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
-    """Rigid columns get their full width; flexible ones share the rest, the widest shrink first."""
+    """Return the widths of the columns: rigid ones get their full width; flexible ones share the rest, and the widest shrink first."""
     free = width - sum(size for column, size in zip(columns, natural, strict=True) if not column.flexible)
     flexible = sorted(size for column, size in zip(columns, natural, strict=True) if column.flexible)
     cap = flexible[-1] if flexible else 0
@@ -68,7 +68,7 @@ def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> l
 
 
 def cell_width(text: str) -> int:
-    """The width of a printable text on a terminal."""
+    """Return the width of a printable text on a terminal."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -77,7 +77,7 @@ def cell_width(text: str) -> int:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text cut in the middle to at most `width` positions: names differ at both ends."""
+    """Return a text cut in the middle to at most `width` positions: names differ at both ends."""
     if cell_width(text) <= width:
         return text
     front, back = text[: (width - 1) // 2], text[len(text) - (width - 1 - (width - 1) // 2) :]
@@ -91,7 +91,7 @@ def _widest(cells: Sequence[str]) -> int:
 
 
 def _aligned(cells: Sequence[str], width: int, column: Column) -> list[str]:
-    """The cells of one column, all of the same width."""
+    """Return the cells of one column, all of the same width."""
     if "".join(cells).isascii():
         pad = str.rjust if column.numeric else str.ljust
         cut = [cell if len(cell) <= width else shortened(cell, width) for cell in cells]

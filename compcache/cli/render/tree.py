@@ -13,7 +13,7 @@ __all__ = ["label", "tree"]
 
 
 def tree(graph: FunctionGraph) -> Iterator[str]:
-    """The lines of the tree. A node that was shown before is not expanded again; cycles are marked."""
+    """Yield the lines of the tree. A node that was shown before is not expanded again; cycles are marked."""
     successors: list[list[int]] = [[] for _ in graph.nodes]
     for start, end in graph.edges:
         successors[start].append(end)
@@ -24,7 +24,7 @@ def tree(graph: FunctionGraph) -> Iterator[str]:
 
 
 def _roots(graph: FunctionGraph) -> Iterator[int]:
-    """Nodes without references to them, then nodes of cycles that those do not reach."""
+    """Yield the nodes without references to them, then nodes of cycles that are not reached from the former."""
     targets = {end for start, end in graph.edges if start != end}
     numbers = range(len(graph.nodes))
     yield from (number for number in numbers if number not in targets)
@@ -51,7 +51,7 @@ def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown:
 
 
 def label(node: GraphNode) -> str:
-    """A node as one line."""
+    """Return a node as one line."""
     from compcache.cli.names import short
     from compcache.cli.output import printable, style
 

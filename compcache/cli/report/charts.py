@@ -58,14 +58,14 @@ class _Step(NamedTuple):
 
 
 def drawing_is_possible() -> bool:
-    """Whether the package that draws is installed."""
+    """Return whether the package that draws is installed."""
     from importlib.util import find_spec
 
     return find_spec("vl_convert") is not None
 
 
 def charts(story: Story) -> list[Chart]:
-    """The charts that there is something to draw in."""
+    """Return the charts that have data to draw."""
     steps = _steps(story)
     found = []
     if any(step.hits or step.misses for step in steps):
@@ -85,7 +85,7 @@ def charts(story: Story) -> list[Chart]:
 
 
 def draw(chart: Chart) -> str:
-    """The chart as two SVG elements, one for each width."""
+    """Return the chart as two SVG elements, one for each width."""
     return "".join(f'<div class="{name}">{_svg(chart, width)}</div>' for name, width in (("wide", _WIDE), ("narrow", _NARROW)))
 
 
@@ -108,7 +108,7 @@ def _svg(chart: Chart, width: int) -> str:
 
 
 def _steps(story: Story) -> list[_Step]:
-    """The periods of a story in steps of equal length, those in which nothing happened included."""
+    """Return the periods of a story in steps of equal length, those in which nothing happened included."""
     if not story.periods:
         return []
     span = max(story.created - story.periods[0].start, 1)
@@ -142,7 +142,7 @@ def _label(start: float, length: int) -> str:
 
 
 def _time_axis(steps: Sequence[_Step]) -> dict[str, Any]:
-    """The axis of time: local times are passed off as UTC, so that the chart does not know of zones."""
+    """Return the axis of time: local times are passed off as UTC, so that the chart does not know of zones."""
     domain = [_local(steps[0].start), _local(steps[-1].end)]
     return {
         "field": "start", "type": "temporal", "scale": {"type": "utc", "domain": domain, "nice": False},
@@ -163,7 +163,7 @@ def _y(field: str, title: str, format_: str = ",~f", **more: Any) -> dict[str, A
 
 
 def _unit(size: float) -> tuple[str, int]:
-    """The unit for an axis of bytes that ends at `size`, and its factor."""
+    """Return the unit for an axis of bytes that ends at `size`, and its factor."""
     units = ("bytes", "KiB", "MiB", "GiB", "TiB")
     power = min(max(int(size).bit_length() - 1, 0) // 10, len(units) - 1)
     return units[power], 1 << 10 * power
@@ -203,7 +203,7 @@ def _stacked(
     text: Callable[[float], str],
     factor: float = 1,
 ) -> dict[str, Any]:
-    """Bars over time, one above the other; a kind is a name, a colour and its value in a step."""
+    """Describe bars over time, one above the other; a kind is a name, a colour and its value in a step."""
     values = []
     for step in steps:
         base = 0.0
@@ -303,7 +303,7 @@ def _bars(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *
 
 
 def _across(values: list[dict[str, Any]], title: str, colour: str) -> dict[str, Any]:
-    """Horizontal bars in the order of `values`."""
+    """Describe horizontal bars in the order of `values`."""
     encoding = {
         "y": {"field": "name", "type": "nominal", "sort": None, "axis": {"title": None, "grid": False, "ticks": False, "domain": False}},
         "x": {"field": "value", "type": "quantitative", "axis": {"title": title, "format": ",~f", "tickCount": 4}},

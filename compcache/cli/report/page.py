@@ -35,7 +35,7 @@ _FEW_HITS, _MANY_REQUESTS = 0.5, 20
 
 
 def page(story: Story, *, drawn: bool) -> Iterator[str]:
-    """The parts of the page; with `drawn` False charts are shown as their tables."""
+    """Yield the parts of the page; with `drawn` False charts are shown as their tables."""
     template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
     head, _, tail = template.replace("<!--TITLE-->", _text(f"compcache: {story.directory}")).partition("<!--STORY-->")
     yield head
@@ -181,7 +181,7 @@ def _section(title: str, parts: Iterable[str]) -> Iterator[str]:
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int]) -> Iterator[str]:
-    """A table that scrolls by itself where the window is narrow; its first column are names."""
+    """Yield a table that scrolls by itself where the window is narrow; its first column holds names."""
     right = set(numeric)
     kinds = [' class="number"' if n in right else "" for n in range(len(heads))]
     yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}"><table><thead><tr>'

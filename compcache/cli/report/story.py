@@ -134,7 +134,7 @@ class _Sums:
         self._sums[name] = before[0] + size, before[1] + count
 
     def groups(self) -> tuple[Group, ...]:
-        """They, the largest first."""
+        """Return the groups, the largest first."""
         return tuple(sorted((Group(name, *total) for name, total in self._sums.items()), key=lambda group: (-group.size, group.name)))
 
 
@@ -152,7 +152,7 @@ class _First(Generic[_T]):
             self._rows = sorted(self._rows, key=self._key)[: self._limit]
 
     def rows(self) -> tuple[_T, ...]:
-        """They, in order."""
+        """Return the rows, in order."""
         return tuple(sorted(self._rows, key=self._key)[: self._limit])
 
 
@@ -179,7 +179,7 @@ class _Modules:
         self._ages[name] = size + module.size, count + 1
 
     def last_uses(self) -> tuple[Group, ...]:
-        """The modules by the time of their last use, the latest first."""
+        """Return the modules by the time of their last use, the latest first."""
         return tuple(Group(name, *total) for name, total in self._ages.items())
 
 

@@ -93,7 +93,7 @@ class BoundNames:
                 self._note_copy(place)
 
     def place_of(self, func_name: str) -> bytes | None:
-        """The module that a function is bound to, while look-ups find no other content of the name."""
+        """Return the module that a function is bound to, while look-ups find no other content of the name."""
         place = self._places.get(func_name)
         if place is None:
             return None
@@ -106,7 +106,7 @@ class BoundNames:
         return module_id if (content == place.content if place.record is not None else module_id in modules) else None
 
     def chosen(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
-        """The choice of a copy that is bound already, which needs nothing more; None where this is none."""
+        """Return the choice of a copy that is bound already, which needs nothing more; None where this is none."""
         place = self._places.get(func_name)
         module = place() if place is not None else None
         if place is None or place.record is None or module is None or module.module_id != module_id:
@@ -121,7 +121,7 @@ class BoundNames:
         return choice
 
     def bind(self, chosen: dict[str, Choice], closures: Container[bytes]) -> dict[str, Place]:
-        """What a load adds to what is bound; `closures` are the modules that are linked ones."""
+        """Return what a load adds to what is bound; `closures` are the modules that are linked ones."""
         added: dict[str, Place] = {}
         for name, choice in chosen.items():
             known, record = self._places.get(name), choice.record
@@ -134,7 +134,7 @@ class BoundNames:
         return added
 
     def updates(self, added: dict[str, Place]) -> tuple[dict[str, Place], dict[str, Place]]:
-        """The table of what is bound, and what a load adds to it that is committed now; the loader's lock is held."""
+        """Return the table of what is bound, and what a load adds to it that is committed now; the loader's lock is held."""
         self.changes += 1
         for place in added.values():
             place.number = self.changes
@@ -147,7 +147,7 @@ class BoundNames:
             self._copied.setdefault(module_id, set()).add(place.file.module_id)
 
     def are_elsewhere(self, chosen: dict[str, Choice], since: int) -> bool:
-        """Whether a chosen function was bound elsewhere by a load after the number `since`. The loader's lock is held."""
+        """Return whether a chosen function was bound elsewhere by a load after the number `since`. The loader's lock is held."""
         for name, choice in chosen.items() if since != self.changes else ():
             place = self._places.get(name)
             if place is not None and place.number > since and self.place_of(name) not in (None, choice.module_id):
@@ -155,13 +155,13 @@ class BoundNames:
         return False
 
     def copies_of(self, homes: Iterable[bytes], module_id: bytes) -> list[LoadedModule]:
-        """The closures but this one that a function of these modules is bound in."""
+        """Return the closures but this one that a function of these modules is bound in."""
         keys = {key for home in homes for key in self._copied.get(home, ())} - {module_id} if self._copied else ()
         return [closure for key in keys if (closure := self._loader._loaded(key)) is not None]
 
 
 def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
-    """What look-ups find of a name but copies: its content, and the modules that have it."""
+    """Return what look-ups find of a name but copies: its content, and the modules that have it."""
     if store.has_in_memory() and any(known := [*store._memory_names.get(func_name, ())]):
         return known[0][0], {module_id for module_id, _ in known}
     rows = [row for row in store.find_numbered(func_name) if row[3] < LINKED]
@@ -189,7 +189,7 @@ def _describe(store: Store, place: Place, source: Source, record: FunctionRecord
 
 
 def _forgetting(table: dict[str, Place], name: str) -> Callable[[ref[LoadedModule]], None]:
-    """What takes a name out of the table when its module goes."""
+    """Return what takes a name out of the table when its module goes."""
 
     def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
         remove(table, name)
@@ -198,7 +198,7 @@ def _forgetting(table: dict[str, Place], name: str) -> Callable[[ref[LoadedModul
 
 
 def shared(file: ModuleFile) -> ModuleFile:
-    """Another object for the same open file, which stays open for it."""
+    """Return another object for the same open file, which stays open for it."""
     other = described(file)
     if file._opened is not None:
         other.adopt(file._opened)
@@ -206,7 +206,7 @@ def shared(file: ModuleFile) -> ModuleFile:
 
 
 def described(file: ModuleFile) -> ModuleFile:
-    """Another object for the same file, which is not open."""
+    """Return another object for the same file, which is not open."""
     other = type(file)(file._files, file.path, file.module_id)
     other.describe(file.image, file.records, file.target_id, file.flags, file.key)
     other.size, other.elsewhere, other.copied, other.volume = file.size, file.elsewhere, file.copied, file.volume

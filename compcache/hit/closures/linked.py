@@ -78,8 +78,8 @@ class LinkedClosures:
         self.bound.inherit(file, module, closure.bound)
 
     def _is_taken(self, func_name: str, module_id: bytes) -> bool:
-        """Whether the function may have been bound in a module before this loader has met a closure, or is in another closure with its
-        module.
+        """Return whether the function may have been bound in a module before this loader has met a closure, or is in another closure with
+        its module.
         """
         loader = self._loader
         if self._early:
@@ -108,7 +108,7 @@ class LinkedClosures:
         return (house.module_id, found) if found is not None else None
 
     def house_of(self, module_id: bytes) -> LoadedModule | None:
-        """The loaded closure that a module is in."""
+        """Return the loaded closure that a module is in."""
         found_of = self._loader._loaded
         return next((house for key in self._houses.get(module_id, ()) if (house := found_of(key)) is not None), None)
 
@@ -134,7 +134,7 @@ class LinkedClosures:
         return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
 
     def _second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
-        """Return a choice in a closure that a module has moved into, of which another closure has a function that was chosen, and why."""
+        """Return a choice in a closure, if another closure has a function that was chosen, and the error that says so."""
         store = self._loader.store
         for name, choice in chosen.items():
             for home in newest_of(store, name)[1] if choice.module_id in self._parts else ():
@@ -173,25 +173,27 @@ class LinkedClosures:
                     reraise_interrupt(error)
 
     def __contains__(self, module_id: object) -> bool:
-        """Whether a module is a linked closure that a load of this loader has met."""
+        """Return whether a module is a linked closure that a load of this loader has met."""
         return module_id in self._parts
 
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
-        """The file of a loaded closure that has modules in it."""
+        """Return the file of a loaded closure that has modules in it."""
         house = self._loader._loaded(module_id) if module_id in self._homes else None
         return shared(house.file) if house is not None and house.file is not None else None
 
     def may_be_planned(self, root: Choice, chosen: dict[str, Choice]) -> bool:
-        """Return whether a planned closure may name these. Whether closures hold is checked only for functions that are looked up."""
+        """Return whether a planned closure may name these modules. Whether closures hold is checked only for
+        functions that are looked up.
+        """
         return not any(choice.module_id in self._parts for choice in chosen.values() if choice is not root)
 
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
-        """The loaded closures that have code of a module."""
+        """Return the loaded closures that have code of a module."""
         found = [self._loader._loaded(key) for key, parts in self._parts.items() if module_id in parts]
         return [closure for closure in found if closure is not None]
 
     def is_whole(self, module_id: bytes) -> bool:
-        """Whether all modules are there that have code in a closure that a load has met."""
+        """Return whether all modules are there that have code in a closure that a load has met."""
         try:
             return all(map(self._loader.store.exists, self._parts[module_id]))
         except (CompcacheError, OSError) as error:
@@ -214,7 +216,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- validity
 
     def holds(self, module_id: bytes) -> bool:
-        """Whether the linked closure that this module is holds now."""
+        """Return whether the linked closure that this module is holds now."""
         loader = self._loader
         self._look_at(loader.store)
         known = self._told.get(module_id)
@@ -250,7 +252,9 @@ class LinkedClosures:
             self.sets.clear()
 
     def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
-        """The call target of a function of a closure that is mapped, where it needs nothing else; None where it is to be looked up."""
+        """Return the call target of a function of a closure that is mapped, where it needs nothing else; None where
+        it is to be looked up.
+        """
         loader, found = self._loader, self.sets.get(func_name)
         if found is None or loader.builds or loader.store._in_memory:
             return None

@@ -36,7 +36,8 @@ _DIGEST = 8
 
 
 def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: Sources) -> dict[str, Choice] | None:
-    """The choices of the planned closure in the file of this name, by function, ready for the commit; None where it cannot be used here.
+    """Return the choices of the planned closure in the file of this name, by function, ready for the commit; None where it cannot be used
+    here.
 
     Then `sources` has the module of `root` and no other.
     """
@@ -61,14 +62,14 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
 
 
 def modules_of(data: bytes) -> list[bytes]:
-    """The modules that the file of a planned closure names, for their removal: nothing is verified."""
+    """Return the modules that the file of a planned closure names, for their removal: nothing is verified."""
     content = data[len(MAGIC) + SEAL_SIZE :]
     end = HEAD.size + MODULE.size * int.from_bytes(content[len(NO_STATE) : len(NO_STATE) + 4], "little")
     return [content[at : at + DIGEST_SIZE] for at in range(HEAD.size, min(end, len(content)), MODULE.size)]
 
 
 def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> dict[str, Choice]:
-    """The functions that the file names, their modules open.
+    """Return the functions that the file names, their modules open.
 
     Raises:
         FormatError: the file is not one that `remember_closure` writes, or is out of date.
@@ -102,7 +103,7 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> d
 
 
 def _require_whole(loader: Loader, root: Choice, chosen: dict[str, Choice]) -> None:
-    """Check that a closure has all that its functions import, of the types that they expect, and nothing else.
+    """Check that a closure has everything that its functions import, with the expected types, and nothing else.
 
     Raises:
         FormatError: it has not.

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def refuse_second_provider(loader: Loader, source: Source) -> None:
-    """A variable that others use is that of the module which was bound first, for as long as it lives.
+    """Refuse a second provider: a variable that others use is that of the module which was bound first, for as long as it lives.
 
     The module is not loaded: where it is the provider itself, that one was unloaded and is still in use.
 
@@ -46,7 +46,7 @@ def refuse_second_provider(loader: Loader, source: Source) -> None:
 
 
 def defines_for_all(loader: Loader, source: Source, offset: int) -> bool:
-    """Whether the record of a variable is of a definition that is not merged with others."""
+    """Return whether the record of a variable is of a definition that is not merged with others."""
     return decode_function(source.read_record(loader.store, offset)).signature.startswith(VARIABLE)
 
 
@@ -62,7 +62,7 @@ def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> Non
 
 
 def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variable: str) -> LoadedModule | None:
-    """The module that provides a variable; an unloaded one only while it is in use, not as garbage: it may be its own."""
+    """Return the module that provides a variable; an unloaded one only while it is in use, not as garbage: it may be its own."""
     weak = table.get(variable)
     if weak is None or (module := weak()) is None or module in loader.loaded_modules():
         return weak() if weak is not None else None
@@ -97,7 +97,7 @@ def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[.
 
 
 def have_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
-    """Whether each variable is that of the module which others have it from: another thread may have bound it meanwhile."""
+    """Return whether each variable is that of the module which others have it from: another thread may have bound it meanwhile."""
     for name, choice in chosen.items():
         if choice.record.signature.startswith(LINK_ONLY):
             known = loader.providers.get(name) or loader.merged.get(name)

@@ -53,7 +53,7 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
 
 
 def _is_plain(choice: Choice) -> bool:
-    """Whether its module was not loaded before, and it has a record of its own (a stub has not) and no variables to decode."""
+    """Return whether its module was not loaded before, and it has a record of its own (a stub has not) and no variables to decode."""
     return choice.source.is_whole and not choice.globals and choice.offset > 0
 
 
@@ -64,7 +64,7 @@ def _requirements(store: Store, choice: Choice) -> tuple[str, str]:
 
 
 def _encode(store: Store, root: Choice, groups: list[list[Choice]]) -> bytes | None:
-    """The content of the file; None where a module cannot be described any more."""
+    """Return the content of the file; None where a module cannot be described any more."""
     entries = [_describe(store, group[0].source) for group in groups]
     choices = {(choice.source.file.target_id, choice.record.target_id): choice for group in groups for choice in group}
     requirements = dict.fromkeys([text for choice in choices.values() for text in _requirements(store, choice)])
@@ -80,7 +80,7 @@ def _encode(store: Store, root: Choice, groups: list[list[Choice]]) -> bytes | N
 
 
 def _describe(store: Store, source: Source) -> bytes | None:
-    """The index entry that vouches for a module's file as it is now; None where the index does not."""
+    """Return the index entry that vouches for a module's file as it is now; None if the index does not vouch for it."""
     suspended = source.suspended
     file = source.open_file(store)
     status = file.status()

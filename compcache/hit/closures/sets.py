@@ -33,7 +33,7 @@ class ListedFunction:
 
 
 def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> None:
-    """Have all records of a closure in memory, unless they are many."""
+    """Read all records of a closure into memory, unless they are many."""
     try:
         file = loader.store.open_module(module_id)
     except (CompcacheError, OSError) as error:  # who loads a function of it meets it again
@@ -49,7 +49,7 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
 
 
 def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
-    """The call target of a function that is listed, where it needs nothing else; None where it is to be looked up."""
+    """Return the call target of a function that is listed, where it needs nothing else; None where it is to be looked up."""
     found = linked.sets[func_name]
     choice_of, source_of, sources_of = linked.types
     source = source_of(found.file, loaded)

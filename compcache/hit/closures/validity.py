@@ -28,8 +28,8 @@ _MOST_KEPT = 512
 
 
 def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """The modules that the linked closure is derived of that this module is, and how many of these, the first, are in it; None where it
-    does not hold in this state of the index.
+    """Return the modules that the linked closure is derived of that this module is, and how many of these, the first, are in it; None where
+    it does not hold in this state of the index.
     """
     store = loader.store
     name = _file_name(store, module_id)
@@ -42,7 +42,7 @@ def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[byte
 
 
 def _file_name(store: Store, module_id: bytes) -> str:
-    """The file that says whether a closure holds for this processor, these keys and these known faults."""
+    """Return the file that says whether a closure holds for this processor, these keys and these known faults."""
     rules = mac(b"linked", store.mac_key) if store.mac_key else b""
     identity = [module_id, b"linked", rules, store.processor().identity.encode()]
     return CLOSURES.file_name(digest(identity).hex() + key_suffix(store.stamp_key))

@@ -62,8 +62,8 @@ class SharedLibrary:
         )
 
     def version_of(self, symbol: str) -> str | None:
-        """The version by which an object that is linked now asks for a symbol, empty where it has none; None where the library does not
-        define it for such objects.
+        """Return the version by which an object that is linked now asks for a symbol, empty where it has none; None where the library does
+        not define it for such objects.
 
         Raises:
             FormatError: the tables of the library are damaged.
@@ -86,7 +86,7 @@ class SharedLibrary:
         return None
 
     def _numbers(self, name: bytes) -> Iterator[int]:
-        """The numbers of the symbols of a name that the library defines."""
+        """Yield the numbers of the symbols of a name that the library defines."""
         value = gnu_hash(name)
         buckets, first, words = _HASH_HEADER.unpack_from(self._hash)
         start = _HASH_HEADER.size + _PADDING + words * _WORD_OF_FILTER
@@ -104,7 +104,7 @@ class SharedLibrary:
 
 
 def gnu_hash(name: bytes) -> int:
-    """The value by which GNU's hash table finds a name."""
+    """Return the value by which GNU's hash table finds a name."""
     value = 5381
     for byte in name:
         value = value * 33 + byte & 0xFFFFFFFF
@@ -121,7 +121,7 @@ def _until_null(records: bytes) -> list[tuple[int, int]]:
 
 
 def _definitions(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
-    """The names of versions by their numbers."""
+    """Return the names of versions by their numbers."""
     table = find_section(sections, _SHT_GNU_VERDEF)
     if table is None:
         return {}

@@ -126,12 +126,12 @@ class Symbol(NamedTuple):
 
 
 def is_elf(data: bytes) -> bool:
-    """Whether the bytes start as an ELF file does, of whatever class and byte order."""
+    """Return whether the bytes start as an ELF file does, of whatever class and byte order."""
     return data[: len(ELF_MAGIC)] == ELF_MAGIC
 
 
 def read_header(data: bytes) -> Header:
-    """The ELF header of a file of the class and byte order that are supported."""
+    """Return the ELF header of a file of the class and byte order that are supported."""
     if not is_elf(data):
         raise FormatError(f"not an ELF file: it starts with {data[: len(ELF_MAGIC)]!r}")
     header = Header._make(_HEADER.unpack(read_bytes(data, 0, _HEADER.size, "the ELF header")))
@@ -143,7 +143,7 @@ def read_header(data: bytes) -> Header:
 
 
 def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
-    """Every section header of a file that must be of `file_type`."""
+    """Return every section header of a file that must be of `file_type`."""
     return (_read_small if len(data) < _SMALL else _read_sections)(data, file_type)
 
 
@@ -151,11 +151,11 @@ def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     header = read_header(data)
     if header.type != file_type:
         found = _FILE_TYPES.get(header.type, f"of type {header.type}")
-        raise FormatError(f"the ELF file is {found}, and not {_FILE_TYPES[file_type]}")
+        raise FormatError(f"the ELF file is {found}, not {_FILE_TYPES[file_type]}")
     if header.section_offset == 0:
         return ()
     if header.section_size != SECTION.size:
-        raise FormatError(f"section headers of {header.section_size} bytes, and not {SECTION.size}")
+        raise FormatError(f"section headers have {header.section_size} bytes each, not {SECTION.size}")
     count = header.section_count or _extended_count(data, header.section_offset)
     records = read_bytes(data, header.section_offset, count * SECTION.size, "the section headers")
     return tuple(map(_as_section, SECTION.iter_unpack(records)))
@@ -166,24 +166,24 @@ _read_small = lru_cache(maxsize=8)(_read_sections)
 
 
 def _extended_count(data: bytes, offset: int) -> int:
-    """The number of sections where the ELF header has no room for it: the size field of the first section."""
+    """Return the number of sections where the ELF header has no room for it: the size field of the first section."""
     return Section._make(SECTION.unpack(read_bytes(data, offset, SECTION.size, "a section header"))).size
 
 
 def find_section(sections: tuple[Section, ...], section_type: int) -> Section | None:
-    """The first section of a type."""
+    """Return the first section of a type."""
     return next((section for section in sections if section.type == section_type), None)
 
 
 def object_symbols(data: bytes) -> Iterator[Symbol]:
-    """The non-local symbols of a relocatable object; none where it has no symbol table."""
+    """Return the non-local symbols of a relocatable object; none where it has no symbol table."""
     sections = read_sections(data, ET_REL)
     table = find_section(sections, SHT_SYMTAB)
     return iter(()) if table is None else read_symbols(data, sections, table)
 
 
 def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
-    """Sections with their names; those that the file does not hold only where `every` is set."""
+    """Yield sections with their names; those that the file does not hold only where `every` is set."""
     header = read_header(data)
     if header.names_section >= len(sections):
         return
@@ -195,7 +195,7 @@ def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) ->
 
 
 def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False) -> Iterator[Symbol]:
-    """The non-local symbols of a table, which leaves out the null symbol; with `local` all."""
+    """Yield the non-local symbols of a table, which leaves out the null symbol; with `local` all."""
     records = read_table(data, table, SYMBOL)
     strings = read_linked_strings(data, sections, table)
     position = table.offset
@@ -206,14 +206,14 @@ def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, 
 
 
 def read_table(data: bytes, table: Section, record: Struct) -> bytes:
-    """The content of a section that is an array of `record`."""
+    """Return the content of a section that is an array of `record`."""
     if table.entry_size != record.size or table.size % record.size:
-        raise FormatError(f"a table of {table.size} bytes and {table.entry_size} per entry, not {record.size}")
+        raise FormatError(f"a table of {table.size} bytes has {table.entry_size} per entry, not {record.size}")
     return read_bytes(data, table.offset, table.size, "a table of symbols, relocations or dynamic entries")
 
 
 def read_linked_strings(data: bytes, sections: tuple[Section, ...], table: Section) -> bytes:
-    """The string table that belongs to a section."""
+    """Return the string table that belongs to a section."""
     if table.link >= len(sections):
         raise FormatError(f"a reference to section {table.link} of {len(sections)}")
     strings = sections[table.link]
@@ -221,7 +221,7 @@ def read_linked_strings(data: bytes, sections: tuple[Section, ...], table: Secti
 
 
 def read_string(strings: bytes, offset: int) -> str:
-    """The string that begins at an offset of a string table."""
+    """Return the string that begins at an offset of a string table."""
     # Searching from beyond the end finds nothing, whatever the offset.
     end = strings.find(b"\0", offset)
     if end < 0:
@@ -230,7 +230,7 @@ def read_string(strings: bytes, offset: int) -> str:
 
 
 def read_bytes(data: bytes, offset: int, size: int, what: str) -> bytes:
-    """A range of the file; `what` names it in the error where the file ends before."""
+    """Return a range of the file; `what` names it in the error where the file ends before."""
     if offset + size > len(data):
         raise FormatError(f"{what} should end at byte {offset + size} of {len(data)}: truncated or damaged")
     return data[offset : offset + size]

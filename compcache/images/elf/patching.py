@@ -115,7 +115,7 @@ def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
-    """With new names for symbols: they are in a copy of the string table at the end of the file."""
+    """Give symbols new names: these are in a copy of the string table at the end of the file."""
     if not names:
         return data
     sections = read_sections(data, ET_REL)
@@ -219,7 +219,7 @@ def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
     for name, section in named(data, read_sections(data, ET_REL)):
         if name in contents:
             if len(contents[name]) != section.size:
-                raise FormatError(f"the section {name} has {section.size} bytes, and not {len(contents[name])}")
+                raise FormatError(f"the section {name} has {section.size} bytes, not {len(contents[name])}")
             edits.append((section.offset, contents[name]))
     return _patched(data, edits)
 

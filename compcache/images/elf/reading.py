@@ -83,17 +83,17 @@ class Datum(NamedTuple):
 
 
 def architecture_of(data: bytes) -> Architecture:
-    """The architecture that the file is for; `FormatError` where it is not an ELF file."""
+    """Return the architecture that the file is for; `FormatError` where it is not an ELF file."""
     return architecture_of_elf(read_header(data).machine)
 
 
 def has_fixed_code(data: bytes) -> bool:
-    """Whether linking an object leaves its instructions where they are; `FormatError` where it is not an ELF file."""
+    """Return whether linking an object leaves its instructions where they are; `FormatError` where it is not an ELF file."""
     return architecture_of(data).relocations.changed is not None
 
 
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
-    """The names that a relocatable object uses and does not define, in the order of its symbol table.
+    """Return the names that a relocatable object uses and does not define, in the order of its symbol table.
 
     Both strong and weak references count, and so do the names that code generation adds by itself, such as
     `__tls_get_addr` or `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raises `FormatError`.
@@ -102,7 +102,7 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
 
 
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:
-    """The names that a shared object expects of its process, in the order of its dynamic symbol table.
+    """Return the names that a shared object expects of its process, in the order of its dynamic symbol table.
 
     Both strong and weak references count. Raises `FormatError`.
     """
@@ -115,7 +115,7 @@ def dynamic_required(data: bytes) -> tuple[str, ...]:
 
 
 def dynamic_defined(data: bytes) -> tuple[str, ...]:
-    """The names that a shared object defines for others. Raises `FormatError`."""
+    """Return the names that a shared object defines for others. Raises `FormatError`."""
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if symbol.defined])
 
 
@@ -128,7 +128,7 @@ def _dynamic_symbols(data: bytes) -> Iterator[Symbol]:
 
 
 def needed_libraries(data: bytes) -> tuple[str, ...]:
-    """The libraries that loading a shared object loads first (`DT_NEEDED`), in order. Raises `FormatError`."""
+    """Return the libraries that loading a shared object loads first (`DT_NEEDED`), in order. Raises `FormatError`."""
     sections = read_sections(data, ET_DYN)
     table = find_section(sections, SHT_DYNAMIC)
     if table is None:
@@ -145,7 +145,7 @@ def needed_libraries(data: bytes) -> tuple[str, ...]:
 
 
 def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
-    """The symbol versions that a shared object needs of each library (``.gnu.version_r``). Raises `FormatError`.
+    """Return the symbol versions that a shared object needs of each library (``.gnu.version_r``). Raises `FormatError`.
 
     Layout: Linux Standard Base Core Specification 5.0, "Symbol Versioning", `Elf64_Verneed` and `Elf64_Vernaux`.
     """
@@ -163,7 +163,7 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
 
 
 def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The place and the fields of `count` records, each of which ends with the distance to the next one."""
+    """Yield the place and the fields of `count` records, each of which ends with the distance to the next one."""
     for _ in range(count):
         if at + record.size > len(content):
             raise FormatError("the needed versions are truncated or damaged")
@@ -180,7 +180,7 @@ def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, b
 
 
 def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
-    """The sections of an object or a shared object whose names begin so, with their content. Raises `FormatError`."""
+    """Return the sections of an object or a shared object whose names begin so, with their content. Raises `FormatError`."""
     sections = read_sections(data, read_header(data).type)
     return {
         name: read_bytes(data, section.offset, section.size, f"the section {name}")
@@ -212,7 +212,7 @@ def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dic
 
 
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:
-    """The sections of a relocatable object that hold machine code.
+    """Return the sections of a relocatable object that hold machine code.
 
     Raises `FormatError`, also where linking may move code (`has_fixed_code`).
     """

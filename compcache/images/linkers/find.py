@@ -60,7 +60,7 @@ def _program_of(path: str) -> str:
 
 
 def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]:
-    """The linkers to choose from, the preferred one first.
+    """Return the linkers to choose from, the preferred one first.
 
     `COMPCACHE_LINKER` decides alone where it is set; else these are `ld`, `mold` and `ld.lld` as far as they are on the path, and
     the `ziglang` wheel. There are none where the platform does not use ELF. The answer is remembered for the same values
@@ -78,7 +78,7 @@ def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
 
 
 def is_named() -> bool:
-    """Whether the environment names a linker, which then makes all images."""
+    """Return whether the environment names a linker, which then makes all images."""
     return setting(LINKER_VARIABLE).strip().lower() not in ("", *_NO_LINKER)
 
 
@@ -94,7 +94,7 @@ def _find(choice: str | None, path: str) -> tuple[Linker, ...]:
 
 
 def _chosen(value: str, path: str) -> Linker | None:
-    """The linker that the value of the variable names."""
+    """Return the linker that the value of the variable names."""
     if value.lower() in _NO_LINKER:
         return None
     if value == "ziglang":
@@ -112,7 +112,7 @@ def _chosen(value: str, path: str) -> Linker | None:
 
 
 def _zig_wheel(source: str) -> Linker | None:
-    """The linker inside the `ziglang` wheel, found without importing it: the import would run Zig."""
+    """Return the linker inside the `ziglang` wheel, found without importing it: the import would run Zig."""
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None:
         return None

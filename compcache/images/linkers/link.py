@@ -133,7 +133,7 @@ def link_shared(
 
 @functools.lru_cache(maxsize=512)
 def _hidden(data: bytes, keep: tuple[str, ...]) -> bytes:
-    """A small object, which many images may have in common, without symbols that others could see."""
+    """Return a small object, which many images may have in common, without symbols that others could see."""
     return hide_symbols(data, keep)
 
 
@@ -179,7 +179,7 @@ def _link_in_memory(link: _Link) -> bytes | None:
 
 
 def _writes_to_standard_output(linker: Linker) -> bool | None:
-    """Whether the linker writes its output there; None for an unknown linker.
+    """Return whether the linker writes its output there; None for an unknown linker.
 
     lld and mold write a file beside their output, which they rename then, unless the output is called ``-``. GNU ld opens its
     output as it is.
@@ -211,7 +211,7 @@ def _link_in_directory(link: _Link) -> bytes:
 
 @contextlib.contextmanager
 def _scratch_directory(linker: Linker) -> Iterator[str]:
-    """A private directory; what goes wrong with its files is a failure of the link."""
+    """Make a private directory; what goes wrong with its files is a failure of the link."""
     try:
         _remove_abandoned(tempfile.gettempdir())
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as directory:
@@ -317,7 +317,7 @@ def _start(
 
 
 def _environment(temporary: str | None) -> dict[str, str]:
-    """The environment of the linker: nothing that changes what it writes or where."""
+    """Return the environment of the linker: nothing that changes what it writes or where."""
     inherited = {name: value for name, value in os.environ.items() if name not in _MISLEADING_VARIABLES}
     return {**inherited, **({"TMPDIR": temporary} if temporary else {}), "LC_ALL": "C"}
 

@@ -28,7 +28,7 @@ _SECONDS = 10.0
 
 
 def version_of(linker: Linker) -> tuple[str, str]:
-    """The name of a linker, one of `NAMES`, and its version; empty where it does not tell. A process asks once."""
+    """Return the name of a linker, one of `NAMES`, and its version; empty where it does not tell. A process asks once."""
     try:
         status = os.stat(linker.argv[0])
     except OSError as error:

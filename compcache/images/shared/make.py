@@ -42,7 +42,8 @@ def write(
     named: Mapping[str, str],
     imports: Collection[str],
 ) -> tuple[bytes, dict[str, bytes], str]:
-    """The shared object without a linker, by symbol the places of its imports, and the C library that it needs (`MakeSide.requires`).
+    """Return the shared object without a linker, by symbol the places of its imports, and the C library that it needs
+    (`MakeSide.requires`).
 
     Args:
         objects: that of the module, then those of its entry points.
@@ -81,7 +82,7 @@ def _require_loadable(size: int) -> None:
 
 
 def _provider(symbol: str, path: str) -> Provider | None:
-    """The library in a file as what provides a symbol; None where it has the symbol in a library that it needs."""
+    """Return the library in a file as what provides a symbol; None where it has the symbol in a library that it needs."""
     if is_archive(path):
         raise FormatError(f"{symbol!r} is in the archive {path}")
     try:
@@ -105,7 +106,7 @@ def make(
     imports: Collection[str],
     known: Collection[str],
 ) -> tuple[bytes, dict[str, bytes]]:
-    """The shared object, and by symbol the places of its imports (`take_places`).
+    """Return the shared object, and by symbol the places of its imports (`take_places`).
 
     Args:
         objects: that of the module, whose references are weak where they may be, then those of its entry points.

@@ -111,12 +111,12 @@ class Dynamic:
         self.table.size = _TAG.size * len(self._all_tags(0))
 
     def outputs(self) -> list[Output]:
-        """Return the sections for these in the image."""
+        """Return the sections of the image that hold the tables."""
         found = [self.hash, self.symbols, self.strings, self.table]
         return found + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 
     def _versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
-        """The version of each symbol, by number, and the table that says which versions of which libraries have these numbers."""
+        """Return the version of each symbol, by number, and the table that says which versions of which libraries have these numbers."""
         self._needs_count = 0
         libraries = dict.fromkeys(needed)
         wanted: dict[str, dict[str, int]] = {}

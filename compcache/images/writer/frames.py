@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 
 
 def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]:
-    """The entries of a section, whose places have to be among those that are relocated.
+    """Return the entries of a section, whose places have to be among those that are relocated.
 
     Raises:
         FormatError: the tables are malformed, or encoded in another way than those of LLVM.
@@ -83,19 +83,21 @@ def _encoding(common: bytes) -> int:
 
 
 def _skip_number(content: bytes, at: int) -> int:
-    """Behind a number in LEB128."""
+    """Return the place behind a number in LEB128."""
     while content[at] & 0x80:
         at += 1
     return at + 1
 
 
 def index_size(count: int) -> int:
-    """The size of an index of this number of entries."""
+    """Return the size of an index of this number of entries."""
     return _HEADER.size + count * _ROW.size
 
 
 def index_of_frames(address: int, frames: int, entries: Iterable[tuple[bytearray, int, Frame]]) -> bytes:
-    """The index at an address, of tables at the address `frames`: each entry with the section that it is in, relocated, and its address."""
+    """Return the index at an address, of tables at the address `frames`: each entry with the section that it is in, relocated, and its
+    address.
+    """
     rows = []
     for content, start, frame in entries:
         (distance,) = _PC[frame.encoding].unpack_from(content, frame.place)

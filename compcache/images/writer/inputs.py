@@ -114,7 +114,7 @@ class Input(NamedTuple):
 
 
 def read_input(data: bytes) -> Input:
-    """The parts of an object.
+    """Return the parts of an object.
 
     Raises:
         FormatError: it is malformed, or has something that is not known here.
@@ -145,7 +145,7 @@ _read_small = functools.lru_cache(maxsize=512)(_read)
 
 
 def _is_part(name: str, section: Section) -> bool:
-    """Whether a section becomes part of the image; raises `FormatError` where that is not known."""
+    """Return whether a section becomes part of the image; raises `FormatError` where that is not known."""
     kind, flags = section.type, section.flags
     if kind in (_SHT_NULL, SHT_SYMTAB, _SHT_STRTAB, SHT_RELA, _SHT_GROUP, _SHT_LLVM_ADDRSIG):
         return False
@@ -176,7 +176,7 @@ def _section(
     if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")) or (flags & SHF_WRITE and flags & SHF_EXECINSTR):
         raise FormatError(f"the section {name} has the flags {flags:#x}")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
-        raise FormatError(f"the section {name} is aligned to {alignment:#x}")
+        raise FormatError(f"the section {name} has the alignment {alignment:#x}, which no image can give it")
     content = b""
     if kind != SHT_NOBITS:
         content = read_bytes(data, section.offset, section.size, f"the section {name}") if is_frames else b""

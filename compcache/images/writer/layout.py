@@ -95,7 +95,7 @@ class Layout:
         self.end_of_memory = 0
 
     def mapped(self) -> Iterator[Output]:
-        """The sections that are mapped."""
+        """Return the sections that are mapped."""
         return (output for output in self.outputs.values() if output.flags & SHF_ALLOC)
 
 
@@ -106,7 +106,7 @@ def _flags(section: InputSection) -> int:
 
 
 def collect(inputs: Sequence[Input]) -> dict[str, Output]:
-    """The sections that objects have, put together by name."""
+    """Return the sections that objects have, put together by name."""
     found: dict[str, Output] = {}
     parts = [(number, section) for number, one in enumerate(inputs) for section in one.sections]
     for number, section in sorted(parts, key=_priority) if any(section.output in _SORTED for _, section in parts) else parts:
@@ -118,7 +118,7 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
 
 
 def _priority(part: tuple[int, InputSection]) -> int:
-    """The place of a table of constructors among others: those with the lowest number run first, those without one last."""
+    """Return the place of a table of constructors among others: those with the lowest number run first, those without one last."""
     section = part[1]
     if section.output not in _SORTED or section.name == section.output:
         return 1 << 16

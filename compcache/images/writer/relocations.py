@@ -53,7 +53,7 @@ class Tables:
         self.relocations = 0
 
     def add_address(self, name: str | None) -> None:
-        """Have an address filled in: of what another image has under a name, or of something in this image."""
+        """Fill in an address: of a symbol of another image, or of a place in this image."""
         if name is None:
             self.relocations += 1
         elif name not in self._imports:
@@ -61,18 +61,18 @@ class Tables:
             self.relocations += 1
 
     def add_entry(self, key: Key) -> None:
-        """Have an entry for a symbol."""
+        """Add an entry for a symbol."""
         if key not in self.entries:
             self.entries[key] = len(self.entries)
             self.add_address(key if isinstance(key, str) else None)
 
     def add_stub(self, name: str) -> None:
-        """Have code that jumps to what another image has under a name."""
+        """Add code that jumps to a symbol of another image."""
         self.stubs.setdefault(name, len(self.stubs))
         self.add_entry(name)
 
     def add_pair(self, key: Key, relocations: int) -> None:
-        """Have a pair of entries for a thread-local variable. That of one in this image takes one relocation: the offset is known."""
+        """Add a pair of entries for a thread-local variable. A variable of this image takes one relocation, since its offset is known."""
         if key not in self.pairs:
             self.pairs[key] = len(self.pairs)
             self.relocations += relocations if isinstance(key, str) else 1
@@ -183,7 +183,7 @@ class Relocator:
                 store(content, at, (value + addend & _PAGE) - (start + at & _PAGE))
 
     def _target(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
-        """The address to which a relocation refers that is not just that of a symbol; None where nothing is left to be stored."""
+        """Return the address to which a relocation refers that is not just that of a symbol; None where nothing is left to be stored."""
         name = self._outside[owner].get(symbol)
         key = name or (owner, symbol)
         if fixup.to == SYMBOL and fixup.form == ADDRESS:
@@ -205,7 +205,7 @@ class Relocator:
         if fixup.to in (TLS_PAIR, TLS_MODULE):
             return self._pairs[_MODULE if fixup.to == TLS_MODULE else key]
         what = f"symbol {symbol} of an object" if name is None else repr(name)
-        raise FormatError(f"the distance of {what}, which this image does not have, is not known")
+        raise FormatError(f"the object refers to {what} by a distance, but it is not in this image")
 
     def relocate_debug(self, piece: Piece, content: bytearray) -> None:
         """Relocate a part of a section that is not mapped; what another image has is 0 there."""
@@ -226,7 +226,7 @@ class Relocator:
             self.left.append(DynamicRelocation(name, place, kind, addend))
 
     def table(self) -> bytes:
-        """The content of the global offset table; its relocations are listed."""
+        """Return the content of the global offset table; its relocations are listed."""
         for key, address in self._entries.items():
             if isinstance(key, str):
                 self._ask(key, address, self._linking.in_table, 0)
@@ -256,6 +256,6 @@ class Relocator:
         return value
 
     def stubs(self) -> bytes:
-        """The content of the procedure linkage table."""
+        """Return the content of the procedure linkage table."""
         make = self._linking.stub
         return b"".join([make(address, self._entries[name]) for name, address in self._stubs.items()])

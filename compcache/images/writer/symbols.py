@@ -31,7 +31,7 @@ def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tupl
                 bss = outputs.setdefault(_BSS, Output(_BSS, SHT_NOBITS, SHF_ALLOC | SHF_WRITE))
                 alignment = max(symbol.value, 1)
                 if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT or symbol.type == STT_TLS:
-                    raise FormatError(f"the common symbol {symbol.name!r} is aligned to {alignment}")
+                    raise FormatError(f"the common symbol {symbol.name!r} has the alignment {alignment}, which no image can give it")
                 start = -(-bss.size // alignment) * alignment
                 found[owner, number] = start
                 bss.alignment = max(bss.alignment, alignment)
@@ -105,14 +105,14 @@ class Symbols:
         return found
 
     def home(self, owner: int, number: int, section: int) -> Output | None:
-        """The section that a symbol of an object is in."""
+        """Return the section that a symbol of an object is in."""
         home = self._homes.get((owner, section))
         if home is not None:
             return home[0]
         return self._outputs[_BSS] if (owner, number) in self._common else None
 
     def exported(self, values: Sequence[Sequence[int | None]]) -> int:
-        """The address of the exported symbol."""
+        """Return the address of the exported symbol."""
         owner, number = self._export
         value = values[owner][number]
         if value is None:
@@ -125,7 +125,7 @@ class Symbols:
         return self._inputs[owner].symbols[number].size
 
     def home_of_export(self) -> Output:
-        """The section that it is in."""
+        """Return the section that it is in."""
         owner, number = self._export
         found = self.home(owner, number, self._inputs[owner].symbols[number].section)
         if found is None:
@@ -137,7 +137,7 @@ def symbol_sections(
     inputs: Sequence[Input], symbols: Symbols, values: Sequence[Sequence[int | None]], export: str, asked: Collection[str],
     thread_start: int,
 ) -> tuple[Output, Output]:  # fmt: skip
-    """The table of all symbols and its strings, those of the objects; what no other image sees is local."""
+    """Return the table of all symbols and its strings, those of the objects; what no other image sees is local."""
     pack = SYMBOL.pack
     first, last = [bytes(SYMBOL.size)], []
     seen = set()

@@ -52,7 +52,8 @@ def write_shared(
     providers: Mapping[str, Provider],
     run_paths: Sequence[str] = (),
 ) -> tuple[bytes, dict[str, bytes], list[Asked]]:
-    """A shared object of relocatable objects, by name the places of its imports (`elf.patching.take_places`), and what it asks of others.
+    """Return a shared object of relocatable objects, by name the places of its imports (`elf.patching.take_places`), and what it asks of
+    others.
 
     Args:
         objects: what LLVM has emitted.
@@ -133,7 +134,7 @@ def _own_outputs(tables: Tables, stub_size: int, frames: int) -> Iterator[Output
 
 
 def _thread_template(outputs: Mapping[str, Output]) -> list[Output]:
-    """The sections of thread-local variables, the first one aligned for all of them."""
+    """Return the sections of thread-local variables, the first one aligned for all of them."""
     found = [outputs[name] for name in (".tdata", ".tbss") if name in outputs]
     if found:
         found[0].alignment = max([output.alignment for output in found])
@@ -168,8 +169,8 @@ def _index_frames(index: Output, tables: Output) -> None:
 
 
 def _segments(layout: Layout, template: Sequence[Output], page: int) -> bytes:
-    """The program headers. That the dynamic section is not to be written keeps glibc from storing addresses in it, which it does from
-    version 2.35 on, in a page of private memory for each image.
+    """Return the program headers. That the dynamic section is not to be written keeps glibc from storing addresses in it, which it does
+    from version 2.35 on, in a page of private memory for each image.
     """
     outputs = layout.outputs
     size = layout.written - layout.written_offset

@@ -61,7 +61,7 @@ class _Differing:
         self.example = b""
 
     def add(self, entries: set[bytes], counts: Callable[[bytes, bool], bool]) -> None:
-        """Count those of which `counts` says so, asked with the module and whether its file is there."""
+        """Count the entries for which `counts` is true; it is called with the module and whether its file is there."""
         for entry in entries:
             module_id = entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
             there = self._there.get(module_id)

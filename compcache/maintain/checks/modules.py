@@ -101,7 +101,7 @@ def _compare(image: bytes, records: bytes) -> None:
 
 
 def _needs_of(records: bytes) -> tuple[str, Table]:
-    """The kind of a module's image, and the module table that the records require of it."""
+    """Return the kind of a module's image, and the module table that the records require of it."""
     header = None
     highest = -1
     for _, payload in iterate_frames(records):

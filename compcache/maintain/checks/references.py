@@ -47,7 +47,7 @@ def _unlisted(state: CheckState) -> dict[bytes, Row]:
 
 
 def _modules_of(state: CheckState, name: str, listed: Iterable[bytes], *, imports: bool) -> list[bytes]:
-    """The modules that import or realize a function, listed or not."""
+    """Return the modules that import or realize a function, listed or not."""
     more = [module_id for module_id, row in _unlisted(state).items() if name in (row.imports if imports else row.names)]
     return sorted({*filter(state.is_there, listed), *more})
 

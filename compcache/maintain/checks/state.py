@@ -40,7 +40,7 @@ class CheckState:
         self._total = 0
 
     def modules(self, step: int = 1 << 8) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
-        """The modules that are there and of which nothing is wrong so far, a directory at a time, with their statuses."""
+        """Yield the modules with no finding so far, a directory at a time, with the statuses of their files."""
         done = 0
         for found in statuses_by_directory(self.store):
             present = {module_id: status for module_id, status in found.items() if self.is_sound(module_id)}
@@ -52,11 +52,11 @@ class CheckState:
                 self.progress(done, self._total if done < self._total else done * step // (max(found, default=b"\0")[0] + 1))
 
     def is_sound(self, module_id: bytes) -> bool:
-        """Whether nothing was found to be wrong with a module so far."""
+        """Return whether nothing was found to be wrong with a module so far."""
         return module_id not in self._forgotten
 
     def is_there(self, module_id: bytes) -> bool:
-        """Whether a module that a list has was there when the records were checked, and nothing is wrong with it."""
+        """Return whether a module that a list has was there when the records were checked, and nothing is wrong with it."""
         return module_id not in self.slices.gone and module_id not in self._forgotten
 
     def find(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:
@@ -99,7 +99,7 @@ class CheckState:
         self._forgotten.add(module_id)
 
     def is_provided(self, name: str) -> bool:
-        """Whether a module holds a function now, one added since the check began included."""
+        """Return whether a module holds a function now, one added since the check began included."""
         return any(self.store.exists(module_id) for module_id, _ in self.store.find_all(name))
 
 

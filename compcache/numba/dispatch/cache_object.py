@@ -105,11 +105,11 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._other.flush()
 
     def _may_leave(self, why: BaseException | None) -> bool:
-        """Whether the other cache has what this one refuses."""
+        """Return whether the other cache has what this one refuses."""
         return self._is_asked_for and not isinstance(why, Unrepeatable)
 
     def _load_other(self, sig: Any, target_context: Any) -> Any:
-        """What the other cache has. Callers that are linked with it are as little known as it is."""
+        """Return what the other cache has. Callers that are linked with it are as little known as it is."""
         found = self._other.load_overload(sig, target_context)
         if found is not None:
             library = getattr(found, "library", found)

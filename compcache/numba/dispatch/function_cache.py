@@ -124,7 +124,7 @@ class FunctionCache(CacheObject):
         return is_stored
 
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
-        """The same for an overload with an identity."""
+        """Return the same for an overload with an identity."""
         from compcache.numba.entries import save
 
         changed = history.has_old_code(identity.parts[1:])
@@ -153,7 +153,7 @@ class FunctionCache(CacheObject):
         return True
 
     def _start_key(self, sig: Any) -> Key | NotLazy | None:
-        """The key of processes without Numba for an overload now, or why it has none; None for what no process looks for by it."""
+        """Return the key of processes without Numba for an overload now, or why it has none; None for what no process looks for by it."""
         if getattr(self._owner, "_compiler", None) is None or hasattr(sig, "return_type") or not getattr(self._owner, "_can_compile", True):
             return None
         try:
@@ -205,7 +205,7 @@ class FunctionCache(CacheObject):
         note_compiled(self._owner, _args_of(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
-        """The identity of the function now, or the reason why it has none."""
+        """Return the identity of the function now, or the reason why it has none."""
         found: Identity | Unidentifiable
         try:
             found = identify(
@@ -218,7 +218,7 @@ class FunctionCache(CacheObject):
         return found
 
     def inherits_options(self, identity: Identity) -> bool:
-        """Whether code was compiled with other flags than those of its own declaration: callees take some from their callers."""
+        """Return whether code was compiled with other flags than those of its own declaration: callees take some from their callers."""
         if getattr(self._owner, "_compiler", None) is None:
             return False
         stack = ConfigStack()._stk
@@ -263,7 +263,7 @@ def _import_what_stores() -> None:
 
 
 def _parsed(sig: Any) -> Any:
-    """A signature as an object; text is parsed."""
+    """Return a signature as an object; text is parsed."""
     if not isinstance(sig, str):
         return sig
     args, result = sigutils.normalize_signature(sig)

@@ -18,7 +18,7 @@ __all__ = ["GufuncCache", "wrapper_symbol"]
 
 
 def wrapper_symbol(cres: Any) -> str:
-    """The name that Numba gives the wrapper of a gufunc's function."""
+    """Return the name that Numba gives the wrapper of a gufunc's function."""
     return f"__gufunc__.{cres.fndesc.mangled_name}"
 
 
@@ -89,7 +89,7 @@ class GufuncCache(CacheObject):
         return self._identities.get(None)  # type: ignore[return-value]
 
     def _identify(self) -> Identity | None:
-        """The identity of the wrapper: the symbol of the function that it calls, which contains a digest, and the layout."""
+        """Return the identity of the wrapper: the symbol of the function that it calls, which contains a digest, and the layout."""
         cres = self._owner.cres
         try:
             found = identify(

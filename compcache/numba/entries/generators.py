@@ -14,7 +14,7 @@ __all__ = ["next_symbol", "restore_generator"]
 
 
 def next_symbol(cres: Any) -> str:
-    """The symbol of the function behind `next` of the generator that a compile result returns; "" if it returns none."""
+    """Return the symbol of the function behind `next` of the generator that a compile result returns; "" if it returns none."""
     kind = cres.signature.return_type
     if not isinstance(kind, types.Generator) or kind not in cres.target_context._generators:
         return ""
@@ -23,7 +23,7 @@ def next_symbol(cres: Any) -> str:
 
 
 def restore_generator(cres: Any, symbol: str, function: Any) -> Any:
-    """The compile result of a generator that was found, known to the context so that callers can be compiled.
+    """Return the compile result of a generator that was found, known to the context so that callers can be compiled.
 
     Its type is made again for the function of this process: Numba tells such types apart by their function.
     """

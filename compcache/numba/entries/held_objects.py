@@ -23,7 +23,7 @@ _PICKLE = re.compile(rf"^@[^\n]*\.const\.pickledata\.[^\n]*{_MAKES_CLASS}", re.M
 
 
 def why_copied(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
-    """Why another process would get copies, of what code, its description and its constants hold; None if it would not."""
+    """Return why another process would get copies, of what code, its description and its constants hold; None if it would not."""
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
         return f"its result is the function {functions[0].py_func.__qualname__} itself"

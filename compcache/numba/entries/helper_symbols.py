@@ -29,7 +29,7 @@ class HelperSymbol(GlobalDefinition):
     kind = "numba-symbol"
 
     def encode(self) -> bytes:
-        """The name."""
+        """Return the name."""
         return self.name.encode()
 
     @classmethod
@@ -38,14 +38,14 @@ class HelperSymbol(GlobalDefinition):
         return cls(payload.decode())
 
     def address(self) -> int:
-        """The address in this process. Raises `ImportError`."""
+        """Return the address in this process. Raises `ImportError`."""
         address = helper_address(self.name)
         if not address:
             raise ImportError(f"Numba has no function {self.name!r} in this process", name="numba")
         return address
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """The address in this process."""
+        """Return the address in this process."""
         del context
         try:
             return self.address().to_bytes(storage.size, "little"), None
@@ -54,7 +54,7 @@ class HelperSymbol(GlobalDefinition):
 
 
 def helper_address(name: str) -> int:
-    """The address at which Numba has a C function; 0 if it has none.
+    """Return the address at which Numba has a C function; 0 if it has none.
 
     Functions of the runtime are read from Numba's own table: it registers them with LLVM only when it first
     compiles, which a hit avoids. A process without Numba does without it (`compcache.numba.lazy`).

@@ -57,7 +57,7 @@ class ImageSource(NamedTuple):
 
 
 def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
-    """The printed code of a finished Numba library for a shared object that provides these symbols, if it defines them.
+    """Return the printed code of a finished Numba library for a shared object that provides these symbols, if it defines them.
 
     Raises:
         CannotLink: it refers to a symbol that only Numba's own linker can provide.
@@ -80,7 +80,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
 
 
 def _environments(text: str, defined: Container[str]) -> list[str]:
-    """The environment slots among the global variables of code. Raises `CannotLink` for a variable that cannot be linked."""
+    """Return the environment slots among the global variables of code. Raises `CannotLink` for a variable that cannot be linked."""
     environments = []
     for match in _VARIABLE.finditer(text):
         name, words = frontend.unquote_name(match[1]), match[2].split()
@@ -113,7 +113,7 @@ def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:
 
 
 def address_function(symbols: Sequence[str]) -> str:
-    """A function that returns the address of a symbol by number; it refers to all symbols of the image."""
+    """Return a function that returns the address of a symbol by number; it refers to all symbols of the image."""
     cases = "\n".join(f"    i64 {n}, label %s{n}" for n in range(len(symbols)))
     blocks = "\n".join(f"s{n}:\n  ret ptr @{frontend.quote_name(name)}" for n, name in enumerate(symbols))
     return f"""

@@ -34,14 +34,16 @@ __all__ = ["find", "load_library", "load_result", "run_image", "with_types"]
 def find(
     cache: Cache, name: str, lines: str, implementations: str = "", *, is_new: bool = False
 ) -> tuple[TypedCallTarget, Description] | None:
-    """The first entry of this name that is valid in this process; one with these implementations (`Description.implementations`) is."""
+    """Return the first entry of this name that is valid in this process; one with these implementations
+    (`Description.implementations`) is.
+    """
     request = Request(lines, chosen_cpu(), implementations=implementations, outdated=_why_outdated)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
     return (target, request.found) if target is not None and request.found is not None else None
 
 
 def _why_outdated(description: Description) -> str:
-    """Why the compiler would use other implementations now; "" if it would use the same."""
+    """Return why the compiler would use other implementations now; "" if it would use the same."""
     for dependency in [Dependency(*row) for row in description.dependencies]:
         try:
             if not is_current(dependency):
@@ -55,7 +57,7 @@ def _why_outdated(description: Description) -> str:
 def load_result(
     cache: Cache, name: str, lines: str, args: tuple[Any, ...], function: Any, target_context: Any, implementations: str = ""
 ) -> Any:
-    """The compile result of an entry for these types of arguments; None where there is none that holds.
+    """Return the compile result of an entry for these types of arguments; None where there is none that holds.
 
     `lines` and `implementations` are those of a `Request`.
     """
@@ -84,7 +86,7 @@ def load_result(
 
 
 def with_types(cres: Any, args: tuple[Any, ...]) -> Any:
-    """A compile result for the very types that were asked for: types of equal content need not be equal to Numba.
+    """Return a compile result for the very types that were asked for: types of equal content need not be equal to Numba.
 
     The type of an omitted argument, for one, is equal to itself alone where the default cannot be hashed.
     """
@@ -118,7 +120,7 @@ def _result_of_image(
 
 
 def _environment(name: str, constants: list[Any], function: Any) -> Any:
-    """The environment of a function: the one in this process, else a new one with the function's globals."""
+    """Return the environment of a function: the one in this process, else a new one with the function's globals."""
     known = lookup_environment(name)
     if known is not None:
         return known if len(known.consts) == len(constants) else None
@@ -130,7 +132,7 @@ def _environment(name: str, constants: list[Any], function: Any) -> Any:
 
 
 def _globals_of(module: str | None) -> dict[str, Any]:
-    """The globals of an environment. Compiled code does not read them; object mode does, in user code only.
+    """Return the globals of an environment. Compiled code does not read them; object mode does, in user code only.
 
     So Numba's own modules are not imported for them: that would take a tenth of a second for the usual ones.
     """
@@ -142,7 +144,7 @@ def _globals_of(module: str | None) -> dict[str, Any]:
 
 
 def _environment_of(name: str, module: str | None, constants: list[Any]) -> Any:
-    """The environment of a function that was inlined or linked into this one."""
+    """Return the environment of a function that was inlined or linked into this one."""
     known = lookup_environment(name)
     if known is not None:
         return known
@@ -159,7 +161,7 @@ def _recorded(description: Description) -> libraries.Recorded:
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
-    """Let this process run what was just stored of a library, so that no other code needs to be generated for it."""
+    """Let this process run the code of a library that was just stored, so that none is generated for it."""
     request = Request("", only=description)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=True)
     if target is None or request.found is None:
@@ -172,7 +174,7 @@ def run_image(cache: Cache, name: str, description: Description, symbols: tuple[
 
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:
-    """A stored code library; None if no valid one exists."""
+    """Return a stored code library; None if no valid one exists."""
     found = find(cache, name, identity.lines)
     if found is None:
         return None

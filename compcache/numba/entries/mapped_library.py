@@ -35,7 +35,7 @@ def set_environments(addresses: Mapping[str, int], environments: Mapping[str, An
 
 
 def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) -> Any:
-    """What Python calls, around the code at an address."""
+    """Return what Python calls, around the code at an address."""
     from numba import _dynfunc
 
     doc = f"compiled wrapper for {fndesc.qualname!r}"
@@ -87,11 +87,11 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._parsed = module
 
     def address_in_image(self, name: str) -> int:
-        """The address of a function in the image; 0 if it has none of this name."""
+        """Return the address of a function in the image; 0 if it has none of this name."""
         return self._addresses.get(name, 0)
 
     def get_pointer_to_function(self, name: str) -> int:
-        """The address of a function, compiled if only the bitcode has it; 0 if neither has it."""
+        """Return the address of a function, compiled if only the bitcode has it; 0 if neither has it."""
         address = self.address_in_image(name)
         if not address and name in {f.name for f in self._get_module_for_linking().functions if not f.is_declaration}:
             return self._compile_anew(name)
@@ -107,7 +107,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return address
 
     def _get_module_for_linking(self) -> Any:
-        """The parsed bitcode for linking; also sets the environments that code linked with it will look up."""
+        """Return the parsed bitcode for linking; also sets the environments that code linked with it will look up."""
         if self._shared_module is None:
             from llvmlite import binding
 

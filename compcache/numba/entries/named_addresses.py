@@ -46,18 +46,18 @@ _USE = re.compile(rf'@"?({re.escape(PREFIX)}[0-9a-f.]*[0-9a-f])"?')
 
 
 def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """For those of Numba's variables whose addresses Cython modules offer: module, name, and type as Cython writes it."""
+    """Return, for those of Numba's variables whose addresses Cython modules offer, module, name, and type as Cython writes it."""
     found = {name: function_at(address_in(name)) for name in sorted(set(names))}
     return {name: known for name, known in found.items() if known is not None}
 
 
 def address_in(name: str) -> int:
-    """The address after which one of Numba's variables is named. Linking adds a number to names that occur twice."""
+    """Return the address after which one of Numba's variables is named. Linking adds a number to names that occur twice."""
     return int(name.removeprefix(PREFIX).partition(".")[0], 16)
 
 
 def functions_of_threads(names: Iterable[str]) -> dict[int, str]:
-    """The functions by which Numba reads and sets its threads through ctypes, by address."""
+    """Return the functions by which Numba reads and sets its threads through ctypes, by address."""
     import ctypes
 
     layer = sys.modules.get("numba.np.ufunc.parallel")
@@ -70,7 +70,7 @@ _ASKED = ("get_num_threads", "get_parallel_chunksize", "get_thread_id")
 
 
 def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
-    """Assembly in which the variables hold nothing. What is loaded from those of known functions is never null: Numba asks its own
+    """Return the assembly with variables that hold nothing. What is loaded from those of known functions is never null: Numba asks its own
     objects where it is.
     """
     for name in functions:
@@ -79,7 +79,7 @@ def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
 
 
 def without_dead_code(text: str, kept: Container[str] | None = None) -> Any:
-    """The module of assembly without what cannot run, such as what Numba would do if a function had no address.
+    """Return the module of assembly without what cannot run, such as what Numba would do if a function had no address.
 
     Where `kept` names the functions that others may call, the rest lose arguments that they do not read.
     """
@@ -124,7 +124,7 @@ def _symbol_of(function: tuple[str, str, str]) -> str:
 
 
 def functions_named(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymbol | ProgramArray]:
-    """The functions and arrays that are imported under such names, of those among these."""
+    """Return the functions and arrays among these names that are imported."""
     return {name: _named(*name.removeprefix(NAMED).split("/", 2)) for name in names if name.startswith(NAMED)}
 
 

@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
 
 
 def without_addresses(text: str) -> str:
-    """Numba's text of a type without the parts that differ between processes."""
+    """Return Numba's text of a type without the parts that differ between processes."""
     return _ADDRESS.sub("", text)
 
 
@@ -25,7 +25,7 @@ def _shown_types(items: Any) -> str:
 
 
 def label_of(name: str, signature: Any) -> str:
-    """A function with its argument types, for display: ``pkg.mod.f(int64, float64)``."""
+    """Return a function with its argument types, for display: ``pkg.mod.f(int64, float64)``."""
     shown = _shown_types(getattr(signature, "args", signature))
     if len(shown) > _MAX_SHOWN:
         shown = f"{shown[:_MAX_SHOWN]}..."
@@ -33,7 +33,7 @@ def label_of(name: str, signature: Any) -> str:
 
 
 def func_name_of(identity: Identity, signature: Any) -> str:
-    """The name of an entry, for example ``pkg.mod.f(int64, float64)-3f9c...``.
+    """Return the name of an entry, for example ``pkg.mod.f(int64, float64)-3f9c...``.
 
     `compcache explain` recognizes variants of one function by this form.
     """
@@ -41,7 +41,7 @@ def func_name_of(identity: Identity, signature: Any) -> str:
 
 
 def shown_signature(signature: Any) -> str:
-    """A signature as Numba users write it."""
+    """Return a signature as Numba users write it."""
     result = "void" if str(signature.return_type) == "none" else _shown_types([signature.return_type])
     text = f"{result}({_shown_types(signature.args)})"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

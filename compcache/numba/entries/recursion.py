@@ -26,7 +26,7 @@ class MissingCallee(Exception):  # noqa: N818 - it is an answer, not a failure
 
 
 def with_recursive_callees(library: Any) -> Any:
-    """The library's module, with the callees of Numba's slots for recursion linked in if inlining left them out.
+    """Return the library's module, with the callees of Numba's slots for recursion linked in if inlining left them out.
 
     Raises:
         MissingCallee: no library of this process defines such a callee.
@@ -46,7 +46,7 @@ def with_recursive_callees(library: Any) -> Any:
 
 
 def lacks_callee(library: Any) -> bool:
-    """Whether a library alone, in another process, would lack a callee."""
+    """Return whether a library alone, in another process, would lack a callee."""
     module = library._final_module
     return with_recursive_callees(library) is not module
 
@@ -64,7 +64,7 @@ _OPTIONS = re.compile(r"(.*B\d+v\d+)B(\d+)(c8t.*)")
 
 
 def _callee(name: str, defined: Collection[str]) -> str | None:
-    """The function that a slot is for. Numba names it with the options of its caller, which may have others."""
+    """Return the function that a slot is for. Numba names it with the options of its caller, which may have others."""
     if name in defined:
         return name
     wanted = _without_options(name)

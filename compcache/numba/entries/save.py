@@ -71,7 +71,7 @@ def why_numba_would_not(cres: Any) -> str:
 def save_result(
     cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None, seconds: float = 0.0
 ) -> None:
-    """Store a compile result that took Numba so many seconds. If its code can be linked as an image, store one for each target (see
+    """Store a compile result that took Numba this number of seconds. If its code can be linked as an image, store one for each target (see
     `ModuleSource`).
 
     Raises:

@@ -19,7 +19,7 @@ _MOST = 1 << 15
 
 
 def sources_of(parts: Iterable[Part]) -> dict[str, str]:
-    """The texts as components of an identity; functions without a readable source, and those beyond the limit, are left out."""
+    """Return the texts as components of an identity; functions without a readable source, and those beyond the limit, are left out."""
     found: dict[str, str] = {}
     left = _MOST
     for part in parts:

@@ -40,14 +40,16 @@ _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
 def start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
-    """The key of an overload for arguments of these types now, where its options are those of `registered.options`. Raises `NotLazy`."""
+    """Return the key of an overload for arguments of these types now, where its options are those of `registered.options`. Raises
+    `NotLazy`.
+    """
     given: list[Any] = []
     texts = [text_of(type_, given) for type_ in args]
     return key_of(function, dict(options), ", ".join(texts), given)
 
 
 def is_recorded(cache: Cache, key: Key) -> bool:
-    """Whether a start without Numba finds something under a key."""
+    """Return whether a start without Numba finds something under a key."""
     return find_record(cache, key) is not None
 
 
@@ -68,7 +70,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
 
 
 def text_of(type_: Any, given: list[Any] | None = None) -> str:
-    """The text of `type_text` for arguments of a type; jitted functions are appended to `given`. Raises `NotLazy`."""
+    """Return the text of `type_text` for arguments of a type; jitted functions are appended to `given`. Raises `NotLazy`."""
     from numba.core import types
 
     if isinstance(type_, types.Omitted):
@@ -96,8 +98,8 @@ _TEXTS = frozenset((
 
 
 def settings_are_the_environments() -> bool:
-    """Whether Numba and its settings equal those of another process with the same environment: none was set in code, and no
-    package was installed after the process had made its first key.
+    """Return whether Numba and its settings equal those of another process with the same environment: none was set in code, and no package
+    was installed after the process had made its first key.
     """
     from numba.core import config
 
@@ -130,7 +132,7 @@ class Entry(NamedTuple):
     constants: dict[str, list[Any]]
 
     def record(self, symbol: str) -> Record | None:
-        """The record by which a symbol is called without Numba; None if it cannot be."""
+        """Return the record by which a symbol is called without Numba; None if it cannot be."""
         environments = environments_of(self.symbols, self.constants)
         if environments is None:
             return None
@@ -138,7 +140,7 @@ class Entry(NamedTuple):
 
 
 def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
-    """The entry that a cache object of the backend has for a signature; None if it cannot be used without Numba.
+    """Return the entry that a cache object of the backend has for a signature; None if it cannot be used without Numba.
 
     The user's implementations that the compiler used must be covered by the key.
     """
@@ -169,7 +171,7 @@ def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None
 
 
 def _covers(key: Key | None, description: Description) -> bool:
-    """Whether a key has all of the user's implementations that the compiler used or asked for."""
+    """Return whether a key has all of the user's implementations that the compiler used or asked for."""
     names = {name for name, _ in description.dependencies} | set(description.answered)
     if not names or key is None:
         return not names
@@ -180,7 +182,7 @@ def _covers(key: Key | None, description: Description) -> bool:
 
 
 def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
-    """The numbers of the slots for environments, with their pickled constants; None if these need Numba."""
+    """Return the numbers of the slots for environments, with their pickled constants; None if these need Numba."""
     rows = []
     for number, symbol in enumerate(symbols):
         if symbol.startswith(_ENVIRONMENT) and symbol in constants:
@@ -192,7 +194,7 @@ def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) 
 
 
 def _pickled(constants: list[Any]) -> bytes | None:
-    """The pickled constants of an environment; None if unpickling them needs Numba."""
+    """Return the pickled constants of an environment; None if unpickling them needs Numba."""
     if not constants:
         return b""
     try:
@@ -212,7 +214,7 @@ def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool
 
 
 def _entries_in(fields: tuple[Any, ...]) -> tuple[str, ...]:
-    """The entries that what is stored under a key names: one for an overload or a loop, else one for each signature."""
+    """Return the entries that what is stored under a key names: one for an overload or a loop, else one for each signature."""
     first, second, *_ = fields
     if isinstance(first, str):
         return (first,)

@@ -19,7 +19,7 @@ __all__ = ["MATHEMATICS", "known_functions", "with_own_hash_secret"]
 
 
 def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return those of these variables that are known functions: module, name, and type in Cython's spelling."""
+    """Return which of these variables are known functions: module, name, and type in Cython's spelling."""
     names = tuple(names)
     if not names:
         return {}

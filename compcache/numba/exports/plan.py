@@ -196,7 +196,7 @@ class _Planner:
             node.detail = self._size(type_.type)
         nodes = [self._node(item, is_parameter=is_parameter, in_list=in_list or is_list) for item in items]
         if is_parameter and any(made.kind == _RECORD for made in nodes):
-            raise Unsupported(f"type {type_}, with a record in it")
+            raise Unsupported(f"the type {type_}, which contains a record")
         node.first, node.count = len(self.nodes), len(nodes)
         at = 0
         for item, made in zip(items, nodes, strict=True):

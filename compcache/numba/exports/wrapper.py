@@ -187,7 +187,7 @@ class _Wrapper:
         return builder.bitcast(array, _POINTER)
 
     def _object(self, plan: Any, status: Any, out: Any) -> Any:
-        """Return where the object for the result is; null if the kernel raised an exception."""
+        """Return the address of the object for the result; null if the kernel raised an exception."""
         builder, context = self._builder, self._context
         made = builder.alloca(_POINTER)
         builder.store(ir.Constant(_POINTER, None), made)

@@ -135,7 +135,7 @@ class Reach:
         return bool(members)
 
     def _names_of(self, owner: Any, names: list[str], *, is_new: bool) -> list[str]:
-        """Return those of these names that the object may have; for a new object also what code reads from it without naming it."""
+        """Return which of these names the object may have; for a new object also what code reads from it without naming it."""
         implicit = _implicit_names(owner) if is_new else []
         if self.matches_classes and "__match_args__" in implicit:
             self._names.update(dict.fromkeys(owner.__match_args__))

@@ -104,8 +104,8 @@ def names_told(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def registered_with(cls: type) -> list[str]:
-    """Return the classes that were registered with an abstract one; of one of a library, those of the program, also through its
-    subclasses.
+    """Return the classes that were registered with an abstract class; for a library's class only those of the program, including its
+    subclasses' registrations.
     """
     if not hasattr(cls, "_abc_impl"):
         return []

@@ -372,7 +372,7 @@ class Walk:
         self.implementations.setdefault(id(function), Implementation(function, tuple(sorted(options.items()))))
 
     def reach(self) -> Reach:
-        """The reach of code that runs; created when it is first needed."""
+        """Return the reach of code that runs; created when it is first needed."""
         if self._reach is None:
             from compcache.numba.fingerprints.reach import Reach
 
@@ -652,8 +652,8 @@ def _shown(value: object) -> str:
 
 
 def _is_reviewed(function: Any) -> bool:
-    """Whether a function is one that a reviewed function of a library makes, such as the `__repr__` of a data class: only what it closes
-    over is the program's.
+    """Return whether a function is one that a reviewed function of a library makes, such as the `__repr__` of a data class: only what it
+    closes over is the program's.
     """
     exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
     return exceptions is not None and is_made_by_library(function) and function.__code__.co_qualname.partition(".")[0] not in exceptions

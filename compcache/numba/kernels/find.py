@@ -119,5 +119,5 @@ def _require_same_owner(place: str, file: str) -> None:
 
 
 def numbered(name: str, number: int) -> str:
-    """The func_name of a kernel's n-th signature."""
+    """Return the func_name of a kernel's n-th signature."""
     return f"{name}#{number}" if number else name

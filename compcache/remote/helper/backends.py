@@ -342,7 +342,7 @@ class _ObjectStore:
 
 
 async def _exchanged(backend: Backend, key: str, data: bytes, expected: bytes) -> bool:
-    """Implements `Backend.exchange` for a store that cannot compare."""
+    """Implement `Backend.exchange` for a store that cannot compare."""
     with suppress(TooLargeError):
         if await backend.get(key, len(expected)) == expected:
             await backend.replace(key, data)

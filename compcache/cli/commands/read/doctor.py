@@ -161,7 +161,7 @@ def _rules(_: Cache, __: Session) -> Iterator[_Finding]:
 
 
 def _remote(_: Cache, __: Session) -> Iterator[_Finding]:
-    """Whether the stores answer, as this process is set up."""
+    """Yield whether the stores answer, as this process is set up."""
     from compcache.remote.address import read_mode, read_settings, read_url
     from compcache.remote.maintenance import status
 

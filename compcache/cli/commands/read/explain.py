@@ -47,7 +47,7 @@ def command(session: Session, name: str, as_json: bool) -> int:
 
 
 def _function(cache: Cache, name: str) -> str:
-    """The function or the label that a NAME stands for."""
+    """Return the function or the label that a NAME stands for."""
     if cache.has(name):
         return name
     labelled = cache.labelled(name)

@@ -84,7 +84,7 @@ def command(
 
 
 def _sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
-    """The bytes of the modules of a graph, by module_id; nothing of more than a page shows."""
+    """Return the bytes of the modules of a graph, by module_id; nothing of more than a page shows."""
     wanted = {node.module_id for node in graph.nodes if node.module_id}
     if len(graph.nodes) > _MAX_SHOWN:
         return {}
@@ -116,7 +116,7 @@ def _write(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, i
 
 
 def _with_uses(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
-    """The nodes, each with the numbers of the nodes that its edges lead to."""
+    """Yield the nodes, each with the numbers of the nodes that its edges lead to."""
     used: list[list[int]] = [[] for _ in graph.nodes]
     for user, needed in graph.edges:
         used[user].append(needed)

@@ -104,7 +104,7 @@ def _sorted(rows: Iterator[Any], key: Callable[[Any], Any], *, reverse: bool, li
 
 
 def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
-    """The rows, sorted by name, as they are read."""
+    """Return the rows, sorted by name, as they are read."""
     matches = _matcher(patterns) if patterns else None
     if is_refused:
         refusals = [row for row in list_uncached(cache) if not matches or matches(row.name)]
@@ -120,18 +120,18 @@ def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: 
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    """The predicate for names that match a glob, or whose label does."""
+    """Return the predicate for names that match a glob, or whose label does."""
     match = re.compile("|".join(map(fnmatch.translate, patterns))).match
     return lambda name: match(name) or ("-" in name and match(label_of(name) or name))
 
 
 def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
-    """Whether a module holds a function that a glob matches, or its id starts with a pattern."""
+    """Return whether a module holds a function that a glob matches, or its id starts with a pattern."""
     return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 
 def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
-    """An entry of data as a row of the table of functions."""
+    """Return an entry of data as a row of the table of functions."""
     if isinstance(row, FunctionSummary):
         return row
     return FunctionSummary(row.name, f"entry {row.kind}", 1, row.size, row.created, "", (row.module_id,), 0, 0.0, (row.directory,), 0)
@@ -212,7 +212,7 @@ def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> No
 
 
 def _held(names: list[str]) -> str:
-    """The functions of a module; on a terminal the first one and the number of the others."""
+    """Return the functions of a module; on a terminal the first one and the number of the others."""
     if not is_terminal():
         return " ".join(names)
     return (short(names[0]) if names else "") + (f" +{len(names) - 1}" if len(names) > 1 else "")

@@ -93,6 +93,6 @@ def _lines(metrics: list[_Metric]) -> Iterator[str]:
 
 
 def _labels(store: str) -> str:
-    """The label of a store, with what the format wants escaped."""
+    """Return the label of a store, with what the format wants escaped."""
     escaped = store.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'{{store="{escaped}"}}' if store else ""

@@ -218,7 +218,7 @@ class _Reading:
 
 
 def _group_name(files: Sequence[str]) -> str:
-    """The name of a group that was given none: that of its files, or, if they are many, of their directory."""
+    """Return the name of a group that was given none: that of its files, or, if they are many, of their directory."""
     names = [os.path.basename(path).partition(".")[0] or path for path in files]
     directory = os.path.basename(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files]))
     return "+".join(names) if len(names) <= _MOST_IN_NAME or not directory else directory
@@ -252,7 +252,7 @@ def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -
 
 
 def _row(cache: Cache, path: str, module_id: str, member: Sequence[str] | None) -> dict[str, Any]:
-    """A row of a file; of a `member` of a group that exports these names."""
+    """Return a row of a file; of a `member` of a group that exports these names."""
     summary = cache.module(module_id)
     functions = [function for function in summary.functions if member is None or function.func_name in member]
     return {"file": path, "module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
@@ -265,7 +265,7 @@ def _reason(error: Exception) -> str:
 
 
 def _as_option(match: re.Match[str]) -> str:
-    """A parameter of Python's, with its value where there is one, as the option of the command line."""
+    """Return a parameter of Python's, with its value where there is one, as the option of the command line."""
     option = _OPTIONS[match[1]]
     values = _QUOTED.findall(match[2] or "")
     return " ".join([f"{option} {value}" for value in values]) or option
@@ -285,7 +285,7 @@ def _report(files: Sequence[str], errors: Mapping[int, Exception]) -> Iterator[s
 
 
 def _waiting(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:
-    """The files that lack nothing but what other ones have, which could not be added either: that mention it and do not lack it."""
+    """Return the files that lack nothing but what other ones have, which could not be added either: that mention it and do not lack it."""
     lacking = {number: error.symbols for number, error in errors.items() if isinstance(error, UndefinedSymbolError) and error.symbols}
     if len(errors) == 1 or not lacking:
         return set()
@@ -302,7 +302,7 @@ def _waiting(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:
 
 
 def _words_in(path: str) -> frozenset[str]:
-    """The words of a file, without regard to case, which Fortran does not know."""
+    """Return the words of a file, without regard to case, which Fortran does not know."""
     try:
         content = b"" if path == "-" else Path(path).read_bytes()
     except OSError as error:
@@ -341,7 +341,7 @@ def _pair(text: str, option: str) -> tuple[str, Any]:
 
 
 def _commands(database: str) -> dict[str, CompileCommand]:
-    """The commands of a compilation database by the path of the file; of several for one file the first."""
+    """Return the commands of a compilation database by the path of the file; of several for one file the first."""
     from compcache.clang.compile_commands import read_compile_commands
     from compcache.cli.output import say
 
@@ -360,7 +360,7 @@ def _commands(database: str) -> dict[str, CompileCommand]:
 
 
 def _unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Mapping[str, CompileCommand] | None) -> Unit | None:
-    """A file that a compiler has to translate, and how; None for other files."""
+    """Return a file that a compiler has to translate, and how; None for other files."""
     from compcache.clang.compilers import language_of
 
     if path.endswith((".s", ".S", ".asm")):
@@ -380,7 +380,7 @@ def _unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Ma
 
 
 def _compiled(unit: Unit, options: dict[str, Any]) -> ModuleSource:
-    """The source of a file that a compiler has to translate."""
+    """Return the source of a file that a compiler has to translate."""
     from compcache.clang.run import identity_of_unit, makers_of_unit, preprocess, translate
     from compcache.clang.runtimes import with_runtime
 
@@ -390,7 +390,7 @@ def _compiled(unit: Unit, options: dict[str, Any]) -> ModuleSource:
 
 
 def _read(path: str) -> bytes:
-    """The content of a file of LLVM code."""
+    """Return the content of a file of LLVM code."""
     if path == "-":
         return sys.stdin.buffer.read()
     with open(path, "rb") as file:
@@ -413,17 +413,17 @@ _COLUMNS = [Column("module"), Column("file", flexible=True), Column("functions",
 
 
 def _shown(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
-    """A row for readers."""
+    """Return a row for readers."""
     return short_id(row["module_id"]), row["file"], _names(cache, row["functions"]), size_text(row["size"])
 
 
 def _is_hidden(exported: Sequence[ExportedFunction]) -> bool:
-    """Whether there are hidden functions, and nothing else."""
+    """Return whether there are hidden functions, and nothing else."""
     return bool(exported) and all(function.signature == "hidden function" for function in exported)
 
 
 def _names(cache: Cache, exported: Sequence[ExportedFunction]) -> str:
-    """The functions that can be called, and how many symbols there are for other modules alone: hidden functions, variables."""
+    """Return the functions that can be called, and how many symbols there are for other modules alone: hidden functions, variables."""
     functions = [function.func_name for function in exported if cache.has(function.func_name)]
     others = len(exported) - len(functions)
     names = [plural(len(functions), "function")] if is_terminal() and len(functions) > _MOST_NAMED else functions

@@ -95,7 +95,7 @@ def command(
 
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Executor | None]:
-    """The executor of the Dask cluster at this address; None without one."""
+    """Open the executor of the Dask cluster at this address; None without one."""
     if address is None:
         yield None
         return

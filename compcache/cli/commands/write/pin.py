@@ -60,7 +60,7 @@ def unpin(session: Session, names: tuple[str, ...], as_json: bool) -> int:
 
 
 def _pinned(cache: Cache, names: tuple[str, ...]) -> list[str]:
-    """The pinned functions that match NAMEs, cached or not; a NAME without a match is kept as it is."""
+    """Return the pinned functions that match NAMEs, cached or not; a NAME without a match is kept as it is."""
     pinned = cache.pinned()
     chosen: dict[str, None] = {}
     for name in names:

@@ -116,7 +116,7 @@ def _print(report: PruneReport) -> None:
 
 
 def _cells() -> Callable[[PrunedModule], tuple[str, ...]]:
-    """The function that makes a row of a module, for a terminal or a pipe."""
+    """Return the function that makes a row of a module, for a terminal or a pipe."""
     shown = id_text()
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
     return lambda m: (m.reason, shown(m.module_id), size(m.size), age(m.last_used), " ".join(m.functions))

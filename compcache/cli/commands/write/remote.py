@@ -118,7 +118,7 @@ def verify(session: Session, url: str | None, as_json: bool) -> int:
 
 
 def _named(store: str, among: Sized) -> str:
-    """The store at the beginning of a line, where there are several."""
+    """Return the store at the beginning of a line, where there are several."""
     return printable(f"{store}: ") if len(among) > 1 else ""
 
 
