@@ -28,7 +28,7 @@ class Bound(NamedTuple):
     """A function or a variable that was chosen: its module and its symbol there.
 
     `is_one`: everything that uses the name got this realization, whatever type it expects. `is_alike`: it also expects exactly this link
-    type, so that it is a function whose address is not taken.
+    type, so that it is a function that is called. Its address may be taken beside (`Copies.addressed`).
     """
 
     module_id: bytes

@@ -139,6 +139,7 @@ class _Linker:
     def __init__(self, closure: Closure) -> None:
         self._closure = closure
         self._copies = [part.copies for part in closure.parts]
+        self._addressed = frozenset().union(*[copies.addressed for copies in self._copies])
         self._numbers = {part.module_id: number for number, part in enumerate(closure.parts)}
         self._exports = [{e.name: e for e in part.recipe.exports if e.symbol not in part.recipe.slots} for part in closure.parts]
         self._symbols: dict[str, str] = {}  # symbols of imports, by name
@@ -188,8 +189,12 @@ class _Linker:
         known, place = self._closure.bound.get(name), self._place_of(name)
         if known is None or place is None or not known.is_one:
             return
-        if (known.is_alike and self._copy(*place)) or self._move(place[0]):
+        if (self._is_only_called(name) and self._copy(*place)) or self._move(place[0]):
             self._bound[name] = known.module_id
+
+    def _is_only_called(self, name: str) -> bool:
+        """Return whether all users of a name call it with its type and do nothing else with it, so that a copy serves them."""
+        return self._closure.bound[name].is_alike and name not in self._addressed
 
     def _copy(self, number: int, symbol: str) -> bool:
         """Include a definition if it can be copied; return whether it is included."""
@@ -230,7 +235,7 @@ class _Linker:
         if place is not None and place[0] in self._homes:
             return place
         place = self._place_of(name)
-        return place if place is not None and self._closure.bound[name].is_alike and self._is_there(*place) else None
+        return place if place is not None and self._is_only_called(name) and self._is_there(*place) else None
 
     # ---------------------------------------------------------------- LLVM
 

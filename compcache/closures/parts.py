@@ -46,13 +46,14 @@ class Copies(NamedTuple):
     """The definitions of a module that can be copied, by symbol or key, each with the definitions that it mentions.
 
     `homes` maps symbols that the module defines and exports, and which copies use, to their names. `merged` has symbols that it both
-    defines and imports, because another module may provide them. `whole` has all definitions with what they mention if the module can move,
-    and is empty otherwise.
+    defines and imports, because another module may provide them. `addressed` has the names of imports whose address the module may compare.
+    `whole` has all definitions with what they mention if the module can move, and is empty otherwise.
     """
 
     mentions: dict[str, tuple[str, ...]]
     homes: dict[str, str]
     merged: frozenset[str] = frozenset()
+    addressed: frozenset[str] = frozenset()
     whole: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
@@ -114,7 +115,10 @@ class _Sorter:
         mentions = {key: self._definitions[key].mentions for key in kept}
         used = {other for found in mentions.values() for other in found}
         homes = {symbol: name for symbol, name in self._exported.items() if symbol in used and symbol not in kept}
-        return Copies(mentions, homes, frozenset(self._imports.keys() & self._definitions.keys() - self._elsewhere))
+        merged = frozenset(self._imports.keys() & self._definitions.keys() - self._elsewhere)
+        own = {key for key, definition in self._definitions.items() if definition.is_own}
+        addressed = frozenset([name for symbol, name in self._imports.items() if symbol in own])
+        return Copies(mentions, homes, merged, addressed)
 
     def whole(self) -> dict[str, tuple[str, ...]]:
         """Return all definitions, each with what it mentions; nothing if something must stay in the module."""

@@ -42,6 +42,16 @@ define i64 @through(i64 %x) {
   ret i64 %r
 }
 """
+#: It calls what it takes the address of, so that it says what type it expects.
+_BOTH = """\
+declare i64 @f(i64)
+define ptr @address_both() {
+  %r = call i64 @f(i64 1)
+  %z = sub i64 %r, %r
+  %p = getelementptr i8, ptr @f, i64 %z
+  ret ptr %p
+}
+"""
 _STATE = """\
 @n = internal global i64 0
 define i64 @bump(i64 %x) {
@@ -61,9 +71,10 @@ define ptr @address_bump() {
 SOURCES = (
     caller("f", "g", plus=1).replace(" {", " noinline {") + adder("h", 5), adder("g", 3), _ADDRESS.format(name="a"),
     _ADDRESS.format(name="b"), _TABLE, _STATE, sum_of("k", ["f", "h"]), sum_of("user", ["bump", "f"]), adder("z", 1),
+    _BOTH,
 )  # fmt: skip
 #: What takes a number, what takes the address of a function, and what gives one.
-CALLED, ASKED, GIVING = ("f", "h", "k", "user", "bump", "peek", "through", "z"), ("is_a", "is_b"), ("a", "b", "table", "bump")
+CALLED, ASKED, GIVING = ("f", "h", "k", "user", "bump", "peek", "through", "z"), ("is_a", "is_b"), ("a", "b", "both", "table", "bump")
 NAMES = (*CALLED, *ASKED, *[f"address_{name}" for name in GIVING])
 _RUN = """\
 import shutil, warnings
@@ -173,6 +184,15 @@ def test_a_function_has_one_address_where_modules_are_loaded_before_a_set(tmp_pa
     ((apart, linked),) = run_fresh(tmp_path, _RUN.format(histories=[steps], base=str(stored(tmp_path / "base"))))
     assert linked == apart
     assert apart[-1][-1] == 0  # the address of `f` is the first that was seen
+
+
+@pytest.mark.parametrize("roots", [("address_both",), ("address_both", "f"), ("address_both", "k")])
+def test_a_function_that_is_called_and_compared_has_one_address(tmp_path: Path, roots: tuple[str, ...]) -> None:
+    """The link type of a use that calls says nothing of its other uses."""
+    steps = [("link", roots, False, "set"), ("get", "address_both"), ("get", "address_a"), ("get", "f")]
+    ((apart, linked),) = run_fresh(tmp_path, _RUN.format(histories=[steps], base=str(stored(tmp_path / "base"))))
+    assert linked == apart
+    assert apart[-1][-1] == 0  # one address
 
 
 @pytest.mark.parametrize("first", ["k", "address_table"])
