@@ -89,7 +89,7 @@ def test_an_archive_of_ar_is_read(cache: Cache, tmp_path: Path) -> None:
     [
         (PLAIN, r"an ELF file of machine code without LLVM bitcode: compile with -emit-llvm"),
         (embed(adder("f", 1), ".llvmbc", b"no bitcode"), r"section \.llvmbc is not LLVM bitcode"),
-        (archive(**{"machine_code_in_here.o": PLAIN}), r"member 'machine_code_in_here.o': it is an ELF file of machine"),
+        (archive(**{"machine_code_in_here.o": PLAIN}), r"member 'machine_code_in_here.o' of the archive: it is an ELF file of machine"),
         (archive(), "an archive without members"),
         (archive(**{"some.o": bitcode(adder("f", 1))})[:-9], "truncated archive: the member 'some.o'|should have"),
         (b"!<arch>\n" + b"x" * 70, "damaged archive"),
