@@ -44,10 +44,13 @@ if TYPE_CHECKING:
     from compcache.formats.records import GlobalRecord
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
+    from compcache.hit.settle import Settled
     from compcache.hit.target import TypedCallTarget
     from compcache.store import IsNear, ModuleFile, Store
 
     Accept = Callable[[ModuleFile], object]
+    #: Key in `LoadedModule.slots`, name, places, link type.
+    Import = tuple[int | str, str, bytes, bytes]
 
 __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
@@ -118,18 +121,20 @@ class Sources(dict[bytes, Source]):
 class Choice:
     """One realization that a plan has chosen, and what it still has to provide for it.
 
-    `offset` is where the record stands, 0 for a stub, which has none. `start` numbers the function that runs the constructors of its
-    module, where these wait for imports; `has_needs` says that what the function needs was read.
+    `offset` is where the record stands, 0 for a stub, which has none. `settled` are imports for which the plan has nothing to choose
+    (`compcache.hit.settle`); but for one of each module they do not stand in `imports`. `start` numbers the function that runs the
+    constructors of its module, where these wait for imports; `has_needs` says that what the function needs was read.
     """
 
-    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "source", "start")
+    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "settled", "source", "start")
 
     def __init__(self, source: Source, record: FunctionRecord, offset: int = 0) -> None:
         self.source = source
         self.module_id = source.file.module_id
         self.record = record
         self.offset = offset
-        self.imports: list[tuple[int | str, str, bytes, bytes]] = []  # key in `LoadedModule.slots`, name, places, link type
+        self.imports: list[Import] = []
+        self.settled: list[Settled] = []
         self.globals: list[GlobalRecord] = []
         self.start: int | None = None
         self.has_needs = False
@@ -544,7 +549,7 @@ class Loader(PlainLoader):
                 existing = self.held(func_name)
                 if existing is not None and (sources.accept is None or _is_of(existing, chosen[func_name])):
                     return existing
-                if self.linked is not linked or not self._agree(chosen, bound, sources.since):
+                if self.linked is not linked or not self._are_current(modules) or not self._agree(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
                 mine = self._new_among(modules)
@@ -563,27 +568,14 @@ class Loader(PlainLoader):
             self.decoded += sum(len(c.fills or ()) for c in chosen.values())
         return target
 
-    def _new_among(self, modules: dict[bytes, LoadedModule]) -> dict[bytes, Any]:
-        """Return the new rows for the table of loaded modules.
-
-        Not where the lock is taken: 3.12 and later compile a comprehension into the function around it, and what is raised right
-        behind one does not reach the end of a `with`.
-        """
-        return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
-
     def _agree(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
-        """Return whether no module that this loader has by now is another mapping than the one that was prepared.
-
-        And no variable is that of another module: another thread may have bound it meanwhile.
-        """
+        """Return whether no variable is that of another module: another thread may have bound it meanwhile."""
         if self.providers or self.merged:
             from compcache.hit.closures.providers import have_providers
 
             if not have_providers(self, chosen):
                 return False
-        if self.linked and not self.linked.agree(chosen, bound, since):
-            return False
-        return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
+        return not self.linked or self.linked.agree(chosen, bound, since)
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record
