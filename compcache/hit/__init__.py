@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.files import Opened, Tree
+    from compcache.formats.volumes import Volumes
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.plain_closures import PlainClosure
     from compcache.hit.target import TypedCallTarget
@@ -158,6 +159,7 @@ class PlainLoader:
         "_recorder",
         "_root",
         "_rows",
+        "_volumes",
         "allow_pickle",
         "builds",
         "changed",
@@ -184,6 +186,7 @@ class PlainLoader:
         self._recorder: Any = None
         self._owner = -1
         self._closure: PlainClosure | None = None
+        self._volumes: Volumes | None = None
         self.allow_pickle = False
         self.maps_files = 2  # by the kind of their file system
         #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
@@ -216,7 +219,7 @@ class PlainLoader:
 
     def leave_plain(self) -> None:
         """Close the files; no hit is plain any more."""
-        files, self._files = self._files, None
+        files, self._files, self._volumes = self._files, None, None
         self._names, self._functions, self._modules, self._rows = None, (), (), ()
         if files is not None:
             files.leave()
@@ -283,12 +286,23 @@ class PlainLoader:
     def _open_module(self, runtime: Any, segment: int, module_id: bytes) -> Any:
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
-        opened = self._files.open_owned(path, _READ)
-        stamp = runtime.stamp_of(opened.number, self._owner)
+        try:
+            opened = self._files.open_owned(path, _READ)
+            stamp = runtime.stamp_of(opened.number, self._owner)
+            size = 0 if stamp is None else stamp[1]
+        except FileNotFoundError as error:
+            from compcache.files import reraise_interrupt
+
+            reraise_interrupt(error)
+            from compcache.hit.plain_volumes import open_in_volume, volumes_of
+
+            if self._volumes is None:
+                self._volumes = volumes_of(self._files, self._root)
+            opened, stamp, size = open_in_volume(self._volumes, module_id)
         if stamp is None:
             return opened, path, 0, None
         mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
-        return opened, path, stamp[1], runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
+        return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
     def _find(self, runtime: Any, func_name: str) -> Any:
         ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))

@@ -17,7 +17,7 @@ from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalRepo
 from compcache.inspect.provenance import provenance
 from compcache.interrupts import suppress
 from compcache.publish.module_reader import read_graph, read_notes
-from compcache.store import INDEX, MODULES, QUARANTINE
+from compcache.store import INDEX, MODULES, QUARANTINE, VOLUMES
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import Uses
 from compcache.usage.listings import belongings
@@ -147,7 +147,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
         max_size=effective_limit(max_size, store.root),
         hits=hits,
         misses=misses,
-        other_size=_size_below(store.root, leave_out=MODULES.directory),
+        other_size=_size_below(store.root, leave_out={MODULES.directory, VOLUMES.directory}),
         quarantined=len(store.names(QUARANTINE)),
         linker=str(find_linker() or "none"),
         loader=_loading(store, maps_files),
@@ -169,12 +169,12 @@ def _loading(store: Store, maps_files: int) -> str:
     return f"{loaded}, {way_into_memory(load_runtime(), store.root, maps_files)}" if is_mapped(usual_kind()) else loaded
 
 
-def _size_below(root: str, *, leave_out: str) -> int:
+def _size_below(root: str, *, leave_out: set[str]) -> int:
     total = 0
     with suppress(FileNotFoundError):  # the root is not there
         for directory, directories, files, descriptor in os.fwalk(root):
-            if directory == root and leave_out in directories:
-                directories.remove(leave_out)
+            if directory == root:
+                directories[:] = set(directories) - leave_out
             for name in files:
                 with suppress(OSError):  # removed meanwhile
                     total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size

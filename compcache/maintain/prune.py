@@ -19,6 +19,7 @@ from compcache.formats import known_faults
 from compcache.formats.makers import Versions
 from compcache.hit.closures.remember import remove_closures
 from compcache.maintain.candidates import Census, Chooser
+from compcache.maintain.packing import free_removed
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, Plan, PrunePolicy, Removal
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
@@ -146,6 +147,8 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     store.require_writable()
     planned = proposal.report
     removed = _remove(store, proposal)
+    if removed:
+        _free(store)
     leftovers = clear_leftovers(store, planned.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
@@ -236,6 +239,14 @@ def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
     store.stats.count("evicted_bytes", freed)
     remember_size(store, proposal.report.size_before - freed)
     return tuple(removed)
+
+
+def _free(store: Store) -> None:
+    """Have volumes take no more than twice what is in them. A failure is harmless: what is half removed takes space."""
+    try:
+        free_removed(store)
+    except (CompcacheError, OSError) as problem:
+        reraise_interrupt(problem)
 
 
 def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:

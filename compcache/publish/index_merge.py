@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from functools import partial
+from functools import partial, reduce
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -344,7 +344,7 @@ def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[by
     read = [_reading(segment, partial(entries_of_modules, index, segment)) for segment in segments]
     for module_id, several in groupby(heapq.merge(*read), key=_id_of):
         if module_id not in gone:
-            yield max(several, key=_currency)
+            yield reduce(_newer, several)
 
 
 def _id_of(entry: bytes) -> bytes:
@@ -402,7 +402,11 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
     """Keep the entry of a module whose file changed later; of equal ones, the one with a MAC, because caches without a key ignore it."""
     key = data[:DIGEST_SIZE]
     other = modules.get(key)
-    modules[key] = data if other is None else max(other, data, key=_currency)
+    modules[key] = data if other is None else _newer(other, data)
+
+
+def _newer(one: bytes, other: bytes) -> bytes:
+    return max(one, other, key=_currency)
 
 
 def _currency(data: bytes) -> tuple[int, bytes]:

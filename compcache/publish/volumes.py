@@ -19,7 +19,7 @@ from compcache.publish.scratch import Scratch
 from compcache.store import GONE, VOLUMES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from compcache.store import Store
 
@@ -91,27 +91,13 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Collection
 
 
 def _gone(store: Store, sources: list[tuple[bytes, Volume | None]]) -> list[bytes]:
-    """Return the modules that are not where they were read any more."""
-    removed = {source: _removed_of(store, source) for source in {source for _, source in sources} if source is not None}
+    """Return the modules that are not where they were read any more: all of a volume that is not there, which others have replaced."""
+    volumes = {source for _, source in sources if source is not None and _exists(store, store.path(VOLUMES, source.name))}
+    removed = {source: source.gone() for source in volumes}
     return [
         module_id for module_id, source in sources
-        if (not _exists(store, store.module_path(module_id)) if source is None else module_id in removed[source])
+        if (not _exists(store, store.module_path(module_id)) if source is None else module_id in removed.get(source, (module_id,)))
     ]  # fmt: skip
-
-
-def _removed_of(store: Store, volume: Volume) -> Container[bytes]:
-    """Return what was removed of a volume: everything of one that is not there any more, because others have put it together again."""
-    try:
-        store.files.stat(store.path(VOLUMES, volume.name))
-        return volume.gone()
-    except FileNotFoundError as error:
-        reraise_interrupt(error)
-        return _Everything()
-
-
-class _Everything:
-    def __contains__(self, _: object) -> bool:
-        return True
 
 
 def _exists(store: Store, path: str) -> bool:

@@ -92,7 +92,7 @@ def _long(kind: str) -> Any:
 KINDS = ("first", "addition", "dependent", "again", "merge", "prune", "statistics", "rebuild")
 
 
-@pytest.fixture(params=[*KINDS, *map(_long, ("compact", "volumes"))])
+@pytest.fixture(params=[*KINDS, *map(_long, ("compact", "volumes", "freed"))])
 def scene(request: pytest.FixtureRequest, directory: Path, built: dict[str, BuiltModule]) -> Scene:
     return make_scene(request.param, directory, built)
 
@@ -122,6 +122,10 @@ def make_scene(kind: str, directory: Path, built: dict[str, BuiltModule]) -> Sce
     everything: dict[str, set[int | None]] = {name: {values[name]} for name in names}
     if kind == "compact":
         return Scene(before, compact, everything)
+    if kind == "freed":  # half of a volume
+        with Cache(directory) as cache:
+            compact(cache)
+        return Scene(MockDirectory.read(directory), prune, kept | {name: {values[name], None} for name in names[:5]})
     if kind == "volumes":
         with Cache(directory) as cache:
             compact(cache)

@@ -1,0 +1,41 @@
+"""Plain hits of modules in volumes: small ones that were put together."""
+
+from __future__ import annotations
+
+from compcache.formats.volumes import Volumes
+from compcache.images.anonymous_file import anonymous_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from compcache.files import Opened
+
+__all__ = ["DIRECTORY", "SUFFIXES", "open_in_volume", "volumes_of"]
+
+#: As `compcache.store.PLACES` has them, which a plain hit does not read.
+DIRECTORY, SUFFIXES = "volumes-v1", (".volume", ".gone")
+
+
+def volumes_of(files: Any, root: str) -> Volumes:
+    """The volumes of a directory. Damage is not plain; what others have put there has no stamp."""
+    return Volumes(files, f"{root}/{DIRECTORY}", SUFFIXES, _give_up, _give_up)
+
+
+def _give_up(name: str, reason: object) -> NoReturn:
+    raise ValueError(f"{name}: {reason}")
+
+
+def open_in_volume(volumes: Volumes, module_id: bytes) -> tuple[Opened, tuple[int, int, int, int], int]:
+    """A module in memory, the stamp of the volume that has it, and its size in bytes.
+
+    Raises:
+        FileNotFoundError: no volume has it.
+        FormatError: it is damaged.
+        OSError: it cannot be read.
+    """
+    found = volumes.read(module_id)
+    if found is None:
+        raise FileNotFoundError(f"no volume has the module {module_id.hex()}")
+    content, _, status = found
+    return anonymous_file(content), (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns), len(content)
