@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,6 +52,7 @@ def _use_memory_for_files() -> None:
         found = os.statvfs(_MEMORY)
         if found.f_bavail * found.f_frsize >= _MEMORY_BYTES and not found.f_flag & (os.ST_NOEXEC | os.ST_RDONLY):
             os.environ.setdefault("TMPDIR", _MEMORY)
+            tempfile.tempdir = None  # it was asked for already, by what keeps the output of tests
 
 
 _use_memory_for_files()

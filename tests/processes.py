@@ -81,7 +81,7 @@ class Crowd:
                 return
         raise FreshProcessError(f"a process ended before it said {line!r}: {process.communicate()}")
 
-    def results(self, *numbers: int, timeout: float = 60.0) -> list[Any]:
+    def results(self, *numbers: int, timeout: float = 240.0) -> list[Any]:
         """What these processes (by default all) answer."""
         deadline = time.monotonic() + timeout
         chosen = [self.processes[number] for number in numbers] or self.processes

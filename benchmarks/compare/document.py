@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: The sections in the order of the document.
 SECTIONS = (
-    "first_call", "counted", "module_size", "cache_size", "stores", "calls", "adding", "real_programs", "crowd", "batch_speed",
+    "first_call", "counted", "module_size", "cache_size", "stores", "apart", "calls", "adding", "real_programs", "crowd", "batch_speed",
     "maintenance_cost", "goals",
 )  # fmt: skip
 

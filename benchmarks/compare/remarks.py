@@ -42,6 +42,14 @@ SECTION = {
         " their cost; the peers' are asked of a few lines of Python. A module is a file of its own here, which has a page of the disk at"
         " least, until `compcache compact` puts small ones together."
     ),
+    "apart": (
+        "Plain names are bound when they are loaded, so calls of them go through slots until the closure is linked; names of content are"
+        " inlined when what uses them is added. A load of modules that are apart maps each of them, and the dynamic linker walks through"
+        " all libraries of the process each time, so a chain costs more for each module the longer it is"
+        " ([decision 82](decisions/0082-closures-in-layers.md)). Of a linked library most of the time is what any first hit of a process"
+        " takes: the directory, its index, the runtime, the file that says that the closure holds. typed_python"
+        " needs an old Python, and was not measured."
+    ),
     "adding": (
         "Above code generation, a module pays for its entry points and table, the dependency graph, its image,"
         " records, compressed bitcode, and the synchronized write. Most of that is a price per module, so it weighs on modules of a"

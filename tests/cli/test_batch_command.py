@@ -153,7 +153,7 @@ def test_ctrl_c_ends_the_command_with_status_130(directory: Path, place: Path) -
                 break
         started = time.monotonic()
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
-        assert time.monotonic() - started < 2
+        output, _ = process.communicate(timeout=90)
+        assert time.monotonic() - started < 30  # the job would hang for 100
     report = json.loads(output)
     assert (process.returncode, len(report["built"]), report["interrupted"]) == (130, 2, True)

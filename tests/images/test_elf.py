@@ -261,7 +261,7 @@ def test_the_number_of_sections_may_stand_in_the_first_section_header(relocatabl
 def test_section_headers_of_another_size_are_refused(relocatable: bytes) -> None:
     damaged = bytearray(relocatable)
     struct.pack_into("<H", damaged, 58, 40)
-    with pytest.raises(FormatError, match="section headers have 40 bytes each"):
+    with pytest.raises(FormatError, match="section headers have 40 bytes"):
         reading.undefined_symbols(bytes(damaged))
 
 

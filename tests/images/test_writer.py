@@ -430,10 +430,10 @@ _FUNCTION = "define i64 @check() {\n  ret i64 1\n}\n"
         ('@t = constant ptr @check, section ".rodata.own"\n@u = constant i64 1, section ".rodata"\n' + _FUNCTION, "different types or flags"),  # noqa: E501
         ('@t = constant i64 1, section ".ctors"\n' + _FUNCTION, "section '.ctors'"),
         ('@t = constant i64 1, section ".unheard_of"\n' + _FUNCTION, "section '.unheard_of'"),
-        ("@t = global i64 1, align 65536\n" + _FUNCTION, "aligned to 0x10000"),
-        ("@e = external hidden global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "not known"),
-        ("@e = external dso_local global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "distance of 'e'"),
-        ("declare hidden i64 @h()\ndefine i64 @check() {\n  %v = call i64 @h()\n  ret i64 %v\n}\n", "distance of symbol"),
+        ("@t = global i64 1, align 65536\n" + _FUNCTION, "the alignment 0x10000"),
+        ("@e = external hidden global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "symbol 4 of an object by"),
+        ("@e = external dso_local global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "'e' by a distance"),
+        ("declare hidden i64 @h()\ndefine i64 @check() {\n  %v = call i64 @h()\n  ret i64 %v\n}\n", "symbol 4 of an object by a distance"),
         ('module asm ".symver check, check@V1"\nmodule asm ".symver gone, gone@V1"\nmodule asm ".data"\nmodule asm ".quad gone"\n' + _FUNCTION, "gone@V1"),  # noqa: E501
         pytest.param('module asm ".section .data"\nmodule asm ".byte check-."\n' + _FUNCTION, "type 15", marks=on_x86),
         pytest.param('module asm ".section .note.GNU-stack,\\22x\\22"\n' + _FUNCTION, "GNU-stack", marks=on_x86),

@@ -94,10 +94,11 @@ class Copy:
         self, tests: tuple[str, ...], options: tuple[str, ...] = (), seconds: float | None = _SECONDS
     ) -> subprocess.CompletedProcess[str]:
         """Run tests there, for so many seconds at most."""
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", *options, *tests]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=120"]
         variables = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            command, cwd=self.folder, env=variables, capture_output=True, text=True, check=False, timeout=seconds, stdin=subprocess.DEVNULL
+            [*command, *options, *tests], cwd=self.folder, env=variables, capture_output=True, text=True, check=False, timeout=seconds,
+            stdin=subprocess.DEVNULL,
         )
 
     def _write(self, path: Path, text: str) -> None:

@@ -166,7 +166,7 @@ def test_others_wait_as_long_as_for_a_miss_and_then_do_without(directory: Path, 
     with rebuilt_elsewhere(directory):
         started = time.monotonic()
         assert not Cache(directory).has("f1")
-        assert 0.25 < time.monotonic() - started < 5
+        assert 0.25 < time.monotonic() - started < 50
     assert not calls
 
 

@@ -97,7 +97,7 @@ class Headers(socketserver.StreamRequestHandler):
             while self.rfile.readline().strip():
                 pass
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n")
-            end = time.monotonic() + 5
+            end = time.monotonic() + 40
             while time.monotonic() < end:
                 self.wfile.write(b"x-header: " + b"a" * 4000 + b"\r\n")
 
@@ -120,5 +120,5 @@ def test_headers_without_end_are_refused() -> None:
         before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
         assert all(isinstance(answer, Exception) for answer in asyncio.run(run()))
         assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 64 << 20
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 30
         server.shutdown()

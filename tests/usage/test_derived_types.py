@@ -140,7 +140,8 @@ def test_nodes_of_other_types_are_a_format_error(row: list[object]) -> None:
 
 ESCAPE = "\x1b]0;title\x07\x1b[31m\x9b2J"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-COLOURS = re.compile(r"\x1b\[[0-9;]*[mK]|\r")
+#: And what a bar moves the cursor with, which shows where the machine is slow.
+COLOURS = re.compile(r"\x1b\[\??[0-9;]*[mKAhl]|\r")
 
 
 def says(text: str) -> str:

@@ -1,4 +1,4 @@
-"""KIND PLACE NAME: milliseconds and private KiB of the first load of a function of a program, nothing called.
+"""KIND PLACE NAME: milliseconds, those of processor time, and private KiB of the first load of a function of a program, nothing called.
 
 How much of the memory was written to comes last.
 
@@ -7,7 +7,7 @@ KIND is `compcache` (PLACE is the directory) or `ctypes` (PLACE is the path of a
 
 import json
 import sys
-from time import perf_counter
+from time import perf_counter, process_time
 
 from children.private_memory import private_parts
 
@@ -26,12 +26,12 @@ def main(kind: str, place: str, name: str) -> None:
 
     private_parts()
     before = private_parts()
-    started = perf_counter()
+    started, worked = perf_counter(), process_time()
     function = load()
-    elapsed = perf_counter() - started
+    elapsed, processor = perf_counter() - started, process_time() - worked
     assert function
     private, written = [after - earlier for after, earlier in zip(private_parts(), before, strict=True)]
-    print(json.dumps({"ms": elapsed * 1e3, "kib": private, "written": written}))
+    print(json.dumps({"ms": elapsed * 1e3, "cpu": processor * 1e3, "kib": private, "written": written}))
 
 
 main(*sys.argv[1:])

@@ -176,7 +176,7 @@ def _section(
     if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")) or (flags & SHF_WRITE and flags & SHF_EXECINSTR):
         raise FormatError(f"the section {name} has the flags {flags:#x}")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
-        raise FormatError(f"the section {name} is aligned to {alignment:#x}, which is not supported")
+        raise FormatError(f"the section {name} has the alignment {alignment:#x}, which no image can give it")
     content = b""
     if kind != SHT_NOBITS:
         content = read_bytes(data, section.offset, section.size, f"the section {name}") if is_frames else b""

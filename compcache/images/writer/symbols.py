@@ -31,7 +31,7 @@ def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tupl
                 bss = outputs.setdefault(_BSS, Output(_BSS, SHT_NOBITS, SHF_ALLOC | SHF_WRITE))
                 alignment = max(symbol.value, 1)
                 if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT or symbol.type == STT_TLS:
-                    raise FormatError(f"the common symbol {symbol.name!r} is aligned to {alignment}, which is not supported")
+                    raise FormatError(f"the common symbol {symbol.name!r} has the alignment {alignment}, which no image can give it")
                 start = -(-bss.size // alignment) * alignment
                 found[owner, number] = start
                 bss.alignment = max(bss.alignment, alignment)
