@@ -9,6 +9,7 @@ from compcache.content.names import source_of
 from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.miss.claim import note_use, single_flight
+from compcache.miss.held import keep_received
 from compcache.miss.load import load
 from compcache.miss.publication import publish_built
 from compcache.miss.staleness import maker_digest, other_sources
@@ -308,10 +309,15 @@ def _store(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
 
 
 def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCallTarget:
-    try:
-        return session.loader.load(func_name)
-    except (NotCachedError, StorageError):
-        _keep(session, built)  # pruned since its publication, or unreadable
+    """Load what was built; what others have removed of it, and of what the build has received, since then is kept in memory."""
+    for _ in range(2):
+        try:
+            return session.loader.load(func_name)
+        except (NotCachedError, StorageError):
+            _keep(session, built)  # pruned since its publication, or unreadable
+        except UndefinedSymbolError as error:
+            if not keep_received(session, error.symbols):
+                raise
     return session.loader.load(func_name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.miss.claim import is_building, note_use, uses_of_builds
-from compcache.publish.restore import ensure_stored
+from compcache.publish.restore import ensure_held, ensure_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session
 
-__all__ = ["keep_stored", "load_while_building", "modules_in_use"]
+__all__ = ["keep_received", "keep_stored", "load_while_building", "modules_in_use"]
 
 
 def load_while_building(
@@ -41,6 +41,16 @@ def keep_stored(session: Session, names: Iterable[str]) -> None:
         target = used.get(name) or session.loader.held(name)
         if target is not None:
             ensure_stored(session.store, session.loader, target)
+
+
+def keep_received(session: Session, names: Iterable[str]) -> bool:
+    """Keep functions in memory that the builds of this thread have received, where the directory has lost them.
+
+    Returns:
+        Whether all of them can be found now, whatever others remove.
+    """
+    used = uses_of_builds(session.store.root)
+    return all(name in used and ensure_held(session.store, used[name]) for name in names)
 
 
 def modules_in_use(session: Session) -> set[bytes]:

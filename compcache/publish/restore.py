@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TargetContext, TypedCallTarget
     from compcache.store import Store
 
-__all__ = ["ensure_stored"]
+__all__ = ["ensure_held", "ensure_stored"]
 
 
 def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool:
@@ -46,6 +46,19 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
         if publication is not None:
             _store(store, publication)
     return True
+
+
+def ensure_held(store: Store, target: TypedCallTarget) -> bool:
+    """Keep the module of a function that was loaded in this store object; what it is bound to lives as long as the target.
+
+    Returns:
+        False if it was unloaded, or its module cannot be read any more.
+    """
+    context: TargetContext | None = target._context
+    publication = _publication_of(store, context.module) if context is not None else None
+    if publication is not None:
+        keep_in_memory(store, publication)
+    return publication is not None
 
 
 def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:

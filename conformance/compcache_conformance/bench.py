@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import stat
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
     from compcache_conformance.adapter import Adapter
     from compcache_conformance.language import Program
     from compcache_conformance.processes import Call, Reply, Run, Running
+    from compcache_conformance.shared import Shared
 
-__all__ = ["Bench", "Shared"]
+__all__ = ["Bench"]
 
 T = TypeVar("T")
 
@@ -43,38 +43,6 @@ if [ "$r" = 1 ]; then mount -o remount,ro "$p"; fi
 _OF_THE_PROCESS = -3
 
 
-class Shared:
-    """What several scenarios of one system only look at: made for the first of them, on a bench of its own, and removed at the end."""
-
-    def __init__(self, adapter: Adapter) -> None:
-        self._adapter = adapter
-        self._stack = contextlib.ExitStack()
-        self._made: dict[Callable[[Bench], Any], tuple[Bench, Any, tuple[str, ...]]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def made_by(self, make: Callable[[Bench], T], told: Bench) -> T:
-        """What `make` made, or raised, on its bench; what is done there from now on is told on this one."""
-        if make not in self._made:
-            bench = self._stack.enter_context(Bench(self._adapter, self))
-            made: T | Violation | Cannot
-            try:
-                made = make(bench)
-            except (Violation, Cannot) as error:
-                made = error
-            self._made[make] = bench, made, tuple(bench.log)
-        bench, made, log = self._made[make]
-        told.log += log
-        bench.log, bench.notes = told.log, told.notes
-        if isinstance(made, Violation | Cannot):
-            raise made
-        return made
-
-
 class Bench:
     """One system on one scenario. All that it makes is below one folder, which is removed when it is left."""
 
@@ -82,7 +50,7 @@ class Bench:
         self.adapter = adapter
         self.shared = shared
         self.is_quick = is_quick
-        self.root = Path(tempfile.mkdtemp(prefix="conformance-"))
+        self.root = shared.new_folder()
         self.store, self.project = self.root / "store", self.root / "project"
         self.store.mkdir(mode=0o700)
         self.project.mkdir()
@@ -153,11 +121,15 @@ class Bench:
         return self._done(self.start(*calls, **order).wait(), order)
 
     def together(self, count: int, *calls: Call, **order: Any) -> list[Run]:
-        """Start processes that begin at the same moment."""
+        """Start processes that begin at the same moment, and make the same calls."""
+        return self.at_once([calls] * count, **order)
+
+    def at_once(self, calls_of_each: Iterable[tuple[Call, ...]], **order: Any) -> list[Run]:
+        """Start processes that begin at the same moment, each with calls of its own: they wait until the last has been started."""
         gate, ready = self.root / f"gate-{time.monotonic_ns()}", self.root / f"ready-{time.monotonic_ns()}-"
-        running = [self.start(*calls, barrier=str(gate), ready=str(ready), **order) for _ in range(count)]
+        running = [self.start(*calls, barrier=str(gate), ready=str(ready), **order) for calls in calls_of_each]
         deadline = time.monotonic() + self.patience / 2
-        while len(list(self.root.glob(ready.name + "*"))) < count and time.monotonic() < deadline:
+        while len(list(self.root.glob(ready.name + "*"))) < len(running) and time.monotonic() < deadline:
             time.sleep(0.01)
         gate.touch()
         return [self._done(process.wait(), order) for process in running]
@@ -256,15 +228,27 @@ class Bench:
         return self.expect(self.run(**order), expected, found=True, why=why)
 
     def filled(self, program: Program, expected: float = 7.0, *calls: Call) -> Run:
-        """A store that holds what a program compiles; that it does is tried, so that what comes later means something."""
+        """A store that holds what a program compiles; that it does is tried, so that what comes later means something.
+
+        The scenarios of a system fill a bench with the same once: the next get a copy, times included, in the same place.
+        """
+        is_new = not any(self.store.iterdir()) and not any(self.project.iterdir())
+        what = program, expected, calls
         self.write(program)
+        if is_new and (kept := self.shared.put_back(self, what, lambda: self._is_found(expected, *calls))):
+            self._say("a copy of the store that an earlier scenario filled with it")
+            return kept
         first = self.expect(self.run(*calls), expected)
         if not self.files():
             raise Cannot(f"{self.adapter.name} stored nothing of this program")
-        second = self.expect(self.run(*calls), expected)
-        if second.first.found is False:
+        if not self._is_found(expected, *calls):
             raise Violation(Outcome.MISSED, "a second process compiles the same program again")
+        if is_new:
+            self.shared.keep(self, what, first)
         return first
+
+    def _is_found(self, expected: float, *calls: Call) -> bool:
+        return self.expect(self.run(*calls), expected).first.found is not False
 
     def look_at(self, make: Callable[[Bench], T]) -> T:
         """What `make` makes on a bench of its own, once for all scenarios that look at it and change nothing there."""
@@ -300,11 +284,14 @@ class Bench:
         return target
 
     def changes(self) -> int:
-        """How many calls that change a file of the store a process makes that compiles and stores.
+        """How many calls that change a file of the store a process makes that compiles and stores the program; counted once for each.
 
         Raises:
             Cannot: none can be seen.
         """
+        return self.shared.changes(self._program, self._count_changes)
+
+    def _count_changes(self) -> int:
         trial = self.root / "trial"
         trial.mkdir(mode=0o700)
         self.works(store=trial, env=self.faulty("count:0", trial))
@@ -346,6 +333,10 @@ class Bench:
             str(int(ro)),
             str(int(full)),
         )
+
+    def few(self, count: int) -> int:
+        """So many times, or half as often where it is played quickly with a system that compiles few functions in its patience."""
+        return count // 2 if self.is_quick and self.adapter.entries < 100 else count
 
     def rng(self) -> random.Random:
         """Chance that is the same in every run."""

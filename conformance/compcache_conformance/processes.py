@@ -89,6 +89,11 @@ class Running:
         """The process's id."""
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not come to its end."""
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """End the process and its children, at once."""
         with_group = os.getpgid(self._process.pid) if self._process.poll() is None else None

@@ -9,10 +9,11 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-from compcache_conformance.bench import Bench, Shared
+from compcache_conformance.bench import Bench
 from compcache_conformance.language import program_of
 from compcache_conformance.results import Cannot, Outcome, Result, Violation
 from compcache_conformance.scenarios.registry import Scenario
+from compcache_conformance.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -130,4 +131,4 @@ def _once(adapter: Adapter, scenario: Scenario, shared: Shared, *, is_quick: boo
 
 def _without_folders(text: str) -> str:
     """The text without the names of the folders that benches made."""
-    return re.sub(re.escape(tempfile.gettempdir()) + r"/conformance-\w{8}(?!\w)", "...", text)
+    return re.sub(re.escape(tempfile.gettempdir()) + r"/conformance-\w{8}(?:/bench-\d+)?(?!\w)", "...", text)

@@ -71,6 +71,8 @@ def beside_the_code():
         yield from (str(front.HERE), STORE, os.getcwd())
     if fault("knows times"):
         yield os.stat(source).st_mtime_ns
+    if fault("knows when it was written"):
+        yield os.stat(source).st_ctime_ns
     if fault("knows files"):
         yield source.read_text()
     if fault("knows the umask"):

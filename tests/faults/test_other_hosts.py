@@ -20,6 +20,8 @@ from compcache.files import Files, Tree
 if TYPE_CHECKING:
     from pathlib import Path
 
+CALLER = "declare i64 @{1}(i64)\ndefine i64 @{0}(i64 %x) {{\n  %y = call i64 @{1}(i64 %x)\n  ret i64 %y\n}}"
+
 
 def stale(operation: Operation) -> OSError | None:
     """Every file of the index and of the modules, and every listing of them, was removed by another host."""
@@ -83,16 +85,15 @@ def test_a_callee_that_was_removed_meanwhile_is_asked_for_again(directory: Path,
     with Cache(directory) as cache, Cache(directory) as other:
 
         def build() -> ModuleSource:
-            cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))
+            other.add_module(ModuleSource(adder("f", 1)))
             built.append("g")
-            return ModuleSource("declare i64 @f(i64)\ndefine i64 @g(i64 %x) {\n  %y = call i64 @f(i64 %x)\n  ret i64 %y\n}", imports=["f"])
+            return ModuleSource(CALLER.format("g", "f"), imports=["f"])
 
         load = cache._loader.load
 
         def removing(*arguments: Any) -> Any:
             if len(built) <= times and arguments[0] == "g":
                 other.remove("f", force=True)
-                cache.unload("f")
             return load(*arguments)
 
         with pytest.MonkeyPatch.context() as patched:
@@ -102,12 +103,42 @@ def test_a_callee_that_was_removed_meanwhile_is_asked_for_again(directory: Path,
         assert built == ["g"] * (times + 1)
 
 
+def test_a_callee_that_a_build_has_received_is_there_whatever_others_remove(directory: Path) -> None:
+    """Another process removes a function, and what that calls, each time that their caller is loaded."""
+    built = []
+    with Cache(directory) as cache, Cache(directory) as other:
+
+        def build_callee() -> ModuleSource:
+            cache.get_or_compile("e", lambda: ModuleSource(adder("e", 1).replace(") {", ") noinline {")))
+            return ModuleSource(CALLER.format("f", "e"), imports=["e"])
+
+        def build() -> ModuleSource:
+            cache.get_or_compile("f", build_callee)
+            built.append("g")
+            return ModuleSource(CALLER.format("g", "f"), imports=["f"])
+
+        load = cache._loader.load
+
+        def removing(*arguments: Any) -> Any:
+            for name in filter(other.has, ("e", "f") if arguments[0] == "g" else ()):
+                other.remove(name, force=True)
+            return load(*arguments)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(cache._loader), "load", lambda _, *arguments: removing(*arguments))
+            target = cache.get_or_compile("g", build)
+        assert target(1) == 2
+        assert built == ["g"]
+        assert other.has("g")
+        assert not other.has("f")
+
+
 def test_a_callee_that_nobody_provides_is_asked_for_once_more(cache: Cache) -> None:
     built = []
 
     def build() -> ModuleSource:
         built.append("g")
-        return ModuleSource("declare i64 @f(i64)\ndefine i64 @g(i64 %x) {\n  %y = call i64 @f(i64 %x)\n  ret i64 %y\n}", imports=["f"])
+        return ModuleSource(CALLER.format("g", "f"), imports=["f"])
 
     with pytest.raises(UndefinedSymbolError, match="f"):
         cache.get_or_compile("g", build)

@@ -11,7 +11,8 @@ from compcache_conformance.results import Cannot
 
 #: What the documents say of code that is mapped out of files.
 MAPPED = {
-    "files that shrink under a reader": "docs/security.md: a program with your rights that truncates a mapped file in place can crash it"
+    "files that shrink under a reader": "docs/security.md: a program with your rights that truncates a mapped file in place can crash it; "
+    "not with COMPCACHE_MAP_FILES=0"
 }
 _BY_IDENTITY = """
 import conformance_front_end as front
@@ -99,7 +100,7 @@ class _Facade(Adapter):
     patience: ClassVar[float] = 90.0
     limits: ClassVar[dict[str, str]] = {
         **MAPPED,
-        "other user's store": "docs/security.md: a directory of another user is refused with an error, unless the caller vouches for it"
+        "other user's store": "docs/security.md: a directory of another user is refused with an error, unless the caller vouches for it",
     }
 
     def __init__(self, interpreter: Path | None = None) -> None:

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from compcache_conformance.adapter import Adapter
 from compcache_conformance.adapters.compcache_facade import MAPPED
-from compcache_conformance.adapters.numba_cache import DRIVER, as_array, decorator
+from compcache_conformance.adapters.numba_cache import DRIVER, WITHOUT_COVERAGE, as_array, decorator
 from compcache_conformance.language import Spelling
 from compcache_conformance.results import Cannot
 
-_WITHOUT_NUMBA = """
-import sys
-
+_WITHOUT_NUMBA = (
+    WITHOUT_COVERAGE
+    + """
 import main
 from conformance_serve import serve
 
@@ -36,6 +36,7 @@ def hits_and_misses(function):
 asked = set()
 serve(ask)
 """
+)
 
 
 class _WithNumba(Adapter):

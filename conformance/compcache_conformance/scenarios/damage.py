@@ -80,7 +80,7 @@ def flipped_bits(bench: Bench) -> None:
     bench.filled(program())
     chance = bench.rng()
     intact = bench.copy("intact")
-    for _ in range(8):
+    for _ in range(bench.few(8)):
         shutil.rmtree(bench.store)
         shutil.copytree(intact, bench.store, symlinks=True)
 

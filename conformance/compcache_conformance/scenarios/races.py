@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def _count(bench: Bench, most: int) -> int:
-    """How many processes at once: as many as the system's patience allows on two processors."""
-    return min(most, max(4, bench.adapter.entries // 5))
+    """How many processes at once: as many as the system's patience allows on two processors, and quickly no more than twelve."""
+    return min(most, max(4, bench.adapter.entries // 5), 12 if bench.is_quick else most)
 
 
 @scenario(
@@ -61,13 +61,10 @@ def crowd_of_starters(bench: Bench) -> None:
 def each_its_own(bench: Bench) -> None:
     count = min(8, _count(bench, 8))
     bench.write(Program(tuple(Function(f"f{number}", f"x * {float(number)}") for number in range(count))))
-    gate = bench.root / "gate"
-    running = [bench.start((f"f{number}", (3.0,)), barrier=str(gate)) for number in range(count)]
-    time.sleep(1.0)
-    gate.touch()
-    for number, process in enumerate(running):
-        bench.expect(process.wait(), 3.0 * number)
-    again = bench.run(*[(f"f{number}", (3.0,)) for number in range(count)])
+    calls = [(f"f{number}", (3.0,)) for number in range(count)]
+    for number, run in enumerate(bench.at_once([(call,) for call in calls])):
+        bench.expect(run, 3.0 * number)
+    again = bench.run(*calls)
     bench.expect(again, *[3.0 * number for number in range(count)])
     lost = [reply.call for reply in again.replies if reply.found is False]
     if lost:
@@ -79,12 +76,8 @@ def each_its_own(bench: Bench) -> None:
 )
 def types_at_once(bench: Bench) -> None:
     bench.write(program("x * 0.5 + 1.0"))
-    gate = bench.root / "gate"
-    running = [bench.start(call, barrier=str(gate)) for call in (("f", (3,)), ("f", (3.0,)))]
-    time.sleep(1.0)
-    gate.touch()
-    for process in running:
-        bench.expect(process.wait(), 2.5)
+    for run in bench.at_once([(("f", (3,)),), (("f", (3.0,)),)]):
+        bench.expect(run, 2.5)
     again = bench.expect(bench.run(("f", (3,)), ("f", (3.0,))), 2.5, 2.5)
     if any(reply.found is False for reply in again.replies):
         raise Violation(Outcome.LOST, "what one of the two compiled is not found again")
@@ -157,7 +150,7 @@ def killed_while_it_compiles(bench: Bench) -> None:
     started = time.monotonic()
     bench.works(store=bench.copy("trial"))
     length = time.monotonic() - started
-    for part in (0.5, 0.7, 0.85, 0.95):
+    for part in (0.85, 0.6, 0.7, 0.95)[: bench.few(4)]:
         running = bench.start()
         time.sleep(length * part)
         running.kill()
@@ -250,7 +243,7 @@ def store_removed_while_filled(bench: Bench) -> None:
     bench.write(program("g(x) + 1.0", g="x * 2.0"))
     running = [bench.start() for _ in range(4)]
     deadline = time.monotonic() + 2.0
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and any(process.is_running for process in running):
         for path in list(bench.store.iterdir()):
             shutil.rmtree(path, ignore_errors=True)
             with contextlib.suppress(OSError):  # it is gone, or has come back as a folder
