@@ -4,8 +4,6 @@
 finds one by what it is made of before its code is generated. Neither imports LLVM for what is stored. See `docs/design.md`.
 """
 
-from __future__ import annotations
-
 import sys
 
 TYPE_CHECKING = False
@@ -207,5 +205,5 @@ if not TYPE_CHECKING:  # with a `__getattr__`, type checkers would believe in ev
         return value
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":
     return sorted({*__all__, *_SUBMODULES, "__version__"})

@@ -17,8 +17,9 @@ from compcache.facade import (
     RULES,
     TRUSTED_VARIABLE,
     Facade,
-    complete,
+    Later,
     default_directory,
+    members,
     open_caches,
 )
 from compcache.facade import func_name_of as _func_name_of
@@ -1096,5 +1097,18 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
         raise pickled_is_gone(path, func_name, error) from error
 
 
+def _complete() -> Any:
+    """Put the members of this class in place of what stands for them in the facade; `Cache` is that class with all of them.
+
+    What a program has put in such a place, as tests do, stays there. What it then puts back may be a stand-in.
+    """
+    unlike = "__dict__", "__weakref__", "__module__", "__doc__"
+    members.update({name: member for name, member in vars(Cache).items() if name not in unlike})
+    for name, member in members.items():
+        if isinstance(Facade.__dict__.get(name, Later(name)), Later):
+            setattr(Facade, name, member)
+    return Facade
+
+
 if not TYPE_CHECKING:  # last: a signal handler that asks for something meanwhile meets all of this file, or nothing of it
-    Cache = complete(Cache)
+    Cache = _complete()

@@ -1,10 +1,8 @@
 """`Cache` as far as a hit needs it; all else is in `compcache.cache`, and comes when it is first asked for.
 
 A fresh process that finds what it asks for imports this file and what is plain about a hit, and no more. `Cache` is one class all the
-same: what is not here is a stand-in (`_Later`), in whose place `complete` puts what `compcache.cache` says.
+same: what is not here is a stand-in (`Later`), in whose place `complete` puts what `compcache.cache` says.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -18,7 +16,7 @@ from compcache.settings import setting, users_directory
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, Self, TypeAlias, TypeGuard, TypeVar
+    from typing import Any, Self, TypeAlias, TypeGuard
 
     from compcache.build.source import ModuleSource
     from compcache.errors import CompcacheError
@@ -32,9 +30,8 @@ if TYPE_CHECKING:
 
     #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
     Source: TypeAlias = ModuleSource | str | bytes | Any
-    _C = TypeVar("_C", bound="type[Facade]")
 
-__all__ = ["Facade", "complete", "default_directory", "func_name_of", "open_caches"]
+__all__ = ["Facade", "Later", "default_directory", "func_name_of", "members", "open_caches"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
 #: Which code is used and what is signed: a hit where none of them is set and none is given reads nothing about it.
@@ -59,7 +56,7 @@ _NOT_PLAIN = (*RULES, CHECK_VARIABLE, LAYERS_VARIABLE, LOCKS_VARIABLE, DEBUG_VAR
 
 #: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it
 #: already.
-open_caches: dict[tuple[str, bool], ref[Any]] = {}
+open_caches: "dict[tuple[str, bool], ref[Any]]" = {}
 
 
 def default_directory() -> str:
@@ -75,7 +72,7 @@ def default_directory() -> str:
     return user_cache_dir("compcache", appauthor=False)
 
 
-def func_name_of(name: str | Identity) -> str:
+def func_name_of(name: "str | Identity") -> str:
     """Return the name of a function that is given as such, or as an `Identity`."""
     if isinstance(name, str):
         return name
@@ -85,7 +82,7 @@ def func_name_of(name: str | Identity) -> str:
     return func_name
 
 
-class _Later:
+class Later:
     """Stands for a member of `Cache` that `compcache.cache` defines, or that is a function of `compcache.frontend` now."""
 
     __slots__ = ("_name",)
@@ -93,7 +90,7 @@ class _Later:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, cache: Any, owner: Any = None) -> Any:
+    def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
         if self._name in FORMER:
             if cache is None:
                 raise AttributeError(f"type object 'Cache' has no attribute {self._name!r}", name=self._name, obj=owner)
@@ -102,7 +99,7 @@ class _Later:
             return compcache.frontend.moved(cache, self._name)
         import compcache.cache
 
-        member = _members.get(self._name, self)
+        member = members.get(self._name, self)
         if member is self:  # this thread is in the middle of importing it
             message = (
                 "asked from a signal handler or a finalizer during a load that imports compcache.cache: ask again when it has returned"
@@ -119,15 +116,15 @@ class _Whole:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, cache: Any, owner: Any = None) -> Any:
+    def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
         if cache is None:
             return self
         cache._become_whole()
         return cache.__dict__[self._name]
 
 
-#: What `compcache.cache` has put in place of stand-ins.
-_members: dict[str, Any] = {}
+#: What `compcache.cache` puts in place of stand-ins.
+members: "dict[str, Any]" = {}
 
 
 class Facade:
@@ -175,24 +172,24 @@ class Facade:
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | None = None,
+        path: "str | os.PathLike[str] | None" = None,
         *,
         readonly: bool = False,
         verify: bool = True,
-        signing_key: bytes | str | None = None,
+        signing_key: "bytes | str | None" = None,
         trust: bool = False,
         allow_pickle: bool = False,
-        max_size: int | str | None = None,
-        lock_timeout: float | None = None,
+        max_size: "int | str | None" = None,
+        lock_timeout: "float | None" = None,
         retarget: bool = True,
         tune: bool = False,
-        link: str | None = None,
-        layers: Iterable[str | os.PathLike[str]] | None = None,
-        trusted_keys: Iterable[str] | str | None = None,
-        publish_key: str | None = None,
-        min_llvm: str | None = None,
-        remote: str | Sequence[str] | None = None,
-        remote_mode: str | Sequence[str] | None = None,
+        link: "str | None" = None,
+        layers: "Iterable[str | os.PathLike[str]] | None" = None,
+        trusted_keys: "Iterable[str] | str | None" = None,
+        publish_key: "str | None" = None,
+        min_llvm: "str | None" = None,
+        remote: "str | Sequence[str] | None" = None,
+        remote_mode: "str | Sequence[str] | None" = None,
     ) -> None:
         self._tuners: dict[str, int] | None = None  # processes by func_name
         self._opened_session: Session | None = None
@@ -234,9 +231,9 @@ class Facade:
         _loader = _Whole("_loader")
 
     if not TYPE_CHECKING:
-        compile = _Later("compile")
+        compile = Later("compile")
 
-    def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
+    def get_or_compile(self, func_name: "str | Identity", build: "Callable[[], Source]") -> "TypedCallTarget":
         """Return the call target of a function, from the cache or compiled now.
 
         Args:
@@ -269,7 +266,7 @@ class Facade:
 
         return compile_once(self._session(), identity, func_name, build, miss)
 
-    def get_target(self, func_name: str | Identity) -> TypedCallTarget:
+    def get_target(self, func_name: "str | Identity") -> "TypedCallTarget":
         """Return the call target of a cached function.
 
         Args:
@@ -298,7 +295,7 @@ class Facade:
         return self._load(func_name)
 
     if not TYPE_CHECKING:
-        has = _Later("has")
+        has = Later("has")
 
     def close(self) -> None:
         """Invalidate every call target that was returned, and close the files. Closing twice is allowed."""
@@ -315,14 +312,14 @@ class Facade:
         """The directory, absolute."""
         return self._plain._root
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         self._require_open()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _load(self, func_name: str | Identity, owner: object = None, accept: Accept | None = None) -> TypedCallTarget:
+    def _load(self, func_name: "str | Identity", owner: object = None, accept: "Accept | None" = None) -> "TypedCallTarget":
         if self._closed:
             self._require_open()
         if not isinstance(func_name, str):
@@ -345,25 +342,12 @@ class Facade:
         "_become_whole", "_is_miss", "_may_load_now", "_load_whole", "_close_whole",
         *FORMER,
     ):  # fmt: skip
-        locals()[_name] = _Later(_name)
+        locals()[_name] = Later(_name)
     del _name
 
 
 Facade.__name__ = Facade.__qualname__ = "Cache"
 Facade.__module__ = "compcache.cache"
-
-
-def complete(whole: _C) -> _C:
-    """Put the members of a class in place of what stands for them here; `Cache` is this class with all of them.
-
-    What a program has put in such a place, as tests do, stays there. What it then puts back may be a stand-in.
-    """
-    unlike = "__dict__", "__weakref__", "__module__", "__doc__"
-    _members.update({name: member for name, member in vars(whole).items() if name not in unlike})
-    for name, member in _members.items():
-        if isinstance(Facade.__dict__.get(name, _Later(name)), _Later):
-            setattr(Facade, name, member)
-    return Facade  # type: ignore[return-value] # which is `whole` from now on
 
 
 _get_target = Facade.get_target
@@ -378,7 +362,7 @@ def _shorten() -> None:
             return
 
 
-def _open_plain(path: Any) -> PlainLoader | None:
+def _open_plain(path: "Any") -> "PlainLoader | None":
     """Return the loader of a directory whose hits are plain, as far as that is known before the first one; otherwise None."""
     if any(map(setting, _NOT_PLAIN)):
         return None

@@ -1,7 +1,5 @@
 """Settings: each is an environment variable, or what a configuration file says where that is not set. The one place that reads them."""
 
-from __future__ import annotations
-
 import os
 
 TYPE_CHECKING = False
@@ -16,7 +14,7 @@ __all__ = ["configuration", "configuration_files", "from_environment", "is_on", 
 #: Names the one configuration file, in place of the user's and the system's; ``none``: no file at all.
 CONFIGURATION_VARIABLE = "COMPCACHE_CONFIG"
 #: What this process has read of configuration files: one item, once it has.
-_read: list[Mapping[str, str]] = []
+_read: "list[Mapping[str, str]]" = []
 
 
 def setting(variable: str) -> str:
@@ -43,7 +41,7 @@ def is_on(variable: str, *, default: bool = False) -> bool:
     return bool(from_environment(variable, read_switch))
 
 
-def from_environment(variable: str, read: Callable[[str], _T]) -> _T | None:
+def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
     """Apply `read` to the text of a setting; return None if it is not set.
 
     Raises:
@@ -58,7 +56,7 @@ def from_environment(variable: str, read: Callable[[str], _T]) -> _T | None:
     return checked(text, read, variable, configuration_files())
 
 
-def configuration() -> Mapping[str, str]:
+def configuration() -> "Mapping[str, str]":
     """Return what the configuration files set, by environment variable. A process reads them once.
 
     Raises:
@@ -82,7 +80,7 @@ def users_directory(variable: str, otherwise: str) -> str:
     return base if os.path.isabs(base) else os.path.expanduser(otherwise)
 
 
-def configuration_files() -> tuple[str, ...]:
+def configuration_files() -> "tuple[str, ...]":
     """Return the files that count, there or not, the one that is preferred first."""
     chosen = os.environ.get(CONFIGURATION_VARIABLE)
     if chosen:

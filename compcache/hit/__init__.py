@@ -1,15 +1,14 @@
-"""The plain hit: a function of one module that needs no other, in a directory that belongs to this user alone.
+"""The plain hit: a function of which all that it needs is functions, in a directory that belongs to this user alone.
 
 All that such a hit takes is here, and it imports nothing else of the package but the runtime, the type of targets and the counter of hits:
 a fresh process pays for what it reads, not for what it executes. It decides nothing that `compcache.store` and `compcache.hit.loader`
-decide otherwise: whatever is not plain (keys, layers, several realizations of which the newest is not known by its number, imports and
-globals, damage, a look-up that finds nothing) is no answer, and `Loader`, which a `PlainLoader` becomes then, begins anew.
+decide otherwise: whatever is not plain (keys, layers, several realizations of which the newest is not known by its number, globals,
+damage, a look-up that finds nothing) is no answer, and `Loader`, which a `PlainLoader` becomes then, begins anew.
 
 Tables of targets and modules, and their locks, are explained in `compcache.hit.loader`. `LoadedModule` has what is mapped.
 """
 
-from __future__ import annotations
-
+# What a hit reads does not import `__future__` either, which takes half a million instructions: what annotations name is in quotes.
 import os
 from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
@@ -27,10 +26,14 @@ if TYPE_CHECKING:
     from compcache.formats.volumes import Volumes
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.plain_closures import PlainClosure
+    from compcache.hit.plain_imports import Parts
     from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile
 
-__all__ = ["INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain"]
+__all__ = [
+    "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "is_ordered",
+    "open_plain",
+]  # fmt: skip
 
 #: As `compcache.store.PLACES` has them, which a plain hit does not read.
 INDEX_DIRECTORY, SEGMENT_SUFFIX = "index-v1", ".idx"
@@ -46,8 +49,8 @@ _LIST = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 _OTHERS_WRITE = 0o022
 
-_lock: Any = RLock()
-_mapping: Any = RLock()
+_lock: "Any" = RLock()
+_mapping: "Any" = RLock()
 #: For how many seconds a finalizer that holds `_lock` waits for another thread's constructors.
 _PATIENCE = 10.0
 
@@ -84,7 +87,7 @@ class Door:
     pread = staticmethod(os.pread)
     write = staticmethod(os.write)
 
-    def __init__(self, root: str, runtime: Any) -> None:
+    def __init__(self, root: str, runtime: "Any") -> None:
         self.root = root
         self.owner = os.geteuid()  # whose the directory is as long as this is open, and what is in it
         self._runtime = runtime
@@ -114,7 +117,7 @@ class Door:
         if entered is not None and not _is_ours(entered):
             entered[0].number = -1
 
-    def open_owned(self, path: str, flags: int, mode: int = 0) -> Opened:
+    def open_owned(self, path: str, flags: int, mode: int = 0) -> "Opened":
         """See `Tree.open_owned`."""
         opened: Opened
         if flags & os.O_CREAT or not path.startswith(self._prefix):
@@ -128,11 +131,11 @@ class Door:
         opened = self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode)
         return opened
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> "Any":
         """Return an attribute that needs the whole of `Tree`, which is imported for it."""
         return getattr(self._others(), name)
 
-    def _others(self) -> Tree:
+    def _others(self) -> "Tree":
         if self._tree is None:
             from compcache.files import Files, Tree
 
@@ -174,7 +177,7 @@ class PlainLoader:
         "targets",
     )
 
-    def __init__(self, root: str, files: Door | Tree | None) -> None:
+    def __init__(self, root: str, files: "Door | Tree | None") -> None:
         """With the directory, and what reads it; None where no hit is plain."""
         self._root = root
         self._files: Any = files
@@ -204,7 +207,7 @@ class PlainLoader:
         self.decoded = 0  # how many globals were decoded,
         self.opened = 0  # and images mapped, by loads that succeeded
 
-    def count_with(self, recorder_of: Callable[[Any, str], Any]) -> None:
+    def count_with(self, recorder_of: "Callable[[Any, str], Any]") -> None:
         """Count hits with the recorder of the directory."""
         self._recorder = recorder_of(self._files, self._root)
         self._recorder.watch(self)
@@ -226,7 +229,7 @@ class PlainLoader:
 
     # ------------------------------------------------------------------- look-up
 
-    def load_plain(self, func_name: str, owner: object) -> TypedCallTarget | None:
+    def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
         """Return the call target of a function, if it is plain; None where that is not so, or not known here."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
@@ -244,17 +247,38 @@ class PlainLoader:
             self._recorder.hit(func_name, found[0].module_id, perf_counter() - started)
         return target
 
-    def _look_up(self, func_name: str) -> tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes] | None:
-        """Return the module and the record of a function."""
+    def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
+        """Return the module and the record of a function, and all that it imports if it does."""
         runtime = load_runtime()
-        found = self._find(runtime, func_name)
-        if found is None:
+        searched = self._find(runtime, func_name)
+        if searched is None:
             return None
-        (segment, module_id, offset, number, content), closure = found
-        where = closure.where if closure is not None and closure.where else self._open_module(runtime, segment, module_id)
-        opened, path, total, entry = where
+        found, closure = searched
+        module_id = found[1]
+        where = closure.where if closure is not None and closure.where else self._open_module(runtime, found[0], module_id)
+        record, read = self._read_function(runtime, func_name, found, where)
+        if record is None or record[5] == _NO_ENTRY:
+            return None
+        parts = None
+        if record[6]:
+            from compcache.hit.plain_imports import follow
+
+            parts = follow(self, runtime, module_id, where, record, read)
+            if parts is None or (parts and closure is not None):
+                return None
+        if closure is not None:
+            closure.where = where
+        module = self._provide(runtime, module_id, where)
+        if parts:
+            parts.provide(self, runtime)
+        return module, record, closure, found[4], parts
+
+    def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "tuple[Any, Any]":
+        """Return the record of a function, None where it cannot be used, and what gives the payloads of its module's records."""
+        segment, _, offset, number, _ = found
+        opened, _, _, entry = where
         if entry is None:
-            return None
+            return None, None
         files, descriptor = self._files, opened.number
         image, records, target_id, flags, _, key, _ = entry
 
@@ -263,27 +287,24 @@ class PlainLoader:
             return payload
 
         record = runtime.function_record(read(offset & ~_LINKED))
-        if flags != _IMAGE_SHARED or record[0] != func_name or record[5] == _NO_ENTRY or record[2].startswith(_LINK_ONLY):
-            return None
+        if flags != _IMAGE_SHARED or record[0] != func_name or record[2].startswith(_LINK_ONLY):
+            return None, None
         accepted = self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
-            return None
-        if record[6]:
-            from compcache.hit.plain_closures import is_alone
+            return None, None
+        return record, read
 
-            if not is_alone(runtime, read, record[6]):
-                return None
-        if closure is not None:
-            closure.where = where
+    def _provide(self, runtime: "Any", module_id: bytes, where: "Any") -> "LoadedModule":
         module = self._loaded(module_id)
         if module is None:
+            opened, path, total, entry = where
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
-                    module_id, image, lambda: _mapped(runtime, descriptor, path, key, total, self.maps_files)
+                    module_id, entry[0], lambda: _mapped(runtime, opened.number, path, entry[5], total, self.maps_files)
                 )
-        return module, record, closure, content
+        return module
 
-    def _open_module(self, runtime: Any, segment: int, module_id: bytes) -> Any:
+    def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         try:
@@ -304,8 +325,8 @@ class PlainLoader:
         mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
         return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
-    def _find(self, runtime: Any, func_name: str) -> Any:
-        ordered = func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
+    def _find(self, runtime: "Any", func_name: str) -> "Any":
+        ordered = is_ordered(func_name)
         if (ordered or self._names is None) and not self._look_again(runtime):
             return None
         found = runtime.newest(self._functions, func_name, ordered)
@@ -320,14 +341,14 @@ class PlainLoader:
                 return None
         return (found, closure) if self._goes_with(closure) else None
 
-    def _goes_with(self, closure: PlainClosure | None) -> bool:
+    def _goes_with(self, closure: "PlainClosure | None") -> bool:
         if closure is None and self._closure is None:
             return True
         from compcache.hit.plain_closures import goes_with
 
         return goes_with(self, closure)
 
-    def _look_again(self, runtime: Any) -> bool:
+    def _look_again(self, runtime: "Any") -> bool:
         """Read the segments that the index has now; return False if there is anything else in it."""
         files = self._files
         files.renew()
@@ -355,7 +376,7 @@ class PlainLoader:
         self._names = names
         return True
 
-    def _accept(self, runtime: Any, segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
+    def _accept(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
         """Return whether this host can run code whose requirement has this number; its ids are accepted from now on."""
         text = runtime.requirements(self._rows[segment]()).get(number)
         if text is None:
@@ -374,16 +395,16 @@ class PlainLoader:
 
     # ----------------------------------------------------------------- mapping
 
-    def _loaded(self, module_id: bytes) -> LoadedModule | None:
+    def _loaded(self, module_id: bytes) -> "LoadedModule | None":
         known = self._mine.get(module_id)
         module = known() if known is not None else None
         return module if module is not None and module.image is not None else None
 
-    def mapping(self) -> Any:
+    def mapping(self) -> "Any":
         """Return the lock of threads that map images and run constructors."""
         return _Impatient() if _lock._is_owned() else _mapping
 
-    def _map(self, module_id: bytes, size: int, map_image: Callable[[], Any]) -> LoadedModule:
+    def _map(self, module_id: bytes, size: int, map_image: "Callable[[], Any]") -> "LoadedModule":
         module = LoadedModule(module_id, size)
         try:
             if not _claim(self._mine, module_id, module):
@@ -401,19 +422,26 @@ class PlainLoader:
 
     # ------------------------------------------------------------------ commit
 
-    def held(self, func_name: str) -> TypedCallTarget | None:
+    def held(self, func_name: str) -> "TypedCallTarget | None":
         """Return the call target of a function that look-ups give, if it is in memory."""
         known = self._by_name.get(func_name)
         return known() if known is not None else None
 
     def _commit_plain(
-        self, module: LoadedModule, record: tuple[Any, ...], closure: PlainClosure | None, content: bytes, owner: object
-    ) -> TypedCallTarget | None:
-        """Return the target of a function that needs nothing; None if another thread has decided otherwise."""
+        self,
+        module: "LoadedModule",
+        record: "tuple[Any, ...]",
+        closure: "PlainClosure | None",
+        content: bytes,
+        parts: "Parts | None",
+        owner: object,
+    ) -> "TypedCallTarget | None":
+        """Return the target of a function, bound to all that it imports; None if another thread has decided otherwise."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
         target: TypedCallTarget = runtime.make_target(module.image, function, entry, name, context)
+        modules = parts.modules() if parts else {module.module_id: module}
         with _lock:
             done = False
             while not done:  # again where what interrupts this thread has changed the tables meanwhile
@@ -423,24 +451,34 @@ class PlainLoader:
                 existing = self.held(name)
                 if existing is not None:
                     return existing
-                known = self._loaded(module.module_id)
-                if known is not None and known is not module:
+                if not self._are_current(modules):
                     return None
-                mine = {} if known is module else {module.module_id: _weak(self._mine, module.module_id, module)}
-                tables = *self._table_updates(name, target), self._mine, mine
+                writes, updates = parts.bindings(runtime) if parts else (b"", [])
+                tables = *updates, *self._table_updates(name, target), self._mine, self._new_among(modules)
                 commit = runtime.commit
-                done = self.changed is change and commit(b"", tables) is None  # handlers run between lines
+                done = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:
                 self._closure = closure.note(self._closure, record, content)
-            self.opened += not module.committed
-            module.committed = True
+            for loaded in modules.values():
+                self.opened += not loaded.committed
+                loaded.committed = True
         return target
 
-    def _table_updates(self, func_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
+    def _are_current(self, modules: "dict[bytes, LoadedModule]") -> bool:
+        """Return whether no module is another mapping by now."""
+        return all(self._loaded(key) in (None, module) for key, module in modules.items())
+
+    def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any]":
+        """Return the new rows for the table of loaded modules."""
+        # Not where the lock is taken: 3.12 and later compile a comprehension into the function around it, and what is raised right
+        # behind one does not reach the end of a `with`.
+        return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
+
+    def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "list[dict[Any, Any]]":
         key = f"{target.link_name}\0{func_name}"
         targets, by_name, by_link = self.targets, self._by_name, self._by_link
 
-        def forget(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+        def forget(_: "ref[TypedCallTarget]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
             remove(targets, func_name)
             remove(by_name, func_name)
             remove(by_link, key)
@@ -449,7 +487,7 @@ class PlainLoader:
         updates: list[dict[Any, Any]] = [by_name, {func_name: weak}, by_link, {key: weak}]
         return updates if self.builds else [*updates, targets, {func_name: weak}]
 
-    def loaded_modules(self) -> list[LoadedModule]:
+    def loaded_modules(self) -> "list[LoadedModule]":
         """Return the modules that this loader has loaded and that are still referenced."""
         modules = [self._loaded(module_id) for module_id in list(self._mine)]
         return [module for module in modules if module is not None]
@@ -462,7 +500,7 @@ class PlainLoader:
             gone = self.invalidate(lambda _: True)
         del gone  # here if this was the last reference: destructors may do anything
 
-    def invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
+    def invalidate(self, concerns: "Callable[[TargetContext], bool]") -> "list[TypedCallTarget]":
         """Invalidate call targets, with `_lock`; those that were valid."""
         self.changed = None
         gone = []
@@ -498,7 +536,7 @@ class _Impatient:
         _mapping.release()
 
 
-def _is_ours(entered: tuple[Opened, int, tuple[int, int]]) -> bool:
+def _is_ours(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
     """Return whether a descriptor is still that of the directory for which it was opened."""
     try:
         status = os.fstat(entered[1])
@@ -510,38 +548,43 @@ def _is_ours(entered: tuple[Opened, int, tuple[int, int]]) -> bool:
     return (status.st_dev, status.st_ino) == entered[2]
 
 
+def is_ordered(func_name: str) -> bool:
+    """As `compcache.store` has it."""
+    return func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
+
+
 def _is_segment_name(name: str) -> bool:
     level, rest = name[:2], name[2 : -len(SEGMENT_SUFFIX)]
     is_made = name.endswith(SEGMENT_SUFFIX) and not level.strip("0123456789") and rest.strip("0123456789abcdef") == "-" and rest[0] == "-"
     return is_made and len(name) == _SEGMENT_NAME
 
 
-def _reader(files: Any, opened: Opened) -> Callable[[int, int], bytes]:
+def _reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":
     """Return what reads of an open file, and keeps it open."""
     return lambda offset, size: files.pread(opened.number, size, offset)
 
 
-def _rows(source: Any, at: int, size: int) -> Callable[[], bytes]:
+def _rows(source: "Any", at: int, size: int) -> "Callable[[], bytes]":
     return lambda: source[at : at + size] if isinstance(source, bytes) else source(at, size)
 
 
-def _mapped(runtime: Any, descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> Any:
+def _mapped(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":
     image = runtime.map_image(descriptor, os.fsencode(path), key, size, maps_files)
     if image is None:
         raise OSError(f"{path} is mapped by another owner, or not from here")
     return image
 
 
-def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> ref[LoadedModule]:
+def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> "ref[LoadedModule]":
     """Return a reference that leaves the table when the module goes."""
 
-    def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+    def forget(_: "ref[LoadedModule]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
         remove(table, key)  # bound above: when the interpreter ends, this file's globals go before the last modules
 
     return ref(module, forget)
 
 
-def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> bool:
+def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
     """Make `module` the one of this key, unless another one is; `_mapping` is held."""
     known = table.get(key)
     other = known() if known is not None else None
@@ -551,7 +594,7 @@ def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModul
     return True
 
 
-def open_plain(root: str) -> PlainLoader | None:
+def open_plain(root: str) -> "PlainLoader | None":
     """Return a loader of a directory that belongs to this user alone; None where that is not so, or the directory is not there."""
     try:
         door = Door(root, load_runtime())

@@ -544,7 +544,7 @@ class Loader(PlainLoader):
                 existing = self.held(func_name)
                 if existing is not None and (sources.accept is None or _is_of(existing, chosen[func_name])):
                     return existing
-                if self.linked is not linked or not self._agree(chosen, bound, sources.since):
+                if self.linked is not linked or not self._are_current(modules) or not self._agree(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
                 mine = self._new_among(modules)
@@ -563,27 +563,14 @@ class Loader(PlainLoader):
             self.decoded += sum(len(c.fills or ()) for c in chosen.values())
         return target
 
-    def _new_among(self, modules: dict[bytes, LoadedModule]) -> dict[bytes, Any]:
-        """Return the new rows for the table of loaded modules.
-
-        Not where the lock is taken: 3.12 and later compile a comprehension into the function around it, and what is raised right
-        behind one does not reach the end of a `with`.
-        """
-        return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
-
     def _agree(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
-        """Return whether no module that this loader has by now is another mapping than the one that was prepared.
-
-        And no variable is that of another module: another thread may have bound it meanwhile.
-        """
+        """Return whether no variable is that of another module: another thread may have bound it meanwhile."""
         if self.providers or self.merged:
             from compcache.hit.closures.providers import have_providers
 
             if not have_providers(self, chosen):
                 return False
-        if self.linked and not self.linked.agree(chosen, bound, since):
-            return False
-        return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
+        return not self.linked or self.linked.agree(chosen, bound, since)
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record

@@ -1,10 +1,7 @@
-"""Plain hits of linked closures, of which a process before this one has found out that they hold, and of functions that use symbols of the
-process.
+"""Plain hits of linked closures, of which a process before this one has found out that they hold.
 
 A function of a closure is plain where it needs no other module, and nothing is loaded that is not of the same closure.
 """
-
-from __future__ import annotations
 
 import os
 
@@ -12,13 +9,12 @@ from compcache import hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from compcache.files import Opened
     from compcache.hit import PlainLoader
 
-__all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_holding", "goes_with", "is_alone"]
+__all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_holding", "goes_with"]
 
 #: As `compcache.store.PLACES` has them, which a plain hit does not read.
 DIRECTORY, SUFFIX = "closures-v1", ".closure"
@@ -39,7 +35,7 @@ class PlainClosure:
 
     __slots__ = ("bound", "homes", "module_id", "parts", "segments", "where")
 
-    def __init__(self, module_id: bytes, segments: object, parts: tuple[bytes, ...], homes: int) -> None:
+    def __init__(self, module_id: bytes, segments: object, parts: "tuple[bytes, ...]", homes: int) -> None:
         self.module_id = module_id
         self.segments = segments
         self.parts = parts
@@ -47,7 +43,7 @@ class PlainClosure:
         self.where: tuple[Opened, str, int, tuple[Any, ...]] | None = None
         self.bound: list[tuple[tuple[Any, ...], bytes]] = []
 
-    def note(self, known: PlainClosure | None, record: tuple[Any, ...], content: bytes) -> PlainClosure:
+    def note(self, known: "PlainClosure | None", record: "tuple[Any, ...]", content: bytes) -> "PlainClosure":
         """Note that a function is bound here, or in the same closure as it was `known` before; which of them it is."""
         closure = known if known is not None and known.module_id == self.module_id else self
         closure.segments = self.segments
@@ -55,7 +51,9 @@ class PlainClosure:
         return closure
 
 
-def find_holding(runtime: Any, files: Any, root: str, segments: bytes | None, module_id: bytes, loader: PlainLoader) -> PlainClosure | None:
+def find_holding(
+    runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, loader: "PlainLoader"
+) -> "PlainClosure | None":
     """Return a linked closure that holds in this state of the index, as is kept; None where nothing is kept that says so.
 
     Args:
@@ -91,7 +89,7 @@ def find_holding(runtime: Any, files: Any, root: str, segments: bytes | None, mo
     return PlainClosure(module_id, segments, parts, int.from_bytes(data[_HOMES : _HOMES + 4], "little"))
 
 
-def goes_with(loader: PlainLoader, closure: PlainClosure | None) -> bool:
+def goes_with(loader: "PlainLoader", closure: "PlainClosure | None") -> bool:
     """Return whether all that is loaded is of this linked closure, or of none: else it takes more to say what may be loaded."""
     known = loader._closure
     if known is not None and loader._loaded(known.module_id) is None:
@@ -101,17 +99,3 @@ def goes_with(loader: PlainLoader, closure: PlainClosure | None) -> bool:
     if known is not None:
         return known.module_id == closure.module_id
     return not any(module.committed for module in loader.loaded_modules())
-
-
-def is_alone(runtime: Any, read: Callable[[int], bytes], offset: int) -> bool:
-    """Return whether a function needs nothing but symbols of the process; `read` gives the payload of a record, `offset` is that of its
-    needs.
-    """
-    waiting, natives = [offset], set()
-    for at in waiting:  # grows while it is walked
-        imports, variables, symbols, children, _, _ = runtime.needs_record(read(at))
-        if imports or variables:
-            return False
-        natives.update(symbols)
-        waiting += [child for child in children if child not in waiting]
-    return runtime.find_undefined(tuple(natives)) is None

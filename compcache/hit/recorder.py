@@ -7,8 +7,6 @@ microseconds where making one costs eighty. Tools add journals up and fold them 
 hit path: it imports nothing that is not loaded already, never waits, and tolerates a disk that cannot be written to.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from _weakref import ref
@@ -51,7 +49,7 @@ class Recorder:
         "_directory", "_events", "_files", "_flushed", "_is_long", "_loaders", "_registered", "_seen", "_told", "unaccounted",
     )  # fmt: skip
 
-    def __init__(self, files: Tree | Door, root: str) -> None:
+    def __init__(self, files: "Tree | Door", root: str) -> None:
         self._files = files
         self._directory = f"{root}/{DIRECTORY}"
         self._registered = False
@@ -68,11 +66,11 @@ class Recorder:
         self._registered = self._registered and "multiprocessing.util" not in sys.modules
         self.unaccounted = 0  # bytes added that are not in the estimate yet (compcache.maintain.size_limit)
 
-    def write_by(self, files: Tree | Door) -> None:
+    def write_by(self, files: "Tree | Door") -> None:
         """Write through these files from now on, because the former ones may be closed."""
         self._files = files
 
-    def watch(self, loader: PlainLoader) -> None:
+    def watch(self, loader: "PlainLoader") -> None:
         """Count what this loader holds as used each time the journal is written."""
         self._loaders = [*[known for known in self._loaders if known() is not None], ref(loader)]
         if not self._registered:
@@ -96,10 +94,10 @@ class Recorder:
     def asked(self, name: str, answer: str) -> None:
         """Record that the remote store answered about a function; the asking process counts it."""
 
-    def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
+    def waited(self, what: str, seconds: float, *, owned: "bool | None") -> None:
         """Record that another process was waited for: nothing is counted."""
 
-    def compiled(self, seconds: float, _: Sequence[str] = ()) -> None:
+    def compiled(self, seconds: float, _: "Sequence[str]" = ()) -> None:
         """Record that a module with these functions was compiled."""
         self.count("compilations")
         self.count("compile_seconds", seconds)
@@ -191,7 +189,7 @@ class Recorder:
             self._register()
         return True
 
-    def _open(self, path: str) -> Opened:
+    def _open(self, path: str) -> "Opened":
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             return self._files.open_owned(path, flags)
@@ -206,7 +204,7 @@ class Recorder:
             return self._files.open_owned(path, flags | os.O_CREAT, FILE_MODE)
 
 
-def encode_batch(lines: Iterable[str]) -> bytes:
+def encode_batch(lines: "Iterable[str]") -> bytes:
     """Return one batch of a journal: the empty line separates it from one before it that was torn within a line."""
     from compcache.hit._runtime import digest
 
@@ -214,7 +212,7 @@ def encode_batch(lines: Iterable[str]) -> bytes:
     return f"\n\n{text}\n= {digest(text.encode(), 8).hex()}\n".encode()
 
 
-def _key(digest: Callable[..., bytes], func_name: str) -> str:
+def _key(digest: "Callable[..., bytes]", func_name: str) -> str:
     return digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name").hex()
 
 
@@ -241,10 +239,10 @@ def _host_name() -> str:
 
 
 #: One recorder per directory and process, however many cache objects there are: what is pending is kept until the exit.
-_recorders: dict[str, Recorder] = {}
+_recorders: "dict[str, Recorder]" = {}
 
 
-def recorder_for(files: Tree, root: str, *, readonly: bool) -> Recorder | NullRecorder:
+def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | NullRecorder":
     """Return the recorder of a directory; one that counts nothing for a cache that must not be written to."""
     from compcache.files import Files
 
@@ -255,7 +253,7 @@ def recorder_for(files: Tree, root: str, *, readonly: bool) -> Recorder | NullRe
     return recorder_of(files, root) if type(files.system) is Files else Recorder(files, root)
 
 
-def recorder_of(files: Tree | Door, root: str) -> Recorder:
+def recorder_of(files: "Tree | Door", root: str) -> "Recorder":
     """Return the one recorder of a directory."""
     known = _recorders.get(root)
     if known is None:

@@ -7,8 +7,6 @@ The runtime is the extension module `compcache.hit._runtime` (C sources in `nati
 versions of CPython except free-threaded ones. What it calls back is given to it here, before it is used.
 """
 
-from __future__ import annotations
-
 import os
 
 TYPE_CHECKING = False
@@ -54,8 +52,8 @@ class TargetContext:
     __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "signed", "owner", "layers")
 
     def __init__(
-        self, func_name: str, symbol: str, module: Any, signature_text: str, cache_path: str, signed: bool, owner: object,
-        layers: tuple[str, ...] = (),
+        self, func_name: str, symbol: str, module: "Any", signature_text: str, cache_path: str, signed: bool, owner: object,
+        layers: "tuple[str, ...]" = (),
     ) -> None:  # fmt: skip
         self.func_name = func_name
         self.symbol = symbol
@@ -107,7 +105,7 @@ class TypedCallTarget(_Typed[Parameters, Result]):
         return module_id.hex()
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> "Signature":
         """The types of parameters and result."""
         from compcache.signature import Signature
 
@@ -129,7 +127,7 @@ class TypedCallTarget(_Typed[Parameters, Result]):
         return self._name
 
     @property
-    def __signature__(self) -> inspect.Signature:
+    def __signature__(self) -> "inspect.Signature":
         import inspect
 
         signature = self.signature
@@ -152,27 +150,27 @@ class TypedCallTarget(_Typed[Parameters, Result]):
 
         return html(self)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> "tuple[Any, ...]":
         context = _require_valid(self)
         from compcache.cache import find_again
 
         where = context.cache_path, self._name, context.signed
         return find_again, (*where, context.layers) if context.layers else where
 
-    def __copy__(self) -> TypedCallTarget:
+    def __copy__(self) -> "TypedCallTarget":
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TypedCallTarget:
+    def __deepcopy__(self, memo: "dict[int, Any]") -> "TypedCallTarget":
         return self
 
 
 # ------------------------------------------------------------------------- the runtime's side
 
-_runtime: Any = None
-_loaded: Any = None  # the same; tests put doubles here
+_runtime: "Any" = None
+_loaded: "Any" = None  # the same; tests put doubles here
 
 
-def load_runtime() -> Any:
+def load_runtime() -> "Any":
     """Return the native runtime of this process.
 
     Raises:
@@ -200,7 +198,7 @@ def load_runtime() -> Any:
     return _loaded
 
 
-def _register_forks(runtime: Any) -> None:
+def _register_forks(runtime: "Any") -> None:
     """Have `compcache.forks` do what it does around each fork, to the end: a signal handler that raises there does not stop it."""
     if hasattr(os, "register_at_fork"):
         from _functools import partial  # type: ignore[import-not-found] # what `functools` has, without its import
@@ -209,8 +207,8 @@ def _register_forks(runtime: Any) -> None:
         os.register_at_fork(**hooks)
 
 
-def _at_fork(when: str) -> Callable[[list[Any]], None]:
-    def act(done: list[Any]) -> None:
+def _at_fork(when: str) -> "Callable[[list[Any]], None]":
+    def act(done: "list[Any]") -> None:
         from compcache import forks
 
         getattr(forks, when)(done)
@@ -218,7 +216,7 @@ def _at_fork(when: str) -> Callable[[list[Any]], None]:
     return act
 
 
-def path_opener() -> OpenBeneath | None:
+def path_opener() -> "OpenBeneath | None":
     """Return the function that opens files below a directory in one call; None where the native runtime cannot be loaded."""
     try:
         opener: OpenBeneath = load_runtime().open_beneath
@@ -227,7 +225,7 @@ def path_opener() -> OpenBeneath | None:
     return opener
 
 
-def _require_current(extension: ModuleType) -> None:
+def _require_current(extension: "ModuleType") -> None:
     """Check that the extension is current, in a source checkout: read the sources if one is newer (or the folder, for new files)."""
     folder = f"{os.path.dirname(str(extension.__file__))}/native/"
     built = os.stat(str(extension.__file__)).st_mtime_ns
@@ -241,17 +239,17 @@ def _require_current(extension: ModuleType) -> None:
         require_same_sources(extension)
 
 
-def _is_valid(target: TypedCallTarget) -> bool:
+def _is_valid(target: "TypedCallTarget") -> bool:
     return _runtime is not None and bool(_runtime.is_valid(target)) and target._context is not None
 
 
-def _require_valid(target: TypedCallTarget) -> TargetContext:
+def _require_valid(target: "TypedCallTarget") -> "TargetContext":
     if not _is_valid(target):
         _raise_unloaded(target)
     return target._context
 
 
-def install(runtime: Any) -> None:
+def install(runtime: "Any") -> None:
     """Give the native runtime its base class and hooks; once per process, before any target is made."""
     global _runtime  # noqa: PLW0603 - the native module is one per process, and so is what it calls back
     native_type = runtime.setup(TypedCallTarget, _raise_unloaded, _raise_arity, _raise_value, _find_pointer)
@@ -262,7 +260,7 @@ def install(runtime: Any) -> None:
 # Called by native code and `help()` for messages, which are in a file that a hit does not read.
 
 
-def _documentation(target: TypedCallTarget) -> str:
+def _documentation(target: "TypedCallTarget") -> str:
     if not _is_valid(target):
         return f"{target._name}: unloaded"
     from compcache.hit.call_errors import describe
@@ -270,25 +268,25 @@ def _documentation(target: TypedCallTarget) -> str:
     return describe(target)
 
 
-def _raise_unloaded(target: TypedCallTarget) -> NoReturn:
+def _raise_unloaded(target: "TypedCallTarget") -> "NoReturn":
     from compcache.hit.call_errors import raise_unloaded
 
     raise_unloaded(target)
 
 
-def _raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
+def _raise_arity(target: "TypedCallTarget", given: int, names: "tuple[str, ...] | None") -> "tuple[int, ...] | None":
     from compcache.hit.call_errors import raise_arity
 
     return raise_arity(target, given, names)
 
 
-def _raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
+def _raise_value(target: "TypedCallTarget", index: int, value: object) -> "NoReturn":
     from compcache.hit.call_errors import raise_value
 
     raise_value(target, index, value)
 
 
-def _find_pointer(value: object) -> int | None:
+def _find_pointer(value: object) -> "int | None":
     if isinstance(value, TypedCallTarget):
         return value.address
     from compcache.hit.call_errors import find_pointer

@@ -59,9 +59,7 @@ def needs(linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("linker", LINKERS)
-def test_constructors_run_once_after_their_imports_are_bound(
-    cache: Cache, linker: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_constructors_run_once_after_their_imports_are_bound(cache: Cache, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needs(linker, monkeypatch)
     cache.add_module(ModuleSource(PROVIDER))
     cache.add_module(ModuleSource(STARTING))
@@ -77,9 +75,11 @@ def test_constructors_run_once_after_their_imports_are_bound(
 
 def test_destructors_of_what_never_started_do_not_run(cache: Cache) -> None:
     cache.add_module(ModuleSource(PROVIDER))
-    cache.add_module(ModuleSource(
-        STARTING + "declare void @nobody()\ndefine void @broken() {\n  call void @nobody()\n  ret void\n}\n", imports=["nobody"]
-    ))
+    cache.add_module(
+        ModuleSource(
+            STARTING + "declare void @nobody()\ndefine void @broken() {\n  call void @nobody()\n  ret void\n}\n", imports=["nobody"]
+        )
+    )
     entered = cache.get_target("entered")
     with pytest.raises(UndefinedSymbolError, match="nobody"):
         cache.get_target("broken")
@@ -149,9 +149,7 @@ define ptr @stored_{0}() {{
 @pytest.mark.parametrize("linker", LINKERS)
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("hidden", ["", "hidden"])
-def test_there_is_one_of_a_merged_variable(
-    cache: Cache, linker: str, named: bool, hidden: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_is_one_of_a_merged_variable(cache: Cache, linker: str, named: bool, hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needs(linker, monkeypatch)
     for name in "ab":
         functions = {f"{kind}_{name}": None for kind in ("bump", "address", "stored")} if named else None

@@ -75,9 +75,7 @@ def test_a_target_alone_keeps_code_globals_and_imports(directory: Path) -> None:
     cache = Cache(directory)
     cache.add_module(ModuleSource(adder("inner", 5)))
     cache.add_module(ModuleSource(caller("outer", "inner", plus=1), imports=["inner"]))
-    cache.add_module(
-        ModuleSource(READ_TABLE, {"bump": "i64()"}, {"table": array.array("q", [40])}),
-    )
+    cache.add_module(ModuleSource(READ_TABLE, {"bump": "i64()"}, {"table": array.array("q", [40])}))
     outer, bump = cache.get_target("outer"), cache.get_target("bump")
     images = mapped_images(directory)
     del cache

@@ -59,6 +59,7 @@ def test_headers_of_3_13_make_an_extension_for_older_versions(tmp_path: Path) ->
     include = headers_since_3_13()
     package = tmp_path / "compcache"
     shutil.copytree(PACKAGE_ROOT / "compcache", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+
     def build(module: str) -> None:
         command = (
             f"cc -O1 -shared -fPIC -std=gnu11 -fvisibility=hidden -I{include} -DCOMPCACHE_LIMITED_API=0x030B0000 -o "

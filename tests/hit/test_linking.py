@@ -326,9 +326,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [("os.fork()", "cache.get_target('quick')()"), ("ctypes.PyDLL(None).fork()", "_runtime.open_library(b'libm.so.6') and 2")],
     ids=["python", "native"],  # a native fork leaves CPython's locks as they are, but not those of the dynamic linker
 )
-def test_a_child_that_was_forked_while_something_was_mapped_can_load(
-    directory: Path, which: str, fork: str, load: str
-) -> None:
+def test_a_child_that_was_forked_while_something_was_mapped_can_load(directory: Path, which: str, fork: str, load: str) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(SLOW.format(which=which) + constant("slow", 1)))
         cache.add_module(ModuleSource(constant("quick", 2)))

@@ -34,17 +34,7 @@ from compcache.globals import GlobalDefinition, Integer, NativeSymbol, PythonObj
 if TYPE_CHECKING:
     from pathlib import Path
 
-UNWANTED = (
-    "llvmlite",
-    "filelock",
-    "numpy",
-    "logging",
-    "dataclasses",
-    "msgpack",
-    "ctypes",
-    "inspect",
-    "pathlib",
-)
+UNWANTED = ("llvmlite", "filelock", "numpy", "logging", "dataclasses", "msgpack", "ctypes", "inspect", "pathlib")
 
 WITH_GLOBALS = """
 @a = external global i64
@@ -184,9 +174,7 @@ def test_a_module_serves_the_functions_that_can_be_satisfied(cache: Cache, direc
     with Cache(directory) as later:
         for _ in range(2):
             assert later.get_target("healthy")(4) == 8
-            with pytest.raises(
-                UndefinedSymbolError, match=r"'broken'.*needs 'provider'.*add a module"
-            ) as caught:
+            with pytest.raises(UndefinedSymbolError, match=r"'broken'.*needs 'provider'.*add a module") as caught:
                 later.get_target("broken")
             assert caught.value.symbols == ("provider",)
         assert later.has("broken"), "nothing is marked invalid"
@@ -206,9 +194,7 @@ def test_another_realization_satisfies_a_dependent_as_well(cache: Cache, directo
         assert later.get_target("broken")(1) == 51
 
 
-def test_a_native_symbol_that_this_process_lacks_concerns_its_users_only(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_a_native_symbol_that_this_process_lacks_concerns_its_users_only(directory: Path, tmp_path: Path) -> None:
     """The module is added by a process that has loaded a library globally, and used by one that has not."""
     text = GONE.format(gone="only_in_my_library")
     library = tmp_path / "mine.so"
@@ -266,13 +252,9 @@ class _Raises(GlobalDefinition):
 register(_Raises)
 
 
-def test_a_load_that_fails_half_way_leaves_nothing_behind(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_that_fails_half_way_leaves_nothing_behind(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.add_module(ModuleSource(adder("add1", 1)))
-    text = caller("calls", "add1").replace(
-        "define", "@a = external global i64\n@b = external global i64\ndefine"
-    )
+    text = caller("calls", "add1").replace("define", "@a = external global i64\n@b = external global i64\ndefine")
     text += """
     define i64 @f(i64 %x) {
       %y = call i64 @calls(i64 %x)
@@ -289,9 +271,7 @@ def test_a_load_that_fails_half_way_leaves_nothing_behind(
     slots = [dict(m.slots) for m in cache._loader.loaded_modules()]
     monkeypatch.setattr(_Raises, "good", False)
     for _ in range(3):
-        with pytest.raises(
-            GlobalValidationError, match=r"global 'b' of function 'f'.*out of order"
-        ) as caught:
+        with pytest.raises(GlobalValidationError, match=r"global 'b' of function 'f'.*out of order") as caught:
             cache.get_target("f")
         assert (caught.value.global_name, caught.value.func_name) == ("b", "f")
     del caught
@@ -386,9 +366,7 @@ def test_closing_a_cache_invalidates_its_targets(directory: Path) -> None:
 # ------------------------------------------------------------------------------------- directories
 
 
-def test_what_is_not_cached_is_a_key_error_that_names_function_and_directory(
-    cache: Cache, directory: Path
-) -> None:
+def test_what_is_not_cached_is_a_key_error_that_names_function_and_directory(cache: Cache, directory: Path) -> None:
     with pytest.raises(NotCachedError, match="'nothing'") as caught:
         cache.get_target("nothing")
     assert isinstance(caught.value, KeyError)
@@ -440,9 +418,7 @@ def test_a_program_runs_whose_directory_is_a_file_or_below_one(tmp_path: Path, p
         cache.add_module(ModuleSource(adder("f", 7)))
 
 
-def test_the_environment_names_the_default_directory(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_names_the_default_directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPCACHE_DIR", str(directory))
     assert Cache().path == str(directory)
     monkeypatch.delenv("COMPCACHE_DIR")
@@ -603,9 +579,7 @@ def test_an_exception_of_build_reaches_the_caller(cache: Cache) -> None:
 
 def test_get_or_compile_provides_an_import_that_is_missing(cache: Cache) -> None:
     cache.add_module(ModuleSource(caller("f", "later"), imports=["later"]))
-    source = ModuleSource(
-        caller("f", "later") + adder("later", 3).replace("@later", "@own"), {"f": None}, imports=["later"]
-    )
+    source = ModuleSource(caller("f", "later") + adder("later", 3).replace("@later", "@own"), {"f": None}, imports=["later"])
     with pytest.raises(UndefinedSymbolError):
         cache.get_or_compile("f", lambda: source)
     whole = adder("later", 3) + caller("f", "later").partition("\n")[2]

@@ -307,34 +307,34 @@ def test_a_closure_of_another_user_is_none(own: Path) -> None:
 
 
 def test_a_closure_is_of_the_function_that_its_name_says(tmp_path: Path) -> None:
-    with Cache(tmp_path) as cache:
+    with Cache(tmp_path, trust=True) as cache:
         cache.add_modules([ModuleSource(adder("one", 1)), ModuleSource(adder("two", 2))])
         cache.add_module(ModuleSource(sum_of("a", ["one", "two"]) + "\n".join(sum_of("b", ["one", "two"]).splitlines()[2:])))
         cache.get_target("a")
     of_a = closure(tmp_path)
     kept = of_a.read_bytes()
-    with Cache(tmp_path) as cache:
+    with Cache(tmp_path, trust=True) as cache:
         cache.get_target("b")
     (of_b,) = {*of_a.parent.iterdir()} - {of_a}
     of_b.write_bytes(kept)
-    with Cache(tmp_path) as cache:
+    with Cache(tmp_path, trust=True) as cache:
         assert cache.get_target("b")(1) == 5
     assert of_b.read_bytes() != kept
 
 
 def test_closures_of_two_functions_of_a_module_are_told_apart(tmp_path: Path) -> None:
     """Each binds what its own function needs, and leaves the rest of the module unbound."""
-    with Cache(tmp_path) as cache:
+    with Cache(tmp_path, trust=True) as cache:
         cache.add_modules([ModuleSource(adder(name, number)) for name, number in (("a1", 1), ("a2", 2), ("b1", 10), ("b2", 20))])
         cache.add_module(ModuleSource(sum_of("a", ["a1", "a2"]) + sum_of("b", ["b1", "b2"])))
     for name, value in (("a", 3 + 2), ("b", 30 + 2)):
-        with Cache(tmp_path) as cache:
+        with Cache(tmp_path, trust=True) as cache:
             assert cache.get_target(name)(1) == value
     first, second = (tmp_path / CLOSURES.directory).iterdir()
     first.rename(tmp_path / "third")
     second.rename(first)
     (tmp_path / "third").rename(second)
-    script = "from compcache import Cache\nwith Cache(directory) as cache:\n    result = cache.get_target({!r})(1)"
+    script = "from compcache import Cache\nwith Cache(directory, trust=True) as cache:\n    result = cache.get_target({!r})(1)"
     assert [run_fresh(tmp_path, script.format(name)) for name in "ab"] == [5, 32]
 
 
@@ -459,7 +459,7 @@ with open({library!r}, "wb") as file:
     file.write(link_shared(find_linker(), [obj], soname="mine.so"))
 ctypes.CDLL({library!r}, ctypes.RTLD_GLOBAL)
 warnings.simplefilter("ignore")
-with Cache(directory) as cache:
+with Cache(directory, trust=True) as cache:
     cache.add_module(ModuleSource({other!r}))
     cache.add_module(ModuleSource({caller!r}))  # it is the newest
     cache.add_modules([ModuleSource({six!r}), ModuleSource({top!r})])
@@ -469,7 +469,7 @@ import ctypes
 from compcache import Cache
 if {library!r}:
     ctypes.CDLL({library!r}, ctypes.RTLD_GLOBAL)
-with Cache(directory) as cache:
+with Cache(directory, trust=True) as cache:
     result = cache.get_target("top")(1)
 """
 

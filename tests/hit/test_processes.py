@@ -131,6 +131,7 @@ def test_the_interpreter_ends_without_a_crash_or_a_message(filled: Cache, situat
         "print('done')",
     ])  # fmt: skip
     environment = {**os.environ, "PYTHONMALLOC": "debug"}
+
     def run() -> tuple[int, str, str]:
         done = subprocess.run(
             [sys.executable, "-I", "-X", "faulthandler", "-X", "dev", "-c", script],

@@ -44,10 +44,7 @@ def test_a_link_name_is_unique_among_modules(cache: Cache) -> None:
 
 
 def test_of_the_same_content_the_loaded_realization_is_preferred(cache: Cache) -> None:
-    modules = [
-        cache.add_module(ModuleSource(constant("f", 7) + constant(f"only{number}", number)))
-        for number in range(4)
-    ]
+    modules = [cache.add_module(ModuleSource(constant("f", 7) + constant(f"only{number}", number))) for number in range(4)]
     for number, module_id in enumerate(modules):
         with Cache(cache.path) as other:
             held = other.get_target(f"only{number}")
@@ -70,9 +67,7 @@ def test_an_import_prefers_the_loaded_realization(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("where", [0.5, 0.999, 0.02])
-def test_a_damaged_realization_is_set_aside_and_the_next_one_taken(
-    cache: Cache, directory: Path, where: float
-) -> None:
+def test_a_damaged_realization_is_set_aside_and_the_next_one_taken(cache: Cache, directory: Path, where: float) -> None:
     modules = add_variants(cache)
     for number in (0, 2):
         path = module_file(directory, modules[number])
@@ -137,10 +132,7 @@ def test_a_removed_realization_is_no_realization(cache: Cache, directory: Path) 
 
 
 def test_a_realization_that_cannot_be_satisfied_is_passed_over(cache: Cache, directory: Path) -> None:
-    needy = [
-        cache.add_module(ModuleSource(caller("f", f"missing{n}", plus=n), imports=[f"missing{n}"]))
-        for n in range(4)
-    ]
+    needy = [cache.add_module(ModuleSource(caller("f", f"missing{n}", plus=n), imports=[f"missing{n}"])) for n in range(4)]
     with Cache(directory) as later, pytest.raises(UndefinedSymbolError, match="missing"):
         later.get_target("f")
     good = cache.add_module(ModuleSource(adder("f", 70)))
@@ -163,9 +155,7 @@ def test_a_dead_end_deep_in_the_closure_makes_the_plan_back_up(cache: Cache, dir
         assert later.get_target("f")(2) == 42
 
 
-def test_a_cycle_whose_member_cannot_be_satisfied_is_dropped_as_a_whole(
-    cache: Cache, directory: Path
-) -> None:
+def test_a_cycle_whose_member_cannot_be_satisfied_is_dropped_as_a_whole(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(caller("f", "g"), imports=["g"]))
     both = caller("g", "f").partition("\n")[2] + "declare i64 @gone(i64)\ndeclare i64 @f(i64)\n"
     both = both.replace("%z = add i64 %y, 0", "%w = call i64 @gone(i64 %y)\n  %z = add i64 %w, 0")
@@ -180,9 +170,7 @@ def test_a_cycle_whose_member_cannot_be_satisfied_is_dropped_as_a_whole(
 
 @pytest.mark.usefixtures("undecoded")
 def test_code_for_another_cpu_is_passed_over(cache: Cache, directory: Path) -> None:
-    foreign = cache.add_module(
-        ModuleSource(constant("f", 1), cpu="generic", features="+amx-avx512")
-    )
+    foreign = cache.add_module(ModuleSource(constant("f", 1), cpu="generic", features="+amx-avx512"))
     with Cache(directory, retarget=False) as later:
         with pytest.raises(NotCachedError, match="amx-avx512"):
             later.get_target("f")

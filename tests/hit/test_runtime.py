@@ -138,10 +138,7 @@ WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
     "address in no image": (TypeError, lambda _: _runtime.address(cast("Any", "image"), 0)),
     "address of -1": (IndexError, lambda image: _runtime.address(image, -1)),
     "address beyond the table": (IndexError, lambda image: _runtime.address(image, 1 << 20)),
-    "address in a library without a table": (
-        TypeError,
-        lambda _: _runtime.address(_runtime.open_library(b"libc.so.6"), 0),
-    ),
+    "address in a library without a table": (TypeError, lambda _: _runtime.address(_runtime.open_library(b"libc.so.6"), 0)),
     "symbol of no image": (TypeError, lambda _: _runtime.find_symbol(b"f", cast("Any", "image"))),
     "symbols in a list": (TypeError, lambda _: _runtime.find_undefined(cast("Any", ["f"]))),
     "a symbol that is no text": (TypeError, lambda _: _runtime.find_undefined(cast("Any", (b"f",)))),
@@ -165,6 +162,8 @@ WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
     "an image of one's own": (TypeError, lambda image: type(image)()),
     "a target of one's own": (TypeError, lambda _: _runtime.setup(*_HOOKS)()),
 }
+
+
 def _map(path: str | None, key: bytes) -> object:
     """What `map_image` says of a copy of a file."""
     assert path is not None
@@ -322,9 +321,7 @@ def test_an_extension_that_is_not_there_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------ how it is built
 
 
-def test_the_system_compiler_is_found_and_zig_asked_for_only_without_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_system_compiler_is_found_and_zig_asked_for_only_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = C_COMPILER["find_system_compiler"]
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

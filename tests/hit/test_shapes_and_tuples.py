@@ -38,20 +38,14 @@ define void @parts(ptr %items, i64 %x) {
   ret void
 }
 """
-SIGNATURES = {
-    "weigh": "i64(const f64[:, ::1], i64)",
-    "length": "i64(const u8[::1])",
-    "parts": "tuple[u64, f32, bool, i16](u64)",
-}
+SIGNATURES = {"weigh": "i64(const f64[:, ::1], i64)", "length": "i64(const u8[::1])", "parts": "tuple[u64, f32, bool, i16](u64)"}
 
 
 def grid(rows: int, columns: int) -> Any:
     return memoryview(array("d", range(rows * columns))).cast("B").cast("d", [rows, columns])
 
 
-@pytest.mark.parametrize(
-    "text", [*SIGNATURES.values(), "void(a: f32[:, :, ::1], b: i8)", "tuple[i64](f64[:])"]
-)
+@pytest.mark.parametrize("text", [*SIGNATURES.values(), "void(a: f32[:, :, ::1], b: i8)", "tuple[i64](f64[:])"])
 def test_a_signature_with_shapes_comes_back_from_its_text(text: str) -> None:
     assert Signature.parse(text).text() == text
 
@@ -81,17 +75,11 @@ def test_a_function_gets_the_extents_of_a_buffer(cache: Cache) -> None:
         ("weigh", (array("d", [1]), 1), "not a array of format 'd' and 1 dimension"),
         ("weigh", (grid(3, 4)[::2], 1), "not a non-contiguous memoryview of format 'd' and 2 dimensions"),
         ("weigh", (3, 1), "not int"),
-        (
-            "length",
-            (memoryview(bytes(6)).cast("B", [2, 3]),),
-            "not a read-only memoryview of format 'B' and 2 dimensions",
-        ),
+        ("length", (memoryview(bytes(6)).cast("B", [2, 3]),), "not a read-only memoryview of format 'B' and 2 dimensions"),
         ("length", (memoryview(bytes(1)).cast("B", []),), "and 0 dimensions"),
     ],
 )
-def test_a_buffer_of_another_shape_is_refused(
-    cache: Cache, name: str, arguments: tuple[Any, ...], offer: str
-) -> None:
+def test_a_buffer_of_another_shape_is_refused(cache: Cache, name: str, arguments: tuple[Any, ...], offer: str) -> None:
     cache.add_module(ModuleSource(SHAPED, SIGNATURES))
     with pytest.raises(ArgumentBufferError) as caught:
         cache.get_target(name)(*arguments)

@@ -28,31 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-LLVM = {
-    "i8": "i8",
-    "i16": "i16",
-    "i32": "i32",
-    "i64": "i64",
-    "f32": "float",
-    "f64": "double",
-    "ptr": "ptr",
-    "cstr": "ptr",
-}
+LLVM = {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ptr": "ptr", "cstr": "ptr"}
 LLVM |= {"u8": "i8", "u16": "i16", "u32": "i32", "u64": "i64", "bool": "i1"}
 INTEGERS = ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"]
 ELEMENTS = [*INTEGERS, "f32", "f64", "bool"]
-CODES = {
-    "i8": "b",
-    "i16": "h",
-    "i32": "i",
-    "i64": "q",
-    "u8": "B",
-    "u16": "H",
-    "u32": "I",
-    "u64": "Q",
-    "f32": "f",
-    "f64": "d",
-}
+CODES = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q", "f32": "f", "f64": "d"}
 
 MORE = """
 define i64 @length(ptr %p, i64 %n) {
@@ -227,20 +207,14 @@ def test_an_integer_out_of_range_overflows(get: Callable[[str], TypedCallTarget]
     assert get(f"id_{name}")(1) == 1
 
 
-def test_an_overflow_names_the_function_the_argument_and_the_range(
-    get: Callable[[str], TypedCallTarget],
-) -> None:
-    with pytest.raises(
-        OverflowError, match=r"id_i8\(\): \w+( 1)? must be between -128 and 127 \(i8\), not 128"
-    ):
+def test_an_overflow_names_the_function_the_argument_and_the_range(get: Callable[[str], TypedCallTarget]) -> None:
+    with pytest.raises(OverflowError, match=r"id_i8\(\): \w+( 1)? must be between -128 and 127 \(i8\), not 128"):
         get("id_i8")(128)
 
 
 @pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("value", [1.0, "1", None, b"1", [1], 1j])
-def test_an_integer_type_refuses_other_types(
-    get: Callable[[str], TypedCallTarget], name: str, value: object
-) -> None:
+def test_an_integer_type_refuses_other_types(get: Callable[[str], TypedCallTarget], name: str, value: object) -> None:
     with pytest.raises(TypeError):
         get(f"id_{name}")(value)
 
@@ -445,9 +419,7 @@ def test_platform_integers_of_the_same_size_are_the_same_type(get: Callable[[str
 )
 def test_another_buffer_is_refused(get: Callable[[str], TypedCallTarget], wrong: object) -> None:
     for name in ("total", "total_w"):
-        with pytest.raises(
-            ArgumentBufferError, match=r"\w+( 1)? must be a C-contiguous f64 buffer, not"
-        ) as caught:
+        with pytest.raises(ArgumentBufferError, match=r"\w+( 1)? must be a C-contiguous f64 buffer, not") as caught:
             get(name)(wrong)
         assert isinstance(caught.value, TypeError)
         assert isinstance(caught.value, BufferError)
@@ -573,9 +545,7 @@ def test_a_target_tells_what_it_is(get: Callable[[str], TypedCallTarget], shared
     assert target.link_name == f"fill@{target.module_id}"
     assert target.signature == Signature.parse("void(f64[:], f64)")
     assert target.address > 4096
-    assert (
-        repr(target) == f"<TypedCallTarget 'fill': void(values: f64[:], x: f64) in module {target.module_id}>"
-    )
+    assert repr(target) == f"<TypedCallTarget 'fill': void(values: f64[:], x: f64) in module {target.module_id}>"
     assert str(inspect.signature(target)) == "(values: 'f64[:]', x: 'f64') -> 'void'"
     assert str(inspect.signature(get("none"))) == "() -> 'i64'"
     assert [r.link_name for r in shared.realizations("fill")] == [target.link_name]
@@ -664,44 +634,19 @@ def test_an_unloaded_target_still_says_what_it_was(cache: Cache) -> None:
     cache.unload("f")
     assert repr(target) == "<TypedCallTarget 'f' (unloaded)>"
     assert target.__doc__ == "f: unloaded"
-    for use in (
-        target,
-        lambda: target(1),
-        lambda: target.signature,
-        lambda: inspect.signature(target),
-    ):
+    for use in (target, lambda: target(1), lambda: target.signature, lambda: inspect.signature(target)):
         with pytest.raises((TargetUnloadedError, ValueError)):
             use()
 
 
 def test_many_arguments_of_all_kinds_arrive_in_order(cache: Cache) -> None:
-    kinds = [
-        "i8",
-        "f64",
-        "u16",
-        "f32",
-        "i64",
-        "f64",
-        "u8",
-        "i32",
-        "f64",
-        "u64",
-        "f64",
-        "f32",
-        "i16",
-        "f64",
-        "u32",
-        "f64",
-    ]
+    kinds = ["i8", "f64", "u16", "f32", "i64", "f64", "u8", "i32", "f64", "u64", "f64", "f32", "i16", "f64", "u32", "f64"]
     kinds += ["f64", "i64", "f64", "f64"]
     parameters = ", ".join(f"{LLVM[k]} %a{i}" for i, k in enumerate(kinds))
     lines, total = [], "0.0"
     for i, k in enumerate(kinds):
         if k[0] == "f":
-            lines.append(
-                f"%c{i} = {'fpext float' if k == 'f32' else 'fadd double'} %a{i}"
-                + (" to double" if k == "f32" else ", 0.0")
-            )
+            lines.append(f"%c{i} = {'fpext float' if k == 'f32' else 'fadd double'} %a{i}" + (" to double" if k == "f32" else ", 0.0"))
         else:
             lines.append(f"%c{i} = {'s' if k[0] == 'i' else 'u'}itofp {LLVM[k]} %a{i} to double")
         lines += [f"%m{i} = fmul double %c{i}, {float(i + 1)}", f"%s{i} = fadd double {total}, %m{i}"]

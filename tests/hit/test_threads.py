@@ -134,9 +134,7 @@ def test_threads_load_call_drop_unload_and_reload(directory: Path) -> None:
     _check(directory, 60, 2.0)
 
 
-def test_a_module_that_another_thread_commits_meanwhile_is_taken(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_another_thread_commits_meanwhile_is_taken(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was mapped, then unloaded, and is committed between a load's look for it and its claim."""
     cache.add_module(ModuleSource(adder("f", 1)))
     first = cache.get_target("f")

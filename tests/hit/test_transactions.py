@@ -108,9 +108,7 @@ def fail_load(cache: Cache, name: str) -> BaseException | None:
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, OSError])
-def test_a_failure_at_any_native_step_leaves_the_state(
-    tower: Cache, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
-) -> None:
+def test_a_failure_at_any_native_step_leaves_the_state(tower: Cache, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
     tower.get_target("top")(1)
     tower.unload("top")
     gc.collect()

@@ -1,0 +1,148 @@
+"""Plain hits of functions that need more than their own code: symbols of the process, and functions of other modules, each with one
+realization that goes before all others.
+
+What a `Plan` (`compcache.hit.plan`) would choose for them is known without one then. Global variables, constructors that wait for imports,
+uses by other types than that of the definition, and what this host cannot run are not plain.
+"""
+
+from compcache import hit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from compcache.hit import LoadedModule, PlainLoader
+
+__all__ = ["Part", "Parts", "follow"]
+
+#: As `compcache.formats.manifest` has it.
+_NO_SLOT = 0xFFFFFFFF
+#: How many bytes of what records have of a link type are its digest.
+_DIGEST = 8
+#: How many files one such load has open.
+_MOST_MODULES = 64
+
+
+class Part:
+    """A function of a load: its module, open as `where` says, its record, and the imports that it is to be bound to.
+
+    `imports` has the name of each and its places in the image, by the number of its slot, or by its name if it has places. `read` gives
+    the payload of a record; `loaded` is the mapped module, once there is one.
+    """
+
+    __slots__ = ("imports", "loaded", "module_id", "read", "record", "where")
+
+    def __init__(self, module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]") -> None:
+        self.module_id = module_id
+        self.where = where
+        self.record = record
+        self.read = read
+        self.imports: dict[int | str, tuple[str, bytes]] = {}
+        self.loaded: Any = None
+
+
+class Parts(dict[str, Part]):
+    """The functions of a load, by name."""
+
+    __slots__ = ()
+
+    def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
+        """Map their modules. Raises `OSError` where one cannot be mapped."""
+        for part in self.values():
+            part.loaded = loader._provide(runtime, part.module_id, part.where)
+
+    def modules(self) -> "dict[bytes, LoadedModule]":
+        """Return their modules."""
+        return {part.module_id: part.loaded for part in self.values()}
+
+    def bindings(self, runtime: "Any") -> "tuple[bytes, list[dict[Any, Any]]]":
+        """Return what to store in the images so that they find each other, and what to record about it.
+
+        Raises:
+            IndexError: the records of a module do not fit its image.
+        """
+        stores, updates = [], []
+        for part in self.values():
+            slots: dict[Any, Any] = part.loaded.slots
+            imports = {key: (self[name], places) for key, (name, places) in part.imports.items() if key not in slots}
+            if imports:
+                image = part.loaded.image
+                bound = [
+                    (key if isinstance(key, int) else -1, places, other.loaded.image, other.record[4])
+                    for key, (other, places) in imports.items()
+                ]
+                stores.append(runtime.bind(image, bound))
+                runtime.require_writable(image, stores[-1])
+                updates += [slots, {key: other.loaded for key, (other, _) in imports.items()}]
+        return b"".join(stores), updates
+
+
+def follow(
+    loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]"
+) -> "Parts | None":
+    """Return what a function imports and what that imports, with the function; empty if it imports nothing; None if that is not plain.
+
+    Args:
+        loader: what loads it.
+        runtime: the native runtime.
+        module_id: the module of the function.
+        where: its file, as the loader has opened it.
+        record: that of the function.
+        read: gives the payload of a record of the module.
+
+    Raises:
+        CompcacheError, OSError: a record or a file cannot be read.
+    """
+    root = Part(module_id, where, record, read)
+    parts, places, waiting = Parts({record[0]: root}), {module_id: where}, [root]
+    natives: set[str] = set()
+    for part in waiting:  # grows while it is walked
+        uses = _read_needs(runtime, part, loader._loaded(part.module_id), natives)
+        if uses is None:
+            return None
+        for name, kind in uses:
+            other = parts.get(name)
+            if other is None:
+                other = _find(loader, runtime, name, places)
+                if other is None:
+                    return None
+                parts[name] = other
+                waiting.append(other)
+            if kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]:
+                return None
+    if natives and runtime.find_undefined(tuple(natives)) is not None:
+        return None
+    return parts if any(part.imports for part in waiting) else Parts()
+
+
+def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[tuple[str, bytes]] | None":
+    """Return the imports of a function that are not bound yet, and the link types of its uses of them; None if it has variables."""
+    uses = []
+    waiting = [part.record[6]] if part.record[6] else []
+    for offset in waiting:  # grows while it is walked
+        imports, variables, symbols, children, places, kinds = runtime.needs_record(part.read(offset))
+        if variables:
+            return None
+        for number, (slot, name) in enumerate(imports):
+            key = name if slot == _NO_SLOT else slot
+            if loaded is None or key not in loaded.slots:
+                part.imports[key] = name, places[number] if key is name else b""
+                uses.append((name, kinds[number] if kinds else b""))
+        natives.update(symbols)
+        waiting += [child for child in children if child not in waiting]
+    return uses
+
+
+def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
+    """Return the function of this name; None if it takes more to say which it is, or there is none."""
+    found = runtime.newest(loader._functions, name, hit.is_ordered(name))
+    if found is None or found[2] >= hit._LINKED:
+        return None
+    where = places.get(found[1])
+    if where is None:
+        if len(places) == _MOST_MODULES:
+            return None
+        where = places[found[1]] = loader._open_module(runtime, found[0], found[1])
+    record, read = loader._read_function(runtime, name, found, where)
+    return Part(found[1], where, record, read) if record is not None else None

@@ -1,0 +1,167 @@
+"""Functions of several modules whose load needs no plan: they are what a plan would have chosen."""
+
+from __future__ import annotations
+
+import gc
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import adder, caller, run_fresh, sum_of
+
+from compcache import Cache, CompcacheError, ModuleSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+COUNTER = """
+@counter = global i64 100
+define i64 @count(i64 %x) {
+  %old = load i64, ptr @counter
+  %new = add i64 %old, %x
+  store i64 %new, ptr @counter
+  ret i64 %new
+}
+"""
+READER = "@counter = external global i64\ndefine i64 @top(i64 %x) {\n  %v = load i64, ptr @counter\n  ret i64 %v\n}\n"
+DOWN = """
+declare i64 @{other}(i64)
+define i64 @{name}(i64 %x) {{
+  %end = icmp sle i64 %x, 0
+  br i1 %end, label %stop, label %go
+go:
+  %less = sub i64 %x, 1
+  %y = call i64 @{other}(i64 %less)
+  %z = add i64 %y, {plus}
+  ret i64 %z
+stop:
+  ret i64 0
+}}
+"""
+MISFIT = "declare i64 @one(double)\ndefine i64 @top(i64 %x) {\n  %y = call i64 @one(double 1.0)\n  ret i64 %y\n}\n"
+NATIVE = "declare i64 @there_is_no_such(i64)\ndefine i64 @one(i64 %x) {\n  %y = call i64 @there_is_no_such(i64 %x)\n  ret i64 %y\n}\n"
+GLOBAL = "@kept = external global i64\ndefine i64 @one(i64 %x) {\n  %v = load i64, ptr @kept\n  %y = add i64 %x, %v\n  ret i64 %y\n}\n"
+
+
+def load(directory: Path, names: Sequence[str], *, trust: bool) -> tuple[list[object], set[str], bool]:
+    """What functions return, or the errors of their loads; which modules were loaded; whether all of it was plain."""
+    found: list[object] = []
+    with Cache(directory, trust=trust) as cache:
+        kept = []
+        for name in names:
+            try:
+                kept.append(cache.get_target(name))
+                found.append(kept[-1](1))
+            except CompcacheError as error:
+                found.append((type(error), str(error)))
+        is_plain = "_loader" not in vars(cache)
+        modules = set(cache.loaded().modules) if kept else set()
+        kept.clear()
+    gc.collect()
+    return found, modules, is_plain
+
+
+def both(directory: Path, *names: str) -> tuple[list[object], bool]:
+    """What `load` has found, which is what a plan finds; whether it was plain."""
+    plain, planned = load(directory, names, trust=False), load(directory, names, trust=True)
+    assert plain[:2] == planned[:2]
+    assert not planned[2]
+    return plain[0], plain[2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_loads_choose_what_a_plan_chooses(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    end = rng.choice(["", "-" + "0" * 32])
+    names = [f"f{number}{end}" for number in range(12)]
+    with Cache(tmp_path) as cache:
+        for number in [*range(12), *rng.choices(range(12), k=6 if not end else 0)]:
+            callees = rng.sample(names, rng.randrange(4)) if number > 2 else []
+            callees = [callee for callee in callees if callee != names[number] and names.index(callee) < number]
+            text = sum_of(names[number], callees) if callees else adder(names[number], rng.randrange(100))
+            cache.add_module(ModuleSource(text, imports=callees, optimize=0, inline=False))
+    found, _ = both(tmp_path, *rng.sample(names, 5))
+    assert all(isinstance(value, int) for value in found)
+
+
+def test_a_function_and_those_that_it_needs_are_plain(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_modules(
+            [ModuleSource(adder("one", 1)), ModuleSource(caller("two", "one", plus=1)), ModuleSource(sum_of("top", ["one", "two"]))]
+        )
+    script = (
+        "from compcache import Cache\nwith Cache(directory) as cache:\n"
+        "    result = cache.get_target('top')(1), 'compcache.store' in sys.modules\n"
+    )
+    assert tuple(run_fresh(tmp_path, script)) == (2 + 3, False)
+    assert both(tmp_path, "top", "two", "one") == ([5, 3, 2], True)
+
+
+def test_functions_that_call_each_other_are_plain(tmp_path: Path) -> None:
+    down = (
+        "declare i64 @{other}(i64)\ndefine i64 @{name}(i64 %x) {{\n  %end = icmp sle i64 %x, 0\n  br i1 %end, label %stop, label %go\ngo:\n"
+    )
+    down += (
+        "  %less = sub i64 %x, 1\n  %y = call i64 @{other}(i64 %less)\n  %z = add i64 %y, {plus}\n  ret i64 %z\nstop:\n  ret i64 0\n}}\n"
+    )
+    with Cache(tmp_path) as cache:
+        for name, other, plus in (("even", "odd", 1), ("odd", "even", 10)):
+            cache.add_module(ModuleSource(DOWN.format(name=name, other=other, plus=plus), imports=[other]))
+    assert both(tmp_path, "even", "odd") == ([1, 10], True)
+
+
+def test_a_slot_that_is_filled_stays_as_it_is(tmp_path: Path) -> None:
+    """Who is loaded later takes what is newest, and leaves what others are bound to."""
+    with Cache(tmp_path) as cache:
+        cache.add_module(ModuleSource(adder("one", 1)))
+        both_of_them = sum_of("two", ["one"]) + "\n" + sum_of("three", ["one"]).split("\n", 1)[1]
+        cache.add_module(ModuleSource(both_of_them, optimize=0, inline=False))
+        for trust in (False, True):
+            cache.add_module(ModuleSource(adder("one", 10 * (1 + trust))))
+            with Cache(tmp_path, trust=trust) as reader:
+                two = reader.get_target("two")
+                before = two(1)
+                cache.add_module(ModuleSource(adder("one", 100 * (1 + trust))))
+                assert (two(1), reader.get_target("three")(1), reader.get_target("one")(1)) == (before, before, 1 + 100 * (1 + trust))
+                del two
+            gc.collect()
+
+
+@pytest.mark.parametrize("one", ["missing", "native", "global", "other type", "variable"])
+def test_what_takes_a_plan_is_left_to_it(tmp_path: Path, one: str) -> None:
+    top = ModuleSource(sum_of("top", ["one"]), imports=["one"], optimize=0, inline=False)
+    sources = {
+        "missing": [top],
+        "native": [ModuleSource(NATIVE, imports=["there_is_no_such"], optimize=0), top],
+        "global": [ModuleSource(GLOBAL, globals={"kept": 41}), top],
+        "other type": [ModuleSource(MISFIT, imports=["one"], optimize=0), ModuleSource(adder("one", 1))],
+        "variable": [ModuleSource(COUNTER), ModuleSource(READER, imports=["counter"])],
+    }[one]
+    with Cache(tmp_path) as cache:
+        for source in sources:
+            cache.add_module(source)
+    found, is_plain = both(tmp_path, "top")
+    assert isinstance(found[0], int) == (one in {"global", "variable"})
+    assert not is_plain
+
+
+def test_a_closure_that_does_not_hold_is_not_imported(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        for text in (adder("third", 3), caller("first", "third", plus=1)):
+            cache.add_module(ModuleSource(text))
+        assert cache.link(["first"]).linked
+        cache.add_module(ModuleSource(caller("top", "first", plus=0), optimize=0, inline=False))
+        cache.add_module(ModuleSource(adder("third", 50)))
+    assert both(tmp_path, "top")[0] == [1 + 50 + 1]
+
+
+def test_a_closure_and_what_it_imports_share_their_state(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_module(ModuleSource(COUNTER))
+        cache.add_module(ModuleSource(caller("home", "count"), keep_bitcode=False, optimize=0, inline=False))
+        cache.add_module(ModuleSource(sum_of("first", ["home", "count"]), optimize=0, inline=False))
+        (closure,) = cache.link(["first"]).linked
+    found, modules, _ = load(tmp_path, ["first"], trust=False)
+    assert found == [101 + 102]
+    assert closure.module_id in modules
