@@ -495,10 +495,15 @@ def reraise_interrupt(error: BaseException) -> None:
     To be called before anything else where errors of Python's own classes are caught. `compcache.interrupts` says what tells
     an interrupt; it is asked where code of others has part in the error.
     """
-    step = error.__traceback__
-    while step is not None and str(step.tb_frame.f_globals.get("__name__")).startswith("compcache."):
-        step = step.tb_next
-    if step is not None or error.__context__ is not None or not error.args:
+    if not (_is_own(error) and (error.__context__ is None or (error.__context__.__context__ is None and _is_own(error.__context__)))):
         from compcache.interrupts import reraise_interrupt as reraise
 
         reraise(error)
+
+
+def _is_own(error: BaseException) -> bool:
+    """Whether an error went through code of the package alone, with arguments: a handler is code of others."""
+    step = error.__traceback__
+    while step is not None and str(step.tb_frame.f_globals.get("__name__")).startswith("compcache."):
+        step = step.tb_next
+    return step is None and bool(error.args)

@@ -406,8 +406,8 @@ class Store:
             self._use_files_of(user)
         self.stats = NullRecorder() if recorder is None else recorder(self.files, root, readonly=readonly or self.exposed)
 
-    def check_root(self) -> None:
-        """Check who owns the directory and who can write to it.
+    def check_root(self) -> bool:
+        """Check who owns the directory and who can write to it; return whether there is one.
 
         Raises:
             UntrustedDirectoryError: others can write there, and there is neither trust nor a key.
@@ -419,13 +419,13 @@ class Store:
             status, link = self.files.status()
         except (FileNotFoundError, NotADirectoryError) as error:
             reraise_interrupt(error)
-            return  # nothing is there; where none can be made, because this or a parent is a file, the first addition reports that
+            return False  # where none can be made, because this or a parent is a file, the first addition reports that
         except OSError as error:
             reraise_interrupt(error)
             message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
             raise StorageError(message, path=self.root, errno=error.errno) from error
         if self.trust:
-            return
+            return True
         # The superuser can change what runs here in any case, as in a package that was installed for all users.
         if status.st_uid not in (user, 0) or status.st_mode & file_ops.WRITABLE_BY_OTHERS or link.st_uid not in (user, 0):
             if not self.stamp_key:
@@ -435,6 +435,7 @@ class Store:
             self.exposed = True
         else:
             self._use_files_of(user, status.st_uid)
+        return True
 
     def _use_files_of(self, *users: int) -> None:
         """Accept the files of these users, and signed files of others; accept derived data only from these users."""

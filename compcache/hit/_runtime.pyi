@@ -1,6 +1,6 @@
 # The native half of the hit path: an extension module in C, whose sources are in `native/`.
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Literal, NoReturn, final
 
 from compcache.formats.table import Table
@@ -35,8 +35,8 @@ def read_frame(source: Callable[[int, int], bytes] | bytes, offset: int, limit: 
 def function_record(payload: bytes, /) -> tuple[str, str, str, bytes, int, int, int, bytes]: ...
 def places_of_names(table: Table, names: list[str], /) -> list[tuple[bytes, int] | Literal[False] | None]: ...
 def plain_functions(
-    section: bytes, key: bytes, names: list[str], offsets: list[int], /
-) -> list[tuple[str, str, str, bytes, int, int, int, bytes] | None]: ...
+    section: bytes, key: bytes, names: list[str], offsets: list[int], types: list[bytes], accepted: Container[bytes], /
+) -> list[int | None]: ...
 def needs_record(
     payload: bytes, /
 ) -> tuple[tuple[tuple[int, str], ...], tuple[int, ...], tuple[str, ...], tuple[int, ...], tuple[bytes, ...], tuple[bytes, ...]]: ...

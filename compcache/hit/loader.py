@@ -44,10 +44,13 @@ if TYPE_CHECKING:
     from compcache.formats.records import GlobalRecord
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
+    from compcache.hit.settle import Settled
     from compcache.hit.target import TypedCallTarget
     from compcache.store import IsNear, ModuleFile, Store
 
     Accept = Callable[[ModuleFile], object]
+    #: Key in `LoadedModule.slots`, name, places, link type.
+    Import = tuple[int | str, str, bytes, bytes]
 
 __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
@@ -118,18 +121,20 @@ class Sources(dict[bytes, Source]):
 class Choice:
     """One realization that a plan has chosen, and what it still has to provide for it.
 
-    `offset` is where the record stands, 0 for a stub, which has none. `start` numbers the function that runs the constructors of its
-    module, where these wait for imports; `has_needs` says that what the function needs was read.
+    `offset` is where the record stands, 0 for a stub, which has none. `settled` are imports for which the plan has nothing to choose
+    (`compcache.hit.settle`); but for one of each module they do not stand in `imports`. `start` numbers the function that runs the
+    constructors of its module, where these wait for imports; `has_needs` says that what the function needs was read.
     """
 
-    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "source", "start")
+    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "settled", "source", "start")
 
     def __init__(self, source: Source, record: FunctionRecord, offset: int = 0) -> None:
         self.source = source
         self.module_id = source.file.module_id
         self.record = record
         self.offset = offset
-        self.imports: list[tuple[int | str, str, bytes, bytes]] = []  # key in `LoadedModule.slots`, name, places, link type
+        self.imports: list[Import] = []
+        self.settled: list[Settled] = []
         self.globals: list[GlobalRecord] = []
         self.start: int | None = None
         self.has_needs = False

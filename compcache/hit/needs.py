@@ -258,6 +258,12 @@ def _fill(runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices
     slots = module.slots
     filled: dict[int | str, object] = {}
     bindings = []
+    for settled in [settled for choice in choices for settled in choice.settled]:
+        loaded = settled.source.loaded
+        assert loaded is not None  # the plan has one choice in it
+        new = [(*item, number) for item, number in zip(settled.imports, settled.functions, strict=True) if item[0] not in slots]
+        bindings += [(key if isinstance(key, int) else -1, places, loaded.image, number) for key, _, places, _, number in new]
+        filled.update(dict.fromkeys([item[0] for item in new], loaded))
     for choice in choices:
         for key, name, places, _ in choice.imports:
             if key not in filled and key not in slots:

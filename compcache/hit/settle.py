@@ -1,79 +1,94 @@
 """What the many imports of a function are bound to, where nothing is to be chosen: found in one pass through the index and the records.
 
 A plan looks at one import after the other, at all realizations of it and at what each of them needs. Most functions have one realization,
-in a module with many others, and need nothing. For these the native runtime answers for a list of names at once. Whatever is otherwise
-about an import, damage too, is not found here: the plan meets it.
+in a module with many others, and need nothing. For these the native runtime answers for a list of names at once, and no object is made of
+any. Whatever is otherwise about an import, damage too, is not found here: the plan meets it.
 """
 
 from __future__ import annotations
 
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import LINK_ONLY, LINKED, FunctionRecord
+from compcache.formats.manifest import LINKED, decode_function
 from compcache.store import Store, is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal
 
     from compcache.formats.index import Segment
     from compcache.formats.table import Table
-    from compcache.hit.loader import Choice, Loader, Source, Sources
+    from compcache.hit.loader import Choice, Import, Loader, Source, Sources
 
-__all__ = ["settle"]
+__all__ = ["Settled", "settle"]
 
 #: So many records of one module are read together at least.
 _MANY = 32
 #: So many bytes of a table, or of records, are read for each name at most: as many as one look-up reads.
 _BYTES_OF_EACH = 1024
-#: How many bytes of what records have of a link type are its digest.
-_DIGEST = 8
+
+
+class Settled:
+    """Imports of a function that are bound to one module: `functions` has for each its number there, `offsets` its record."""
+
+    __slots__ = ("functions", "imports", "offsets", "source")
+
+    def __init__(self, source: Source, found: list[tuple[Import, int, int]]) -> None:
+        self.source = source
+        self.imports = [item for item, _, _ in found]
+        self.offsets = [offset for _, offset, _ in found]
+        self.functions = [number for _, _, number in found]
+
+    def choices(self, store: Store, choice_of: type[Choice], most: int | None = None) -> dict[str, Choice]:
+        """What they are bound to, by name, or the first of them, as a plan has it. Raises the errors of reading a record."""
+        found = {}
+        for item, offset in zip(self.imports[:most], self.offsets, strict=False):
+            choice = found[item[1]] = choice_of(self.source, decode_function(self.source.read_record(store, offset)), offset)
+            choice.has_needs = True
+        return found
 
 
 def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
-    """Return the imports of a function, by name, that have exactly one realization which needs nothing and fits.
+    """Take from a function those imports that have exactly one realization which needs nothing and fits: they are in its `settled`.
 
-    Only functions with plain names, in a cache without layers, and not while variables of other modules have providers: what is near
-    decides then.
+    Of each module one stays among the imports. What these are bound to is returned by name: they have the plan see the module.
+
+    Only functions with plain names, in a cache without layers and linked closures, and not while variables of other modules have providers:
+    what is near decides then.
     """
     store = loader.store
-    if type(store) is not Store or store.has_in_memory() or loader.merged or loader.providers:
+    if type(store) is not Store or store.has_in_memory() or loader.merged or loader.providers or loader.linked is not None:
         return {}
-    linked = loader.linked
-    kinds = {
-        name: kind for _, name, _, kind in user.imports if is_ordered(name) and (linked is None or linked.bound.place_of(name) is None)
-    }
+    imports = [item for item in user.imports if is_ordered(item[1])]
+    found: dict[str, Choice] = {}
     try:
-        by_module = _by_module(store.index.segments, loader.runtime(), list(kinds))
+        for module_id, wanted in _by_module(store.index.segments, loader.runtime(), imports).items():
+            functions = _functions_of(loader, sources, module_id, wanted) if len(wanted) >= _MANY and module_id != user.module_id else []
+            if functions:
+                settled = Settled(sources[module_id], functions)
+                found |= settled.choices(store, type(user), 1)
+                gone = set(map(id, settled.imports[1:]))
+                user.imports = [item for item in user.imports if id(item) not in gone]
+                user.settled.append(settled)
     except (CompcacheError, OSError) as error:  # the plan meets it
         reraise_interrupt(error)
-        return {}
-    found: dict[str, Choice] = {}
-    for module_id, places in by_module.items():
-        if len(places) >= _MANY and module_id != user.module_id:
-            try:
-                found |= _functions_of(loader, sources, module_id, places, type(user))
-            except (CompcacheError, OSError) as error:
-                reraise_interrupt(error)
-    return {name: choice for name, choice in found.items() if _fits(kinds[name], choice.record.link_type)}
+    return found
 
 
-def _fits(used: bytes, own: bytes) -> bool:
-    return not used or not own or used[:_DIGEST] == own[:_DIGEST]
-
-
-def _by_module(segments: tuple[Segment, ...], runtime: Any, names: list[str]) -> dict[bytes, dict[str, int]]:
-    """Return, by module, the record offsets of functions with exactly one realization in all segments."""
-    known: dict[str, tuple[bytes, int]] = {}
-    several: set[str] = set()
+def _by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import]) -> dict[bytes, list[tuple[Import, int]]]:
+    """Return, by module, the imports with exactly one realization in all segments, each with the offset of its record."""
+    names = [item[1] for item in imports]
+    places: list[tuple[bytes, int] | Literal[False] | None] = [None] * len(names)
     for segment in segments:
-        for name, place in zip(names, runtime.places_of_names(_functions(segment, len(names)), names), strict=True):
-            if place is not None and known.setdefault(name, place) != place:
-                several.add(name)
-    found: dict[bytes, dict[str, int]] = {}
-    for name, place in known.items():
-        if place and name not in several and place[1] < LINKED:
-            found.setdefault(place[0], {})[name] = place[1]
+        also = runtime.places_of_names(_functions(segment, len(names)), names)
+        places = [
+            place if other is None or other == place else other if place is None else False
+            for place, other in zip(places, also, strict=True)
+        ]
+    found: dict[bytes, list[tuple[Import, int]]] = {}
+    for item, place in zip(imports, places, strict=True):
+        if place and place[1] < LINKED:
+            found.setdefault(place[0], []).append((item, place[1]))
     return found
 
 
@@ -83,23 +98,20 @@ def _functions(segment: Segment, names: int) -> Table:
     return segment.whole()[0] if table.size <= names * _BYTES_OF_EACH else table
 
 
-def _functions_of(loader: Loader, sources: Sources, module_id: bytes, places: dict[str, int], choice_of: type[Choice]) -> dict[str, Choice]:
-    """Return the choices of these functions of a module that need nothing and can run here, by name. Raises the errors of opening the
-    module.
+def _functions_of(loader: Loader, sources: Sources, module_id: bytes, wanted: list[tuple[Import, int]]) -> list[tuple[Import, int, int]]:
+    """Return those of these functions of a module that need nothing, can run here and are of the type that is expected, with their numbers.
+
+    Raises the errors of opening the module.
     """
     store = loader.store
     source = loader.open_source(module_id, sources)
     if source.listed is None or not source.listed.is_in_listing:
-        return {}
-    names, accepted = list(places), store.processor().accepted
-    found = {}
-    records = _records(source, store, len(names))
-    fields_of = loader.runtime().plain_functions(records, source.file.key, names, [*places.values()])
-    for name, fields in zip(names, fields_of, strict=True):
-        if fields is not None and fields[3] in accepted and not fields[2].startswith(LINK_ONLY):
-            choice = found[name] = choice_of(source, FunctionRecord(*fields), places[name])
-            choice.has_needs = True
-    return found
+        return []
+    numbers = loader.runtime().plain_functions(
+        _records(source, store, len(wanted)), source.file.key, [item[1] for item, _ in wanted], [offset for _, offset in wanted],
+        [item[3] for item, _ in wanted], store.processor().accepted,
+    )  # fmt: skip
+    return [(item, offset, number) for (item, offset), number in zip(wanted, numbers, strict=True) if number is not None]
 
 
 def _records(source: Source, store: Store, names: int) -> bytes:

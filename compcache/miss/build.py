@@ -60,7 +60,8 @@ def add(session: Session, source: ModuleSource, *, alone: bool = False, for_othe
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
     if not alone:
+        session.store.renew_index()
         warn_of_shadowed(session.store, built)
     if not alone and not for_others:
         warn_of_hidden(built)
-    return publish_built(session, [built])[0]
+    return publish_built(session, [built], is_listed=not alone)[0]

@@ -103,8 +103,9 @@ class _Group:
             if self._failures and replace:  # a part of a group must not replace all of it
                 sources, built = [], None
             if built is not None:
+                self._store.renew_index()
                 warn_of_shadowed(self._store, built, besides=self._own)
-                module_ids = publish_built(self._session, [built])[0]
+                module_ids = publish_built(self._session, [built], is_listed=True)[0]
         if replace and module_ids:
             remove_modules(self._store, [module_id for module_id in self._own if module_id.hex() not in module_ids])
         there = {source.number for source in sources}

@@ -189,6 +189,7 @@ class _Addition:
 
     def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
         store = self._session.store
+        store.renew_index()
         for _, built in linked:
             for module in (built, *built.others):
                 store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
@@ -196,7 +197,7 @@ class _Addition:
                 warn_of_shadowed(store, built)
         warn_of_repeated([built for _, built in linked])
         try:
-            self._publish(linked)
+            self._publish(linked, is_listed=True)
         except StorageError:
             for item, built in linked:  # one by one, to store what can be stored
                 try:
@@ -242,8 +243,8 @@ class _Addition:
                 f"the module imports {', '.join(map(repr, missing))} of a source that could not be added", symbols=missing
             )
 
-    def _publish(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
-        module_ids = publish_built(self._session, [built for _, built in linked])
+    def _publish(self, linked: list[tuple[_Linking, BuiltModule]], *, is_listed: bool = False) -> None:
+        module_ids = publish_built(self._session, [built for _, built in linked], is_listed=is_listed)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
     def _lose(self, item: _Linking, error: Exception) -> None:

@@ -28,12 +28,12 @@ _MOST_NAMED = 3
 
 
 def publish_built(
-    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False
+    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, is_listed: bool = False
 ) -> list[tuple[str, ...]]:
     """Publish modules for all their targets; return for each its module_ids, that of the one for this host first.
 
-    They are also queued for the remote store, if the cache has a writable one and they are not derived. `signs` is that of
-    `publish_modules`.
+    They are also queued for the remote store, if the cache has a writable one and they are not derived. `signs` and
+    `is_listed` are those of `publish_additions`.
 
     Raises:
         StorageError: they could not be stored; nothing refers to what was written of them.
@@ -42,7 +42,7 @@ def publish_built(
     if not all_targets:
         return []
     _warn_of_null(modules)
-    additions = publish_additions(session.store, all_targets, signs=signs)
+    additions = publish_additions(session.store, all_targets, signs=signs, is_listed=is_listed)
     published = list(chain.from_iterable(additions))
     _end_in_memory(session, chain.from_iterable(all_targets), published)
     imports = {name for _, module in published for name in module.imports}

@@ -184,9 +184,11 @@ def _names_used(code: CodeType) -> Iterator[str]:
 
 
 def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> None:
-    """Warn if a module that is added defines functions that the cache holds with different code, besides in these modules."""
+    """Warn if a module that is added defines functions that the cache holds with different code, besides in these modules.
+
+    What the cache holds is what its index had when it was renewed last.
+    """
     names = [name for name, *_ in built.functions]
-    store.renew_index()
     known = dict.fromkeys([module_id for name in names for module_id, *_ in store.find_known(name)])
     for module_id in [module_id for module_id in known if module_id not in besides]:  # of modules of the same functions the newest is first
         shadowed = _shadowed(store, module_id, built, set(names))

@@ -10,7 +10,7 @@ from compcache.files import DIRECTORY_MODE, FILE_MODE, reraise_interrupt
 from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from compcache.files import Files, Opened
     from compcache.store import Place, Store
@@ -113,8 +113,8 @@ class _Draft:
         self.descriptor = self._opened.number
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
-        for part in parts:
-            _write_all(self._files, self.descriptor, part)
+        for block in _blocks(parts):
+            _write_all(self._files, self.descriptor, block)
         self._time = _mark(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
@@ -188,6 +188,19 @@ def _mark(files: Files, descriptor: int) -> int:
     except (OSError, TypeError, NotImplementedError) as error:
         reraise_interrupt(error)  # the file keeps the system's timestamp
     return now
+
+
+def _blocks(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same content in larger parts: small ones that follow one another are one."""
+    small: list[bytes | memoryview] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > _CHUNK:
+            yield from small if len(small) == 1 else [b"".join(small)]
+            small, size = [], 0
+        small.append(part)
+        size += len(part)
+    yield from small if len(small) == 1 else [b"".join(small)]
 
 
 def _write_all(files: Files, descriptor: int, part: bytes | memoryview) -> None:

@@ -27,9 +27,10 @@ _UNSEEN = 1 << 28
 Group = dict[bytes, "BuiltModule"]
 
 
-def numbers_of(store: Store, groups: Sequence[Group]) -> list[int | None]:
-    """Return the number for the modules of each addition; None if they keep theirs."""
-    Store.renew_index(store)  # and of none of its layers; an index that was lost would know no number
+def numbers_of(store: Store, groups: Sequence[Group], *, is_listed: bool = False) -> list[int | None]:
+    """Return the number for the modules of each addition; None if they keep theirs. `is_listed`: the index was renewed just before."""
+    if not is_listed:
+        Store.renew_index(store)  # and of none of its layers; an index that was lost would know no number
     following = greatest_number(store.index) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     for group in groups:
@@ -43,7 +44,7 @@ def _is_used(store: Store, group: Group) -> bool:
     if any(is_numbered(decode_notes(module.sections[4])) for module in group.values()):
         return True
     names = dict.fromkeys(name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name))
-    return all(map(store.exists, group)) and all(_newest(store, name) in group for name in names) if names else True
+    return not names or (all(_newest(store, name) in group for name in names) and all(map(store.exists, group)))
 
 
 def _newest(store: Store, name: str) -> bytes | None:

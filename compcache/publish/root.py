@@ -30,6 +30,8 @@ def prepare_root(store: Store) -> None:
         UntrustedDirectoryError: another user has created it since it was opened.
         OSError: it could not be created.
     """
+    if store.check_root():
+        return
     created = False
     try:
         store.files.status()

@@ -50,7 +50,7 @@ class Publication(NamedTuple):
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
     """Publish modules: their sections and their index entries. Their files are synchronized together and indexed by one segment.
 
-    A module that exists already, with the same digest, is not written again, unless its addition has a greater number. With `signs` they
+    A module that exists already, with the same digest, is not written again, unless its addition has just got its number. With `signs` they
     get a signature of the store's key, if there is one: not what another host has compiled.
 
     Returns:
@@ -65,9 +65,11 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 
 
 def publish_additions(
-    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True
+    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, is_listed: bool = False
 ) -> list[list[tuple[bytes, BuiltModule]]]:
     """Publish additions, each of which is one module for several targets, the first before the second: see `publish_modules`.
+
+    `is_listed`: the index was renewed just before.
 
     Returns:
         The module_ids of each, and what was published.
@@ -79,8 +81,8 @@ def publish_additions(
     _require_sound(store, chain.from_iterable(additions))
     named = [[(_id_of(module), module) for module in modules] for modules in additions]
     groups = [
-        [(_draft(store, module, module_id), module) for module_id, module in _numbered(group, number)]
-        for group, number in zip(named, numbers_of(store, list(map(dict, named))), strict=True)
+        [(_draft(store, module, module_id, is_newest=number is not None), module) for module_id, module in _numbered(group, number)]
+        for group, number in zip(named, numbers_of(store, list(map(dict, named)), is_listed=is_listed), strict=True)
     ]
     _publish(store, [draft for group in groups for draft, _ in group], signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups]
@@ -100,12 +102,13 @@ def _publish(store: Store, drafts: Sequence[_Draft], *, signs: bool) -> None:
 
 
 class _Draft(NamedTuple):
-    """A module, the content of its file, and its place among additions."""
+    """A module, the content of its file, and its place among additions; `is_newest`: that was given just now."""
 
     module: BuiltModule | Publication
     module_id: bytes
     parts: list[bytes]
     order: Order
+    is_newest: bool
 
 
 def _id_of(module: BuiltModule) -> bytes:
@@ -113,8 +116,9 @@ def _id_of(module: BuiltModule) -> bytes:
     return module_digest(content, *map(len, content))
 
 
-def _draft(store: Store, module: BuiltModule | Publication, module_id: bytes = b"") -> _Draft:
-    return _Draft(module, *encode_container(*module.sections, store.signing_key, module_id), order_of(decode_notes(module.sections[4])))
+def _draft(store: Store, module: BuiltModule | Publication, module_id: bytes = b"", *, is_newest: bool = False) -> _Draft:
+    encoded = encode_container(*module.sections, store.signing_key, module_id)
+    return _Draft(module, *encoded, order_of(decode_notes(module.sections[4])), is_newest)
 
 
 def _numbered(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule]]:
@@ -138,8 +142,8 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     stamps: dict[bytes, Stamp] = {}
     orders: dict[bytes, Order] = {}
     for module_id, draft in drafts.items():
-        known = _existing(store, module_id, elsewhere=not draft.order.number)
-        if known is not None and known[1].number >= draft.order.number:
+        known = None if draft.is_newest else _existing(store, module_id, elsewhere=not draft.order.number)
+        if known is not None:
             stamps[module_id], orders[module_id] = known
     new = [module_id for module_id in drafts if module_id not in stamps]
     old = [m for m, stamp in stamps.items() if not _is_indexed(store, m, stamp, drafts[m].module.indexed, orders[m].number)]

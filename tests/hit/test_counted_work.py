@@ -336,9 +336,9 @@ def _histogram(names: list[str]) -> dict[str, int]:
 
 # ---------------------------------------------------------------- misses and additions: operations on the directory
 
-#: A look-up, the number of the addition, and the load of what was built; listing the index for each of them, before the lock and for the
-#: merge.
-LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 3, 5
+#: A look-up, which asks again whether there is nothing at all, the number of the addition, which looks at no file of a module then, and the
+#: load of what was built; listing the index for each of them, before the lock and for the merge.
+LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 4, 5
 #: For the sum and for what was used since; of files that were there before and did not change, each is read once.
 LISTINGS_OF_STATISTICS = 2
 #: The module and its index segment.

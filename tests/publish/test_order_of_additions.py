@@ -195,6 +195,19 @@ def test_an_open_cache_sees_what_others_add(cache: Cache, directory: Path) -> No
     assert cache.get_target("f")() == 2
 
 
+def test_what_an_open_cache_adds_is_newer_than_what_others_have_added_meanwhile(cache: Cache, directory: Path) -> None:
+    cache.add_module(version(1))
+    with Cache(directory) as other:
+        for number in (1, 2):
+            for newer in (2, 3, 4):
+                other.add_module(version(10 * number + newer))
+            if number == 1:
+                cache.add_module(version(number))
+            else:
+                cache.add_modules([version(number)])
+            assert answer(directory) == number
+
+
 def test_what_this_cache_adds_is_the_newest_while_something_older_is_held(cache: Cache) -> None:
     cache.add_module(version(1))
     cache.add_module(ModuleSource("declare i64 @f()\ndefine i64 @g() {\n  %y = call i64 @f()\n  ret i64 %y\n}\n"))

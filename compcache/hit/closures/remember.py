@@ -34,14 +34,16 @@ _MOST_KEPT = 512
 
 def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, Choice]) -> None:
     """Write the closure that was loaded; a failure is harmless."""
-    by_module: dict[bytes, list[Choice]] = {root.module_id: []}
-    for choice in chosen.values():
-        by_module.setdefault(choice.module_id, []).append(choice)
-    if len(by_module) > _MOST_MODULES or not all(map(_is_plain, chosen.values())):
-        return
     if store.readonly or store.layers or not store.has_closures():
         return
     try:
+        for settled in [settled for choice in chosen.values() for settled in choice.settled]:
+            chosen = settled.choices(store, type(root)) | chosen
+        by_module: dict[bytes, list[Choice]] = {root.module_id: []}
+        for choice in chosen.values():
+            by_module.setdefault(choice.module_id, []).append(choice)
+        if len(by_module) > _MOST_MODULES or not all(map(_is_plain, chosen.values())):
+            return
         content = _encode(store, root, list(by_module.values()))
         if content is not None:
             name = store.closure_name(root.module_id, offset)

@@ -749,33 +749,59 @@ static int is_plain_function(Bytes section, uint64_t offset, const uint8_t *key,
         && memcmp(found->name.at, name.at, name.size) == 0;
 }
 
-/* plain_functions(section, key, names: list, offsets: list) -> list: for each name what function_record() says of the record at its offset
- * in a module's section of records, None where that is no sound one of this function, or the function needs anything */
+/* Whether a function has the type that is expected, as far as both are known: digests at the beginning of what records have. */
+static int is_of_type(Bytes own, Bytes expected) {
+    return own.size == 0 || expected.size == 0
+        || (own.size >= CHECK_BYTES && expected.size >= CHECK_BYTES && memcmp(own.at, expected.at, CHECK_BYTES) == 0);
+}
+
+/* Whether a function is there to be called, of this type, and can run where what is in `accepted` can; -1 with an exception. */
+static int can_be_bound(const FunctionFields *found, PyObject *type, PyObject *accepted) {
+    static const char link_only[] = "= ";
+    const size_t size = sizeof link_only - 1;
+    if ((found->signature.size >= size && memcmp(found->signature.at, link_only, size) == 0) || !is_of_type(found->link_type, bytes_of(type))) {
+        return 0;
+    }
+    PyObject *target = new_bytes(found->target_id, CHECK_BYTES);
+    const int answer = target != NULL ? PySequence_Contains(accepted, target) : -1;
+    Py_XDECREF(target);
+    return answer;
+}
+
+/* plain_functions(section, key, names: list, offsets: list, types: list, accepted) -> list: for each name the number of the function whose
+ * record is at its offset in a module's section of records; None where that is no sound record of this function, or the function needs
+ * anything, is not of the type, is not there to be called, or requires what is not in `accepted` */
 PyObject *plain_functions(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *section, *key, *names, *offsets;
-    if (!PyArg_ParseTuple(args, "SSO!O!:plain_functions", &section, &key, &PyList_Type, &names, &PyList_Type, &offsets)) {
+    PyObject *section, *key, *names, *offsets, *types, *accepted;
+    if (!PyArg_ParseTuple(args, "SSO!O!O!O:plain_functions", &section, &key, &PyList_Type, &names, &PyList_Type, &offsets, &PyList_Type, &types,
+                          &accepted)) {
         return NULL;
     }
     const Py_ssize_t count = PyList_Size(names);
-    if (PyBytes_Size(key) != NAME_BYTES || PyList_Size(offsets) != count) {
-        PyErr_SetString(PyExc_ValueError, "plain_functions() takes a key of 16 bytes, and an offset for each name");
+    if (PyBytes_Size(key) != NAME_BYTES || PyList_Size(offsets) != count || PyList_Size(types) != count) {
+        PyErr_SetString(PyExc_ValueError, "plain_functions() takes a key of 16 bytes, and an offset and a type for each name");
         return NULL;
     }
     PyObject *result = PyList_New(0);
     for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
         PyObject *text = encoded_item(names, i);
         PyObject *number = text != NULL ? PySequence_GetItem(offsets, i) : NULL;
-        const unsigned long long offset = number != NULL ? PyLong_AsUnsignedLongLong(number) : 0;
-        PyObject *fields = NULL;
-        if (number != NULL && !PyErr_Occurred()) {
+        PyObject *type = number != NULL ? PySequence_GetItem(types, i) : NULL;
+        const unsigned long long offset = type != NULL ? PyLong_AsUnsignedLongLong(number) : 0;
+        PyObject *item = NULL;
+        if (type != NULL && !PyErr_Occurred() && PyBytes_Check(type)) {
             FunctionFields found;
-            const int is_plain = is_plain_function(bytes_of(section), offset, bytes_of(key).at, bytes_of(text), &found);
-            fields = is_plain ? fields_of_function(&found) : Py_NewRef(Py_None);
+            int answer = is_plain_function(bytes_of(section), offset, bytes_of(key).at, bytes_of(text), &found);
+            answer = answer == 1 ? can_be_bound(&found, type, accepted) : answer;
+            item = answer < 0 ? NULL : answer ? PyLong_FromUnsignedLong(found.function) : Py_NewRef(Py_None);
+        } else if (type != NULL && !PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "plain_functions() takes types as bytes");
         }
-        if (fields == NULL || PyList_Append(result, fields) < 0) {
+        if (item == NULL || PyList_Append(result, item) < 0) {
             Py_CLEAR(result);
         }
-        Py_XDECREF(fields);
+        Py_XDECREF(item);
+        Py_XDECREF(type);
         Py_XDECREF(number);
         Py_XDECREF(text);
     }
