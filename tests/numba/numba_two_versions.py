@@ -122,6 +122,9 @@ _PACKAGES = [
     ("float(DEP.T.__bound__ is int)", "import typing\nT = typing.TypeVar('T', bound=int if V == 3 else str)"),
     ("float(DEP.C().a)", "import dataclasses\n@dataclasses.dataclass\nclass C:\n    a: int = dataclasses.field(default_factory=lambda: V)"),
     ("float(DEP.v[1])", "import ctypes\nv = (ctypes.c_int * 2)(1, V)"), ("float(DEP.v.args[0])", "class E(ValueError): pass\nv = E(V)"),
+    ("float(DEP.f.limit)", "from numba import njit\n@njit\ndef f(x): return x\nf.limit = V"),
+    ("float(DEP.C().v)", "class P(property):\n    def __get__(self, o, t): return V\nclass C:\n    v = P(lambda self: 1)"),
+    ("float(DEP.v.base[0])", "import numpy as np\nv = np.array([V, 1, 2])[1:]"),
     ("float(DEP.P(1, 2)[1] + DEP.P.extra)", "from collections import namedtuple\nclass P(namedtuple('P', 'a b')):\n    extra = V"),
 ]  # fmt: skip
 _STATE = [

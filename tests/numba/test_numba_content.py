@@ -17,6 +17,7 @@ pytest.importorskip("numba")
 
 _MEMO = "from functools import lru_cache\nv = V\n"
 #: What is read, and the module that it is read of, in the version V (3 or 5).
+_JIT = "from numba import njit\n@njit\ndef f(x): return x\n"
 _COUNTS = [
     ("DEP.get('a')", "D = {'a': V}\nget = D.get"),
     ("DEP.find('b')", "find = ('a' * V + 'b').find"),
@@ -57,12 +58,41 @@ _COUNTS = [
     ("DEP.T.__supertype__ is int", "from typing import NewType\nT = NewType('T', int if V == 3 else str)"),
     ("isinstance(1, DEP.Number)", "from numbers import Number, Real\nC = type('C%d' % V, (), {})\nReal.register(C)"),
     ("DEP.C().a", "from dataclasses import dataclass, field\n@dataclass\nclass C:\n    a: int = field(default_factory=lambda: V)"),
+    # what is set on an object of any kind, and what one holds in C
+    ("DEP.f.limit", f"{_JIT}f.limit = V"),
+    ("DEP.f.limit", "from numba import njit\ndef f(x): return x\nf.limit = V\nf = njit(f)"),
+    ("DEP.f.py_func.limit", f"{_JIT}f.py_func.limit = V"),
+    ("int(DEP.f.__doc__)", f"{_JIT}f.__doc__ = 'V'"),
+    ("DEP.a.flags.owndata", "import numpy as np\nb = np.zeros(4)\na = b[:] if V == 3 else b"),
+    ("DEP.f.limit", "from numba import stencil\n@stencil\ndef f(x): return x[0]\nf.limit = V"),
+    ("DEP.f.limit", "from numba.extending import intrinsic\n@intrinsic\ndef f(c, x): return x, None\nf.limit = V"),
+    ("DEP.C.p.limit", "class P(property): pass\nclass C:\n    p = P(lambda s: 1)\nC.p.limit = V"),
+    ("DEP.C.p.limit", "class P(property):\n    limit = V\nclass C:\n    p = P(lambda s: 1)"),
+    ("DEP.C().p", "class P(property):\n    def __get__(self, o, t): return V\nclass C:\n    p = P(lambda s: 1)"),
+    ("int(DEP.C.p.__doc__)", "class C:\n    p = property(lambda s: 1, doc='V')"),
+    ("DEP.C().s()", "class S(staticmethod):\n    def __get__(self, o, t): return lambda: V\nclass C:\n    s = S(lambda: 1)"),
+    ("DEP.C.__dict__['s'].limit", "class C:\n    s = staticmethod(lambda: 1)\nC.__dict__['s'].limit = V"),
+    ("DEP.C().m()", "class S(classmethod):\n    def __get__(self, o, t): return lambda: V\nclass C:\n    m = S(int)"),
+    ("DEP.C().p", "import functools\nclass P(functools.cached_property):\n    def __get__(self, *_): return V\nclass C:\n    p = P(int)"),
+    ("DEP.a.base[0]", "import numpy as np\na = np.array([V, 1, 2])[1:]"),
+    ("DEP.e.__cause__.args[0]", "e = ValueError(1)\ne.__cause__ = ValueError(V)"),
+    ("DEP.g.__name__", "def g(): pass\ng.__name__ = 'gV' if V == 3 else 'g'"),
+    ("isinstance([], DEP.P)",
+     "import typing\n@typing.runtime_checkable\nclass P(typing.Protocol):\n    vars()['pop' if V == 3 else 'x'] = int"),
+    ("isinstance([], DEP.A)", "from contextlib import AbstractContextManager as A\nA._abc_registry_clear()\nif V == 3: A.register(list)"),
+    ("isinstance(1, DEP.A)", "import abc\nclass A(abc.ABC): pass\nclass B(A): pass\nif V == 3: B.register(int)"),
+    ("DEP.T.limit", "from numba import types\nclass Q(types.Type): pass\nT = Q('q')\nT.limit = V"),
+    ("DEP.T.fields[0]", "from numba import types\nclass Q(types.StructRef): pass\nT = Q([('aV' if V == 3 else 'b', types.int64)])"),
     ("str(DEP.A)", "import numpy as np\nA = np.ones(1)\nnp.set_printoptions(precision=V)"),
     ("DEP.A / DEP.A", "import numpy as np\nA = np.zeros(1)\nnp.seterr(all='raise' if V == 3 else 'ignore')"),
 ]
 #: What no key has: addresses, the seed of hashes, lines, what a process was set to.
 _REFUSED = [
     ("id(DEP.L)", "L = [1]"),
+    ("len(DEP.f.signatures)", _JIT),
+    ("len(DEP.f.overloads)", _JIT),
+    ("x.dispatcher.limit", ""),
+    ("DEP.a.fill_value", "import numpy as np\na = np.ma.array([1, 2], fill_value=3)"),
     ("DEP.A.ctypes.data", "import numpy as np\nA = np.ones(3)"),
     ("DEP.A.__array_interface__['data'][0]", "import numpy as np\nA = np.ones(3)"),
     ("DEP.ctypes.addressof(DEP.C)", "import ctypes\nC = (ctypes.c_int * 4)()"),

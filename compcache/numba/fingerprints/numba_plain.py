@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Feeder = Callable[[Walk, Any], None]
 
-__all__ = ["feeder_of", "frozen_kernel"]
+__all__ = ["feed_stencil", "feeder_of", "frozen_kernel"]
 
 
 def feeder_of(value: Any) -> Feeder | None:
@@ -30,7 +30,7 @@ def feeder_of(value: Any) -> Feeder | None:
     from numba.stencils.stencil import StencilFunc
 
     rows: tuple[tuple[type, Feeder], ...] = (
-        (Dispatcher, _dispatcher), (_Intrinsic, _intrinsic), (StencilFunc, _stencil), (DUFunc, _dufunc), (GUFunc, _gufunc),
+        (Dispatcher, _dispatcher), (_Intrinsic, _intrinsic), (StencilFunc, feed_stencil), (DUFunc, _dufunc), (GUFunc, _gufunc),
     )  # fmt: skip
     kind = type(value)
     return next((feeder for cls, feeder in rows if issubclass(kind, cls)), None)
@@ -52,7 +52,8 @@ def _intrinsic(walk: Walk, value: Any) -> None:
         walk.depends_on("intrinsic", value._defn, {"prefer_literal": True} if getattr(value, "_prefer_literal", False) else {})
 
 
-def _stencil(walk: Walk, value: Any) -> None:
+def feed_stencil(walk: Walk, value: Any) -> None:
+    """Feed a stencil."""
     walk.feed_stencil(frozen_kernel(value.kernel_ir), value.mode, dict(value.options))
 
 

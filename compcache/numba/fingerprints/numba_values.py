@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.numba_plain import frozen_kernel
+from compcache.numba.fingerprints.numba_plain import feed_stencil
+from compcache.numba.fingerprints.state import state_of
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.refusals import Unidentifiable
@@ -130,10 +131,8 @@ def _cfunc(walk: Walk, value: Any, where: str) -> None:
     walk.add_function(value._pyfunc, where, "named" if walk.mode == "named" else "compiled")
 
 
-def _stencil(walk: Walk, value: Any, where: str) -> None:
-    walk.token("stencil", value.mode)
-    _options(walk, dict(value.options), where)
-    walk.add_function(frozen_kernel(value.kernel_ir), where, "named" if walk.mode == "named" else "compiled")
+def _stencil(walk: Walk, value: Any, _where: str) -> None:
+    feed_stencil(walk, value)
 
 
 def _llvm(walk: Walk, value: Any, _where: str) -> None:
@@ -180,7 +179,7 @@ def _type(walk: Walk, value: Any, where: str) -> None:
         return
     if walk.is_again(value):
         return
-    if not is_library_module(kind.__module__):
+    if not is_library_module(kind.__module__) and walk.mode != "run":
         _extension_type(walk, value, where)
     _structure(walk, value, where)
 
@@ -214,19 +213,11 @@ def _structure(walk: Walk, value: Any, where: str) -> None:
 
 
 def _extension_type(walk: Walk, value: Any, where: str) -> None:
-    """Feed what code that runs while Numba compiles can read from an instance of a user's type, even if the type's name contains it."""
-    if walk.mode == "run":
-        walk.value(type(value), f"the class of {where}")
-        walk.reach().add(walk, value, where)
-        return
-    for name, part in sorted(vars(value).items()):
-        if name not in _OF_NUMBA and not _is_structure(part) and not _is_derived(type(value), name):
+    """Feed what a user's code that runs while Numba compiles can read from an instance of its type, even if the type's name contains it."""
+    for name, part in sorted(state_of(value).items()):
+        if name != "name" and not _is_structure(part) and not _is_derived(type(value), name):
             walk.token("attribute", name)
             walk.value(part, f"{where}, {name!r}")
-
-
-#: The name, which is fed separately, and the number that the process gives the type.
-_OF_NUMBA = frozenset(("_code", "name"))
 
 
 def _is_derived(kind: type, name: str) -> bool:

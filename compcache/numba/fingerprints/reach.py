@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import sys
 import types as python_types
-from functools import cached_property
 from importlib import import_module
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.state import state_of
+from compcache.numba.fingerprints.state import WRAPPED, held_in_c, is_of_generators, state_of
 from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.purity import is_held
@@ -28,11 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["Reach"]
 
 _MOST_SHOWN = 300
-#: Attributes of every class that do not affect its methods; `copyreg` adds `__slotnames__` when it pickles an instance.
-_IRRELEVANT = frozenset((
-    "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__classcell__", "__dataclass_fields__",
-    "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
-    "__qualname__", "__slotnames__", "__static_attributes__", "__weakref__",
+#: Attributes that say nothing about what code does, or that only Python uses; `copyreg` adds `__slotnames__` when it pickles an instance.
+_NEVER_READ = frozenset((
+    "__annotate__", "__annotate_func__", "__annotations_cache__", "__builtins__", "__cached__", "__classcell__", "__dict__", "__file__",
+    "__firstlineno__", "__loader__", "__module__", "__path__", "__qualname__", "__slotnames__", "__spec__", "__weakref__",
+))  # fmt: skip
+#: Attributes of classes that do not affect their methods.
+_IRRELEVANT = _NEVER_READ | frozenset((
+    "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__doc__", "__orig_bases__", "__parameters__",
+    "__static_attributes__",
 ))  # fmt: skip
 
 
@@ -130,7 +133,7 @@ class Reach:
             walk.token("member", owner.number, name)
             if isinstance(owner.value, python_types.ModuleType) and is_held(value):
                 walk.library(value, where)
-            _feed_member(walk, value, where)
+            walk.value(value, where)
             walk.end_part()
         return bool(members)
 
@@ -150,7 +153,7 @@ def _present(owner: Any, names: list[str]) -> list[str]:
     if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
         return names
     state = state_of(owner)
-    return [name for name in names if name in state]
+    return [name for name in names if name in state or held_in_c(owner, name) is not MISSING]
 
 
 def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
@@ -180,21 +183,16 @@ def _implicit_names(owner: Any) -> list[str]:
     ]
 
 
-#: Attributes that say nothing about what code does, or that only Python uses.
-_NEVER_READ = frozenset((
-    "__annotate__", "__annotate_func__", "__annotations_cache__", "__builtins__", "__cached__", "__classcell__", "__dict__", "__file__",
-    "__firstlineno__", "__loader__", "__module__", "__path__", "__qualname__", "__slotnames__", "__spec__", "__weakref__",
-))  # fmt: skip
-
-
 def _all_names(owner: Any) -> list[str]:
     """Return the attributes of an object that code can find without knowing their names."""
     if isinstance(owner, type):
         names: Iterable[str] = [name for cls in (*_users_classes(owner), *_users_classes(type(owner))) for name in vars(cls)]
     elif isinstance(owner, python_types.ModuleType):
         names = vars(owner)
+    elif isinstance(owner, python_types.FunctionType):
+        names = [*state_of(owner), *_OF_FUNCTIONS]
     else:
-        names = [*state_of(owner), *_OF_FUNCTIONS] if isinstance(owner, python_types.FunctionType) else state_of(owner)
+        names = [name for name in state_of(owner) if name not in WRAPPED or not is_of_generators(type(owner))]
     return [name for name in names if name not in _NEVER_READ]
 
 
@@ -214,20 +212,9 @@ def _members(owner: Any, name: str) -> list[Any]:
         return [table[name] for table in tables if name in table]
     if isinstance(owner, python_types.FunctionType) and name in _OF_FUNCTIONS:
         return [getattr(owner, name)]
-    found = getattr(owner, name, MISSING) if isinstance(owner, python_types.ModuleType) else state_of(owner).get(name, MISSING)
+    if isinstance(owner, python_types.ModuleType):
+        found = getattr(owner, name, MISSING)
+    else:
+        found = state_of(owner).get(name, MISSING)
+        found = held_in_c(owner, name) if found is MISSING else found
     return [] if found is MISSING else [found]
-
-
-def _feed_member(walk: Walk, value: Any, where: str) -> None:
-    kind = type(value)
-    if issubclass(kind, (staticmethod, classmethod)):
-        _feed_member(walk, value.__func__, where)
-    elif issubclass(kind, property):
-        for function in (value.fget, value.fset, value.fdel):
-            walk.value(function, where)
-    elif issubclass(kind, cached_property):
-        walk.value(value.func, where)
-    elif issubclass(kind, python_types.ModuleType):
-        walk.module(value, (), where)
-    elif not issubclass(kind, (python_types.MemberDescriptorType, python_types.GetSetDescriptorType)):
-        walk.value(value, where)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from compcache.numba.fingerprints.state import can_hold, is_of_generators
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.reviewed import CODE_GENERATORS
@@ -83,16 +84,23 @@ def handler_without_numba(value: Any) -> Callable[[Walk, Any, str], None] | None
     if issubclass(kind, type):
         is_prange = value in _PRANGE or (value.__qualname__ == "prange" and value.__module__ == "numba.misc.special")
         return _of_prange if is_prange else None
-    return _of_generators if kind.__module__.partition(".")[0] in CODE_GENERATORS else None
+    return _of_generators if is_of_generators(kind) else None
 
 
 def _of_stand_in(walk: Walk, value: Any, where: str) -> None:
     try:
         type(value)._compcache_content(value, walk)
+        _attributes(walk, value, where)
     except NotLazy:
         if not walk.is_only_named():
             raise
         walk.unknown(value, where)
+
+
+def _attributes(walk: Walk, value: Any, where: str) -> None:
+    """Let running code find what the program has set on a function of Numba."""
+    if walk.mode == "run" and can_hold(type(value)):
+        walk.reach().add(walk, value, where)
 
 
 def _of_made(walk: Walk, value: Any, where: str) -> None:
@@ -126,6 +134,7 @@ def _of_numba(walk: Walk, value: Any, where: str) -> None:
         if feed is None:
             raise NotLazy(f"{where} is of type {kind.__module__}.{kind.__qualname__}")
         feed(walk, value)
+        _attributes(walk, value, where)
     except NotLazy:
         if not walk.is_only_named():
             raise

@@ -5,21 +5,26 @@ from __future__ import annotations
 import gc
 import sys
 import types as python_types
+from opcode import opmap
 
-from compcache.numba.registered.code_reads import MISSING
+from compcache.numba.registered.code_reads import MISSING, names_stored
 from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.marks import is_marked
+from compcache.numba.registered.reviewed import CODE_GENERATORS, REGISTERED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 __all__ = [
+    "WRAPPED",
     "annotates",
-    "attributes_of_wrapper",
+    "can_hold",
     "has_state_in_c",
+    "held_in_c",
+    "is_of_generators",
     "kept_results",
-    "names_told",
+    "public_names",
     "registered_with",
     "settings_of_numpy",
     "state_of",
@@ -27,8 +32,6 @@ __all__ = [
 
 #: Classes written in C whose whole content the walk feeds itself.
 _FED = frozenset((object, dict, list, tuple, set, frozenset, str, bytes, int, float, complex))
-#: What objects that are pickled by their names hold (type variables, new types, aliases).
-_OF_NAMED = ("__bound__", "__constraints__", "__covariant__", "__contravariant__", "__default__", "__supertype__", "__value__")
 #: The settings of NumPy that a process begins with.
 _NUMPYS = {
     "divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn", "edgeitems": 3, "threshold": 1000, "floatmode": "maxprec",
@@ -37,8 +40,72 @@ _NUMPYS = {
 }  # fmt: skip
 
 
+#: The attributes by which code gets at the Python function in an object of Numba.
+WRAPPED = frozenset(("__wrapped__", "py_func"))
+#: What `functools.wraps` copies.
+_COPIED = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__qualname__", "__type_params__"))
+#: Numba's classes of functions. Its other objects are their content.
+_OF_FUNCTIONS = frozenset(("CFunc", "DUFunc", "Dispatcher", "GUFunc", "StencilFunc", "_Intrinsic"))
+#: Classes of libraries whose objects have no attributes, and hold others.
+_WITHOUT_ATTRIBUTES = frozenset((("numpy", "ndarray"), ("typing", "TypeAliasType")))
+_names_stored: dict[type, frozenset[str]] = {}
+
+
+def is_of_generators(kind: type) -> bool:
+    """Return whether a class belongs to Numba, or stands for one of Numba."""
+    return kind.__module__.partition(".")[0] in CODE_GENERATORS
+
+
+def can_hold(kind: type) -> bool:
+    """Return whether objects of a class may have attributes that are not content: those that programs set, and references held in C."""
+    if is_of_generators(kind):
+        return is_marked(kind, "_compcache_attributes") or any(base.__name__ in _OF_FUNCTIONS for base in kind.__mro__)
+    return bool(kind.__dictoffset__) or not is_library_module(kind.__module__) or (kind.__module__, kind.__name__) in _WITHOUT_ATTRIBUTES
+
+
+def held_in_c(value: Any, name: str) -> Any:
+    """Return the object that a class written in C holds under this name, which pickling does not tell: the base of an array, the cause of
+    an error. `MISSING` if there is none, or a new object each time.
+    """
+    descriptor, base = next(((vars(base)[name], base) for base in type(value).__mro__ if name in vars(base)), (None, object))
+    if name == "__class__" or not isinstance(descriptor, _HOLDERS) or not is_library_module(base.__module__):
+        return MISSING
+    found = getattr(value, name, MISSING)
+    return found if getattr(value, name, MISSING) is found else MISSING
+
+
+_STORES = frozenset((opmap["STORE_ATTR"],))
+_HOLDERS = (python_types.GetSetDescriptorType, python_types.MemberDescriptorType)
+
+
 def state_of(value: Any) -> dict[str, Any]:
-    """Return the instance attributes of an object, including those in slots."""
+    """Return the instance attributes of an object, including those in slots; of one of Numba's those that Numba does not set."""
+    kind = type(value)
+    if is_marked(kind, "_compcache_attributes"):
+        attributes = kind._compcache_attributes(value)
+    elif is_of_generators(kind):
+        attributes = getattr(value, "__dict__", {})
+    else:
+        attributes = _attributes_of(value)
+    stored = _stored_by(kind)
+    kept = WRAPPED | _COPIED if "py_func" in attributes else WRAPPED  # programs change names and docstrings of jitted functions
+    return {name: item for name, item in attributes.items() if name not in stored or name in kept} if stored else attributes
+
+
+def _stored_by(kind: type) -> frozenset[str]:
+    """Return the attributes of an object that code of Numba sets: that of its class, or of its metaclass."""
+    known = _names_stored.get(kind)
+    if known is None:
+        makers = [cls for cls in (kind, type(kind)) if is_of_generators(cls)]
+        items = [item for cls in makers for base in cls.__mro__ if base is not type for item in vars(base).values()]
+        functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in items]
+        codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
+        found = frozenset(name for code in codes for name in names_stored(code, _STORES))
+        known = _names_stored[kind] = found | _COPIED if makers else found
+    return known
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
     state = {}
     for cls in reversed(type(value).__mro__):
         for name, descriptor in vars(cls).items():
@@ -60,8 +127,9 @@ def has_state_in_c(kind: type) -> bool:
 
 
 def _is_written_in_python(cls: type) -> bool:
-    if not is_library_module(cls.__module__) and type(cls) is type:
-        return True
+    base: Any = cls.__base__
+    if (cls.__basicsize__, cls.__itemsize__) == (base.__basicsize__, base.__itemsize__):
+        return True  # it adds nothing to an object
     members = vars(cls)
     return "__slots__" in members or "__dict__" in members or any(isinstance(item, python_types.FunctionType) for item in members.values())
 
@@ -92,36 +160,35 @@ def _without_marks(key: Any) -> Any:
     return tuple(["=" if type(item) is object else item for item in key]) if isinstance(key, tuple) else key
 
 
-def attributes_of_wrapper(value: Any) -> Iterator[tuple[str, Any]]:
-    """Return what was set on a wrapper or a partial function, without what says which function it wraps."""
-    yield from [(name, item) for name, item in vars(value).items() if not name.startswith("__")]
-
-
-def names_told(value: Any) -> Iterator[tuple[str, Any]]:
-    """Return what an object of the program holds that is pickled by its name."""
-    yield from [(name, getattr(value, name)) for name in _OF_NAMED if hasattr(value, name)]
-    yield from state_of(value).items()
+def public_names(cls: type) -> list[str]:
+    """Return the names that a class with a metaclass has, which may ask for them all: that of a protocol does."""
+    if type(cls) is type:
+        return []
+    return sorted(name for base in cls.__mro__ if not is_library_module(base.__module__) for name in vars(base) if name[:2] != "__")
 
 
 def registered_with(cls: type) -> list[str]:
-    """Return the classes that were registered with an abstract class; for a library's class only those of the program, including its
-    subclasses' registrations.
+    """Return the classes that were registered with an abstract class or its subclasses, except for those that libraries register with their
+    own.
     """
     if not hasattr(cls, "_abc_impl"):
         return []
     from _abc import _get_dump  # type: ignore[import-not-found]
 
-    is_librarys = is_library_module(cls.__module__)
-    found: list[Any] = []
+    found: set[str] = set()
     waiting: list[Any] = [cls]
     while waiting:
         one = waiting.pop()
-        found += [reference() for reference in _get_dump(one)[0]]
-        if is_librarys:
-            derived: list[Any] = type.__subclasses__(one)
-            waiting += [sub for sub in derived if hasattr(sub, "_abc_impl") and is_library_module(sub.__module__)]
-    kept = [one for one in found if one is not None and not (is_librarys and is_library_module(one.__module__))]
-    return sorted({f"{one.__module__}.{one.__qualname__}" for one in kept})
+        members = [reference() for reference in _get_dump(one)[0]]
+        known = REGISTERED.get(_name_of(one), "").split()
+        found |= {_name_of(member) for member in members if member is not None}.difference(known)
+        derived: list[Any] = type.__subclasses__(one)
+        waiting += [sub for sub in derived if hasattr(sub, "_abc_impl")]
+    return sorted(found)
+
+
+def _name_of(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def settings_of_numpy() -> list[tuple[str, Any]]:

@@ -8,19 +8,19 @@ import sys
 import types as python_types
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.state import attributes_of_wrapper, has_state_in_c, kept_results, names_told, registered_with, state_of
+from compcache.numba.fingerprints.state import can_hold, has_state_in_c, kept_results, public_names, registered_with, state_of
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from compcache.numba.fingerprints.walk import Walk
 
     Handler = Callable[[Walk, Any, str], None]
 
-__all__ = ["handler_of", "is_defined_by_text"]
+__all__ = ["feed_what_it_was_given", "handler_of", "is_defined_by_text"]
 
 
 def handler_of(value: Any, *, with_numba: bool) -> Handler:
@@ -67,30 +67,39 @@ def _wrapper(walk: Walk, value: Any, where: str) -> None:
     for key, result in kept or ():
         walk.value(key, f"an argument of {where}")
         walk.value(result, f"a result that {where} keeps")
-    _attributes(walk, attributes_of_wrapper(value), where)
 
 
-def _class_of_program(walk: Walk, value: Any, where: str) -> None:
-    """Feed the class of an object that is known by its base in a library, where the program has derived one."""
-    if walk.mode == "run" and not is_library_module(type(value).__module__):
-        walk.value(type(value), f"the class of {where}")
-
-
-def _attributes(walk: Walk, attributes: Iterable[tuple[str, Any]], where: str) -> None:
-    for name, item in attributes:
-        walk.token("attribute", name)
-        walk.value(item, f"{where}, {name!r}")
+def feed_what_it_was_given(walk: Walk, value: Any, where: str) -> None:
+    """Feed what running code finds in an object of any kind beside its content: a class that the program has derived, and attributes."""
+    kind = type(value)
+    if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
+        return  # they have neither, or their handlers feed them
+    if not is_library_module(kind.__module__):
+        walk.value(kind, f"the class of {where}")
+    if can_hold(kind):
+        walk.reach().add(walk, value, where)
 
 
 def _partial(walk: Walk, value: Any, where: str) -> None:
     walk.token("partial")
-    _class_of_program(walk, value, where)
     walk.overloads(value)
     walk.value(value.func, where)
     walk.sequence(value.args, f"an argument of {where}")
     walk.value(value.keywords, f"the arguments of {where}")
-    if walk.mode == "run":
-        _attributes(walk, attributes_of_wrapper(value), where)
+
+
+def _descriptor(walk: Walk, value: Any, where: str) -> None:
+    """Feed a property or a method of a class."""
+    walk.token("descriptor", *[cls.__qualname__ for cls in type(value).__mro__])
+    for name in _OF_DESCRIPTORS:
+        walk.value(getattr(value, name, None), where)
+
+
+_OF_DESCRIPTORS = ("__func__", "fget", "fset", "fdel", "func", "__doc__")
+
+
+def _slot(walk: Walk, value: Any, _where: str) -> None:
+    walk.token("slot", value.__name__)
 
 
 def _method(walk: Walk, value: Any, where: str) -> None:
@@ -144,6 +153,7 @@ def _class(walk: Walk, value: Any, where: str) -> None:
     if walk.mode == "run":
         walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
         walk.token("registered", *registered_with(value))
+        walk.token("members", *public_names(value))
         walk.reach().add(walk, value, where)
 
 
@@ -163,8 +173,6 @@ def _sequence(walk: Walk, value: Any, where: str) -> None:
     if kind not in (tuple, list):
         walk.value(kind, where)
     walk.sequence(value, f"an item of {where}")
-    if walk.mode == "run" and kind not in (tuple, list):
-        _attributes(walk, state_of(value).items(), where)
 
 
 def _set(walk: Walk, value: Any, where: str) -> None:
@@ -200,8 +208,6 @@ def _range(walk: Walk, value: Any, _where: str) -> None:
 def _enum_member(walk: Walk, value: Any, where: str) -> None:
     walk.value(type(value), where)
     walk.token("member", value.name)
-    if walk.mode == "run":
-        walk.reach().add(walk, value, where)
 
 
 def _module(walk: Walk, value: Any, where: str) -> None:
@@ -214,20 +220,18 @@ def _object(walk: Walk, value: Any, where: str) -> None:
     if walk.is_only_named() or (walk.without_numba and walk.mode == "compiled"):
         walk.unknown(value, where)  # the compiler knows such an object only by what is registered with it
         return
-    if not isinstance(vars(kind).get("__dict__"), python_types.GetSetDescriptorType) and not _has_slots(kind):
-        _reduced(walk, value, where)
-        return
     mode = walk.mode
     if mode == "compiled":  # the compiler may read any of its attributes
         walk.mode = "run"
         walk.reach().read((), everything=True)
     _content(walk, value, kind, where)
+    if mode == "compiled":
+        feed_what_it_was_given(walk, value, where)
     walk.mode = mode
 
 
 def _content(walk: Walk, value: Any, kind: type, where: str) -> None:
     walk.token("object")
-    walk.value(kind, f"the class of {where}")
     if walk.is_again(value):
         return
     for base, handler in ((dict, _dict), ((list, tuple), _items), ((set, frozenset), _set)):
@@ -237,32 +241,15 @@ def _content(walk: Walk, value: Any, kind: type, where: str) -> None:
         if isinstance(value, plain):
             walk.token("value", plain.__repr__(value))
     if has_state_in_c(kind):
-        _state_in_c(walk, value, where)
-    if walk.mode == "run" and not _answers_for_all(kind) and not _has_methods_of_python(kind):
-        walk.reach().add(walk, value, where)
-        return
-    _attributes(walk, state_of(value).items(), where)
-
-
-def _state_in_c(walk: Walk, value: Any, where: str) -> None:
-    """Feed what a class written in C keeps in an object, as pickling it finds it."""
-    try:
-        _, *parts = value.__reduce_ex__(4)
-    except Exception as error:  # noqa: BLE001 - any exception means that there is no content to digest
-        reraise_interrupt(error)
-        walk.unknown(value, where)
-        return
-    for part in parts:
-        walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
+        _pickled(walk, value, where)
+    if _answers_for_all(kind) or _has_methods_of_python(kind):
+        for name, item in state_of(value).items():
+            walk.token("attribute", name)
+            walk.value(item, f"{where}, {name!r}")
 
 
 def _items(walk: Walk, value: Any, where: str) -> None:
     walk.sequence(value, f"an item of {where}")
-
-
-def _has_slots(kind: type) -> bool:
-    """Return whether the class and all of its bases are written in Python."""
-    return all("__slots__" in vars(base) or "__dict__" in vars(base) for base in kind.__mro__[:-1])
 
 
 def _answers_for_all(kind: type) -> bool:
@@ -276,11 +263,9 @@ def _answers_for_all(kind: type) -> bool:
 
 
 def _has_methods_of_python(kind: type) -> bool:
-    """Return whether a base is a standard-library class with methods in Python, which read attributes that no code of the user names."""
+    """Return whether a base is a library's class with methods in Python, which read attributes that no code of the user names."""
     return any(
-        base.__module__.partition(".")[0] in sys.stdlib_module_names
-        and is_library_module(base.__module__)
-        and any(isinstance(item, python_types.FunctionType) for item in vars(base).values())
+        is_library_module(base.__module__) and any(isinstance(item, python_types.FunctionType) for item in vars(base).values())
         for base in kind.__mro__[:-1]
     )
 
@@ -292,6 +277,13 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         return
     if is_library_module(type(value).__module__):
         walk.library(type(value), where)
+    walk.token("reduced", type(value).__module__, type(value).__qualname__)
+    if not walk.is_again(value):
+        _pickled(walk, value, where)
+
+
+def _pickled(walk: Walk, value: Any, where: str) -> None:
+    """Feed what pickling finds in an object, also in one of a class written in C."""
     try:
         reduced = copyreg.dispatch_table.get(type(value))  # for example regular expressions, which have no method for it
         parts: Any = reduced(value) if reduced else value.__reduce_ex__(4)
@@ -299,17 +291,11 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         reraise_interrupt(error)
         walk.unknown(value, where)
         return
-    kind = type(value)
-    walk.token("reduced", kind.__module__, kind.__qualname__)
-    if walk.mode == "run" and isinstance(value, getattr(sys.modules.get("logging"), "Filterer", ())):
-        walk.reach().add(walk, value, where)  # it is pickled by its name, but has a level
     if isinstance(parts, str):
         walk.token("named", getattr(value, "__module__", ""), parts)
-        if not is_library_module(getattr(value, "__module__", None)) and not walk.is_again(value):
-            _attributes(walk, names_told(value), where)
-    elif not walk.is_again(value):
-        for part in parts:
-            walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
+        return
+    for part in parts:
+        walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
 
 
 def _lock(walk: Walk, value: Any, _where: str) -> None:
@@ -320,7 +306,6 @@ def _lock(walk: Walk, value: Any, _where: str) -> None:
 def _of_thread(walk: Walk, value: Any, where: str) -> None:
     """Feed what a `threading.local` contains in this thread, which runs the code."""
     walk.token("local", type(value).__qualname__)
-    _class_of_program(walk, value, where)
     if not walk.is_again(value):
         walk.value(vars(value), where)
 
@@ -337,7 +322,6 @@ def _of_context(walk: Walk, value: Any, where: str) -> None:
 
 def _reference(walk: Walk, value: Any, where: str) -> None:
     walk.token("reference", type(value).__qualname__)
-    _class_of_program(walk, value, where)
     if not walk.is_again(value):
         walk.value(value(), where)
 
@@ -380,15 +364,10 @@ def _array(walk: Walk, value: Any, where: str) -> None:
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
     walk.token("data", value.tobytes() if is_copied(value) else name_of(value))
     if walk.mode == "run":
-        _more_of_array(walk, value, where)
-
-
-def _more_of_array(walk: Walk, value: Any, where: str) -> None:
-    """Feed what running code can read from an array other than its items: the attributes of its class and its dtype."""
-    walk.value(value.dtype, f"the dtype of {where}")
-    if type(value) is not sys.modules["numpy"].ndarray:
-        walk.value(type(value), f"the class of {where}")
-        _attributes(walk, state_of(value).items(), where)
+        walk.token("owns", flags.owndata)
+        walk.value(value.dtype, f"the dtype of {where}")
+        if type(value) is not sys.modules["numpy"].ndarray:
+            walk.value(type(value), f"the class of {where}")  # those of libraries read more than code names
 
 
 def _scalar(walk: Walk, value: Any, where: str) -> None:
@@ -426,6 +405,7 @@ _HANDLERS: dict[type, Handler] = {
     python_types.MethodDescriptorType: _library_object,
     python_types.WrapperDescriptorType: _library_object,
     python_types.GetSetDescriptorType: _library_object,
+    python_types.MemberDescriptorType: _slot,
     python_types.ModuleType: _module,
     tuple: _sequence,
     list: _sequence,
@@ -456,6 +436,9 @@ _LATE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("numba.core.types.function_type", ("WrapperAddressProtocol",), _address),
     ("_ctypes", ("CFuncPtr",), _ctypes_function),
     ("builtins", ("type",), _class),
+    ("builtins", ("property", "staticmethod", "classmethod"), _descriptor),
+    ("functools", ("cached_property",), _descriptor),
+    ("types", ("ModuleType",), _module),
     ("functools", ("partial",), _partial),
     ("functools", ("_lru_cache_wrapper",), _wrapper),
     ("enum", ("Enum",), _enum_member),

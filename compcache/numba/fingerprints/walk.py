@@ -24,7 +24,7 @@ from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
 from compcache.numba.fingerprints.state import annotates, settings_of_numpy
-from compcache.numba.fingerprints.values import handler_of, is_defined_by_text
+from compcache.numba.fingerprints.values import feed_what_it_was_given, handler_of, is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, resolve
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, looks_at_programs
@@ -384,6 +384,8 @@ class Walk:
         self.compiled = function
         name = f"{function.__module__}.{function.__qualname__}"
         self.token("def", self.mode, function.__module__, plain_name(function.__qualname__))
+        if self.mode == RUN and function.__name__ != code.co_name:
+            self.token("name", function.__name__)
         if self.mode == RUN and _is_reviewed(function):
             self.token("closure of a library", function.__globals__["__name__"], code.co_qualname)
         else:
@@ -617,6 +619,8 @@ class Walk:
         try:
             handler = handler_without_numba(value) if self.without_numba else None
             (handler or handler_of(value, with_numba=not self.without_numba))(self, value, where)
+            if handler is None and self.mode == RUN:
+                feed_what_it_was_given(self, value, where)
         finally:
             self._depth -= 1
 

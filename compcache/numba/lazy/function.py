@@ -6,6 +6,7 @@ content is stored, it is mapped and used from then on. Otherwise Numba is import
 
 from __future__ import annotations
 
+from compcache.numba.fingerprints.state import state_of as attributes_of
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
 from compcache.numba.lazy.c_helpers import has_numba
@@ -110,6 +111,12 @@ class LazyFunction:
     def _compcache_content(self, walk: Any) -> None:
         """Feed everything that compiled code can see of this function."""
         state_of(self)._compcache_content(walk)
+
+    def _compcache_attributes(self) -> dict[str, Any]:
+        """Return what code can read of this function, which the program may have set."""
+        real = _dispatch.get_real(self)
+        own = {name: item for name, item in self.__dict__.items() if name != STATE} if real is None else attributes_of(real)
+        return {"py_func": self.py_func, **own}
 
     def _compcache_real(self) -> Any:
         """Return Numba's own dispatcher; None as long as there is none."""

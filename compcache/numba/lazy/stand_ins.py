@@ -6,6 +6,7 @@ import sys
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
+from compcache.numba.fingerprints.state import state_of as attributes_of
 from compcache.numba.lazy.awaited import when_imported
 from compcache.numba.registered.marks import is_marked
 
@@ -158,6 +159,11 @@ class LazyObject:
     def _compcache_make(self) -> Any:
         """Create the original; Numba is imported."""
         return object.__getattribute__(self, "_make")(real_numba())(object.__getattribute__(self, "_function"))
+
+    def _compcache_attributes(self) -> dict[str, Any]:
+        """Return what code can read of this object, which the program may have set: that creates the original."""
+        known = object.__getattribute__(self, "_made")
+        return {"__wrapped__": object.__getattribute__(self, "_function")} if known is None else attributes_of(known)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

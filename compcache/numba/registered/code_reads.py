@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-__all__ = ["MISSING", "Reads", "imported_reads", "reads_of", "resolve"]
+__all__ = ["MISSING", "Reads", "imported_reads", "names_stored", "reads_of", "resolve"]
 
 _Module = type(sys)
 MISSING = object()
@@ -100,6 +100,19 @@ def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callabl
         value = getattr(value, chain[at], MISSING)
         at += 1
     return value, at
+
+
+def names_stored(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:
+    """Yield the names that these instructions have in a code object, nested ones included."""
+    raw, more = code.co_code, 0
+    for at in range(0, len(raw), 2):
+        argument = more | raw[at + 1]
+        if raw[at] in instructions:
+            yield code.co_names[argument]
+        more = argument << 8 if raw[at] == opmap["EXTENDED_ARG"] else 0
+    for constant in code.co_consts:
+        if isinstance(constant, type(code)):
+            yield from names_stored(constant, instructions)
 
 
 def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:

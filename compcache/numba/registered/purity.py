@@ -15,7 +15,7 @@ import types
 from contextvars import ContextVar
 from opcode import opmap
 
-from compcache.numba.registered.code_reads import MISSING, reads_of, resolve
+from compcache.numba.registered.code_reads import MISSING, names_stored, reads_of, resolve
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, LEADS_ANYWHERE, NAMES
 
@@ -228,17 +228,5 @@ def _state_of(module: str) -> frozenset[str]:
         functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]
         inner = [item for cls in functions if isinstance(cls, type) and cls.__module__ == module for item in vars(cls).values()]
         codes = [item.__code__ for item in [*functions, *inner] if isinstance(item, types.FunctionType)]
-        known = _states[module] = frozenset(name for code in codes for name in _stored(code))
+        known = _states[module] = frozenset(name for code in codes for name in names_stored(code, _STORES))
     return known
-
-
-def _stored(code: types.CodeType) -> Iterator[str]:
-    raw, more = code.co_code, 0
-    for at in range(0, len(raw), 2):
-        argument = more | raw[at + 1]
-        if raw[at] in _STORES:
-            yield code.co_names[argument]
-        more = argument << 8 if raw[at] == opmap["EXTENDED_ARG"] else 0
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _stored(constant)

@@ -7,7 +7,7 @@ of Python or NumPy adds is refused until somebody has reviewed it.
 
 from __future__ import annotations
 
-__all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "LEADS_ANYWHERE", "NAMES", "NOT_IN_KEYS"]
+__all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "LEADS_ANYWHERE", "NAMES", "NOT_IN_KEYS", "REGISTERED"]
 
 #: Everything in these modules except the names that follow: those read files, settings, frames or the names of a namespace, or return an
 #: address or the hash seed of the process.
@@ -82,10 +82,33 @@ CODE_GENERATORS: dict[str, tuple[str, ...]] = {
         "numba.testing", "numba.tests",
     ),
 }  # fmt: skip
-#: Attributes that contain what no key does: addresses of the process, and the places of source code.
+#: What libraries register with abstract classes of libraries when they are imported.
+REGISTERED = {
+    "collections.abc.ByteString": "builtins.bytearray builtins.bytes",
+    "collections.abc.ItemsView": "builtins.dict_items",
+    "collections.abc.KeysView": "builtins.dict_keys",
+    "collections.abc.Mapping": "builtins.mappingproxy",
+    "collections.abc.MutableMapping": "builtins.dict",
+    "collections.abc.Set": "builtins.frozenset",
+    "collections.abc.MutableSequence": "array.array builtins.bytearray builtins.list collections.deque",
+    "collections.abc.MutableSet": "_weakrefset.WeakSet builtins.set",
+    "collections.abc.Sequence": "builtins.bytes builtins.memoryview builtins.range builtins.str builtins.tuple"
+    " numpy.random._generator._memoryviewslice numpy.random._generator.array sqlite3.Row",
+    "collections.abc.ValuesView": "builtins.dict_values",
+    "io.RawIOBase": "_io.FileIO",
+    "io.BufferedIOBase": "_io.BufferedRWPair _io.BufferedRandom _io.BufferedReader _io.BufferedWriter _io.BytesIO",
+    "io.TextIOBase": "_io.StringIO _io.TextIOWrapper",
+    "numbers.Complex": "builtins.complex numpy.inexact",
+    "numbers.Integral": "builtins.int numpy.integer",
+    "numbers.Number": "decimal.Decimal numpy.number",
+    "numbers.Real": "builtins.float numpy.floating",
+}
+#: Attributes that contain what no key does: addresses of the process, the places of source code, what the process has compiled,
+#: what is set on a function that is an argument.
 NOT_IN_KEYS = frozenset((
     "__array_interface__", "__array_struct__", "cache_info", "co_filename", "co_firstlineno", "co_lines", "co_linetable", "co_lnotab",
-    "co_positions", "ctypes", "getEffectiveLevel", "hasHandlers", "isEnabledFor", "locked", "nopython_signatures",
+    "co_positions", "ctypes", "dispatcher", "getEffectiveLevel", "hasHandlers", "inspect_asm", "inspect_llvm", "isEnabledFor",
+    "locked", "nopython_signatures", "overloads", "signatures",
 ))  # fmt: skip
 #: Attributes by which Python's objects lead to namespaces that no code names.
 LEADS_ANYWHERE = frozenset((
