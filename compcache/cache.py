@@ -910,7 +910,7 @@ class Cache(Facade):
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
-        """Count a miss; whether the function has been fetched, so that it can be loaded after all."""
+        """Count a miss; return whether the function has been fetched, so that it can be loaded after all."""
         if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
             return False
         self._store.stats.missed(error)

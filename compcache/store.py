@@ -107,7 +107,7 @@ class Place(Record):
         return stem + self.suffix
 
     def includes(self, file_name: str) -> bool:
-        """Return whether a file of this name in the directory is one of this kind."""
+        """Return whether a file of this name is of this kind."""
         return file_name == self.name if self.name else file_name.endswith(self.suffix)
 
 
@@ -469,7 +469,7 @@ class Store:
         return f"{self.root}/{place.directory}"
 
     def path(self, place: Place, file_name: str = "") -> str:
-        """Return the path of a file; where there is one of this kind only it has its name already."""
+        """Return the path of a file; a kind with a single file needs no `file_name`."""
         directory = self.directory(place) if place.directory else self.root
         return f"{directory}/{file_name or place.name}"
 

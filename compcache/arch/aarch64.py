@@ -158,7 +158,7 @@ def _insert(data: bytearray, at: int, mask: int, bits: int) -> None:
 def _page_bits(distance: int) -> int:
     pages = distance >> 12
     if not -_PAGES <= pages < _PAGES:
-        raise ValueError(f"a page at a distance of {distance} bytes")
+        raise ValueError(f"a page at a distance of {distance} bytes cannot be addressed")
     return (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
 
 
@@ -185,7 +185,7 @@ def _store_low(scale: int) -> Store:
 
 
 def _stub(address: int, entry: int) -> bytes:
-    """ABI, 9.3: adrp x16, ldr x17, add x16, br x17."""
+    """Write a stub (ABI, 9.3): adrp x16, ldr x17, add x16, br x17."""
     page = 0x90000010 | _page_bits((entry & -4096) - (address & -4096))
     low = entry & 0xFFF
     return _STUB.pack(page, 0xF9400211 | low >> 3 << 10, 0x91000210 | low << 10, 0xD61F0220)

@@ -132,7 +132,7 @@ def _can_relax(code: memoryview, at: int, addend: int) -> bool:
 
 
 def _relax(code: bytearray, at: int, distance: int) -> None:
-    """ABI, B.2: `mov` becomes `lea`, and what is indirect direct; a jump is one byte shorter."""
+    """Relax an instruction (ABI, B.2): `mov` becomes `lea`, an indirect call or jump becomes direct; a jump gets one byte shorter."""
     if code[at - 2] == _LOAD:
         code[at - 2] = _LEA
     elif code[at - 2 : at] == _INDIRECT_CALL:

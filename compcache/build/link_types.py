@@ -296,7 +296,9 @@ class _Uses:
                 known[match[1]] = self._written_names[match[2]]
 
     def _called(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
-        """Return the symbol that a call is of, what stands before it, and the call from its callee on."""
+        """Return the symbol that a line calls, the text before the callee, and the text behind it; None if the line
+        calls no known symbol.
+        """
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
             return None

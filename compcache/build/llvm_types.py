@@ -54,7 +54,7 @@ class Types:
         if known is None:
             known, end = self._read(text, 0)
             if end != len(text):
-                raise ValueError(f"not a type: {text[:80]!r}")
+                raise ValueError(f"LLVM assembly without a type where one is expected: {text[:80]!r}")
             self._known[text] = known
         return known
 

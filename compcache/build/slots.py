@@ -543,7 +543,7 @@ def _alignment_of(variable: Any, target_data: Any) -> int:
 
 
 def _thunk(name: str, declaration: str, function_type: str) -> str:
-    """Return a definition for a declared function that calls what its slot holds, whatever its type."""
+    """Return a definition of a declared function, of any type, which calls the address in its slot."""
     line = next(line for line in declaration.splitlines() if line.startswith("declare "))
     head = parse_head(line[len("declare ") :])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)

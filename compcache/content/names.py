@@ -252,7 +252,7 @@ def has_archives(source: ModuleSource) -> bool:
 
 
 def _archives_of(source: ModuleSource) -> list[str]:
-    """Return the names and contents of its static libraries; one that cannot be read is an error when it is linked."""
+    """Return the names and contents of a source's static libraries; a library that cannot be read is an error when it is linked."""
     archives = [*_archives_among(source.libraries), *_several(source.archives)]
     if not archives:
         return []

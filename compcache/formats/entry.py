@@ -72,7 +72,7 @@ def may_be_read(kind: str, *, elsewhere: bool) -> bool:
 
 
 def sequence_after(known: EntryRecord | None) -> int:
-    """Return the sequence of an entry that is to hold in place of this one: the time, or one more where clocks differ."""
+    """Return the sequence for an entry that replaces this one: the time, or `known` and one more if clocks differ."""
     return max(0 if known is None else known.sequence + 1, time_ns())
 
 

@@ -79,7 +79,7 @@ def module_digest(content: Iterable[bytes], image: int, records: int, graph: int
 def encode_container(
     image: bytes, records: bytes, graph: bytes, bitcode: bytes, notes: bytes, signing_key: bytes | None, module_id: bytes = b""
 ) -> tuple[bytes, list[bytes]]:
-    """Return the module_id, and the parts of the file in order; where it is given it is not computed again."""
+    """Return the module_id, and the parts of the file in order. A given `module_id` is not computed again."""
     sections = [image, records, graph, bitcode]
     module_id = module_id or module_digest(sections, *map(len, sections))
     sizes = [*map(len, sections), len(notes)]

@@ -42,5 +42,5 @@ def fault_of(makers: Iterable[Maker]) -> str:
 
 
 def state() -> bytes:
-    """Return what stands for the table in stamps; empty if the table is empty."""
+    """Return the bytes that stand for the table in stamps; empty if the table is empty."""
     return digest(["\0".join(fault).encode() + b"\n" for fault in FAULTS]) if FAULTS else b""

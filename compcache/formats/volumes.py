@@ -83,8 +83,7 @@ class Volumes:
             OSError: one cannot be read now.
         """
         self._state = 0, 0
-        self._look()
-        found = self._ask(list(self._known.values()), lambda volume: volume.find(module_id))
+        found = self._ask(self._all, lambda volume: volume.find(module_id))
         return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in found], True)
 
     def is_own(self, volume: Volume) -> bool:
@@ -94,6 +93,10 @@ class Volumes:
     def known(self, name: str) -> Volume | None:
         """Return the volume of this name, if it could be opened."""
         return self._known.get(name)
+
+    def _all(self) -> list[Volume]:
+        self._look()
+        return list(self._known.values())
 
     def _look(self) -> None:
         """List the directory, unless it is as it was when it was listed."""
@@ -136,21 +139,37 @@ class Volumes:
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 
-    def _ask(self, volumes: list[Volume], question: Callable[[Volume], _T | None]) -> list[tuple[Volume, _T]]:
-        """Return what these volumes answer. A damaged part of a volume has nothing."""
-        found = []
-        for volume in volumes:
+    def _ask(
+        self, volumes: Callable[[], list[Volume]], question: Callable[[Volume], _T | None], most: int = 1 << 30
+    ) -> list[tuple[Volume, _T]]:
+        """Return what these volumes answer, so many at most. A damaged part of a volume has nothing.
+
+        Where the list of one is gone it was replaced meanwhile, by one that is asked then.
+        """
+        for attempt in range(_ATTEMPTS):
+            found = []
             try:
-                answer = question(volume)
-            except FileNotFoundError as error:  # its list is gone
+                for volume in volumes():
+                    answer = self._answer(volume, question)
+                    if answer is not None:
+                        found.append((volume, answer))
+                    if len(found) >= most:
+                        break
+            except FileNotFoundError as error:
                 reraise_interrupt(error)
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                self._state = 0, 0
                 continue
-            except FormatError as error:
-                self._note(volume.name, error)
-                continue
-            if answer is not None:
-                found.append((volume, answer))
+            break
         return found
+
+    def _answer(self, volume: Volume, question: Callable[[Volume], _T | None]) -> _T | None:
+        try:
+            return question(volume)
+        except FormatError as error:
+            self._note(volume.name, error)
+            return None
 
     def find(self, module_id: bytes) -> tuple[Volume, Member] | None:
         """Return where a module is; None where no volume has it. A damaged part of a volume has nothing.
@@ -158,10 +177,8 @@ class Volumes:
         Raises:
             OSError: a volume cannot be read now.
         """
-        for volume in self.current():
-            for found in self._ask([volume], lambda volume: volume.find(module_id)):
-                return found
-        return None
+        found = self._ask(self.current, lambda volume: volume.find(module_id), most=1)
+        return found[0] if found else None
 
     def read(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
         """Return the file of a module, how many bytes it takes in its volume, and the status of that; None where none has it.
@@ -210,7 +227,7 @@ class Volumes:
 
     def _of_readable(self, question: Callable[[Volume], _T]) -> list[tuple[Volume, _T]]:
         try:
-            return self._ask(self.current(), question)
+            return self._ask(self.current, question)
         except OSError as error:
             reraise_interrupt(error)
             self._tell_unreadable(self._directory, error)

@@ -120,7 +120,7 @@ class GlobalDefinition(Record):
         raise NotImplementedError
 
     def is_same(self, known: object, found: object) -> bool:
-        """Return whether two of the objects that `load` keeps are one, though they have two addresses: then the first one stays.
+        """Return whether two objects that `load` keeps are the same, though at two addresses: then the first one stays.
 
         Args:
             known: the object of the first load.

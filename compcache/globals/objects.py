@@ -79,7 +79,7 @@ def _is_found(module: str, qualname: str, value: object) -> bool:
 
 
 def _is_one(found: object, value: object) -> bool:
-    """Return whether two objects are one. A method of a class is another object each time that it is looked up."""
+    """Return whether two objects are the same. A look-up of a class's method makes a new object each time, so methods are compared."""
     is_method = isinstance(getattr(value, "__self__", None), type) and type(found) is type(value)
     return found is value or (is_method and found == value)  # methods are equal if function and class are one
 

@@ -19,7 +19,7 @@ _SIGNATURE = LINK_ONLY + "stub"
 
 
 def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, FunctionRecord] | None:
-    """Return the stub of a function, of a module that this load uses already if there is one; None where it has none that can run here."""
+    """Return the stub of a function, preferably in a module that this load uses already; None if there is no stub that can run here."""
     found = list(loader.store.find(index_name(STUB, name)))
     found.sort(key=lambda place: place[0] not in sources and not loader.is_loaded(place[0]))
     for module_id, offset in found:

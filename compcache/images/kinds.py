@@ -88,7 +88,7 @@ def load_image(runtime: Any, file: ImageFile) -> Any:
 
 
 def check_image(kind: str, image: bytes, table: Table) -> None:
-    """Check the bytes of an image; those of a kind that is not known here are as they were published, and no more can be said.
+    """Check the bytes of an image; of an unknown kind only the digest is known to be right.
 
     Raises:
         FormatError: they are not of the kind, or lack what the records name.

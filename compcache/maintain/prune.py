@@ -284,7 +284,7 @@ def _added_since(store: Store, when: float) -> Iterator[bytes]:
 
 
 def rewrite_index(store: Store, gone: Collection[bytes]) -> None:
-    """Publish the index without the entries of modules that are gone; what belongs to these in packs goes, too.
+    """Publish the index without the entries of modules that are gone; their entries in packs go, too.
 
     Others whose files do not exist are left out as well. This is only an optimization: a failure to write is not an error.
     """

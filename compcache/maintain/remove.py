@@ -61,7 +61,7 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
 
 
 def _groups_of(row: Row) -> list[str]:
-    """Return the name of the group that a module is, if it is one."""
+    """Return the names of the groups that a module holds: one, or none."""
     return [name for kind, name, *_ in row.entries if kind == GROUP]
 
 

@@ -111,8 +111,8 @@ class _Addition:
             self._publish_complete()
 
     def complete(self) -> None:
-        """Publish the rest. First, sources are compiled again that imported something which a later source turned out to define, or whose
-        weak functions a later source overrides; what was published of them is removed.
+        """Publish the rest. First, some sources are compiled again: those with an import that a later source defines, and those with a weak
+        function that a later source overrides. Their published modules are removed.
         """
         again = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
         again |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}

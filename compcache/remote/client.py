@@ -355,7 +355,7 @@ class RemoteStore:
             self.complain(str(error))
 
     def flush(self, seconds: float) -> int:
-        """Wait until the outboxes are empty, for so many seconds at most; return how many uploads are left."""
+        """Wait until the outboxes are empty, at most `seconds`; return how many uploads are left."""
         boxes = self.outboxes()
         waiting = [boxes[place] for place in self.settings.writable]
         if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):

@@ -120,7 +120,7 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer, for so many seconds at most; return whether it came. False is final if `problem` is set.
+        """Wait for the answer, at most `seconds`; return whether it came. False is final if `problem` is set.
 
         Once the helper has said how long compiling would take, the wait is as long as that. Time in which the helper itself waits for a
         processor does not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer too.
@@ -192,7 +192,7 @@ class Question:
         return True
 
     def _advance(self, seconds: float) -> None:
-        """Read what has arrived, after waiting for up to so many seconds."""
+        """Read what has arrived, after waiting at most `seconds`."""
         connection = self._socket
         if connection is None:
             return

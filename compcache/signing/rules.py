@@ -23,7 +23,7 @@ def read_rules(
     min_llvm: str | None,
     variables: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Return the arguments of a `Store` for these rules. Values that are None come from the environment (these `variables`). See `Cache`.
+    """Return the arguments of a `Store` for these rules. Values that are None come from these environment `variables`. See `Cache`.
 
     Raises:
         TypeError, ValueError: one of them is not valid.

@@ -49,8 +49,8 @@ def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], mod
 
 
 def merged_signatures(known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Return two files of signatures in one. Neither takes anything from the other that is right for one of `keys`: that comes first, and
-    some of what no key here can check follows.
+    """Return two files of signatures as one. All signatures that are right for one of `keys` come first; some that no key here can check
+    follow.
     """
     keys, message = tuple(keys), message_of(module_id, requirement)
     right, strangers = _sorted_out(_lines(known), keys, message)

@@ -16,6 +16,7 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache.formats.volume import Volume
 from compcache.maintain import packing
 from compcache.publish import volumes as writing
 from compcache.publish.locks import wait_lock
@@ -23,8 +24,6 @@ from compcache.publish.removal import remove_file
 from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
-
-    from compcache.formats.volume import Volume
     from compcache.store import Store
 
 COUNT = 30
@@ -201,6 +200,26 @@ def test_without_its_list_a_volume_is_not_used(directory: Path) -> None:
         written.rename(written.with_name("0" * 24 + ".volume"))
         with Cache(directory) as other:
             assert [answer(other, name) for name in ("f1", "f3")] == [2, 4]
+
+
+def test_what_is_put_elsewhere_while_it_is_asked_for_is_found(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cache, 3)
+    cache.compact(grace=0)
+    module_id = bytes.fromhex(cache.realizations("f1")[0].module_id)
+    asked: list[Volume] = []
+    gone = Volume.gone
+
+    def replaced(volume: Volume) -> frozenset[bytes]:
+        asked.append(volume)
+        if len(asked) == 1:
+            fill(cache, 1, first=COUNT)
+            cache.compact(grace=0)
+        return gone(volume)
+
+    with Cache(cache.path) as other:
+        monkeypatch.setattr(Volume, "gone", replaced)
+        assert other._store.exists(module_id)
+    assert len({volume.name for volume in asked}) > 1
 
 
 def test_without_its_list_a_volume_replaces_nothing(directory: Path, tmp_path: Path) -> None:

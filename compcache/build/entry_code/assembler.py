@@ -99,11 +99,11 @@ class Assembler:
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Undo that and return; what follows is in the frame again."""
+        """Release the frame and return; code that follows is in the frame again."""
         raise NotImplementedError
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
-        """Load eight bytes, or four and zeros."""
+        """Load eight bytes into a register, or four bytes and zeros."""
         raise NotImplementedError
 
     def store(self, register: int, offset: int) -> None:

@@ -92,7 +92,7 @@ class _Strings:
         self.content = bytearray(1)
 
     def add(self, text: str) -> int:
-        """Add a string; where it begins."""
+        """Add a string; return its offset."""
         at = len(self.content)
         self.content += text.encode() + b"\0"
         return at

@@ -211,7 +211,7 @@ def _link_in_directory(link: _Link) -> bytes:
 
 @contextlib.contextmanager
 def _scratch_directory(linker: Linker) -> Iterator[str]:
-    """Make a private directory; what goes wrong with its files is a failure of the link."""
+    """Make a private directory; an error with its files is a failure of the link."""
     try:
         _remove_abandoned(tempfile.gettempdir())
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as directory:

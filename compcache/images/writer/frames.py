@@ -46,7 +46,7 @@ def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]
         length, back = _START.unpack_from(content, at)
         end = at + 4 + length
         if length < _ALIGNMENT or length >= _MAX_LENGTH or end > len(content) or length % _ALIGNMENT:
-            raise FormatError(f"an unwinding table has {length} bytes")
+            raise FormatError(f"an entry of an unwinding table has {length} bytes, which is not a valid length")
         if back == 0:
             encodings[at] = _encoding(content[at + 8 : end])
         else:

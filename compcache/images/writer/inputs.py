@@ -154,7 +154,7 @@ def _is_part(name: str, section: Section) -> bool:
     if flags & ~_KNOWN_FLAGS:
         if flags & ~_KNOWN_FLAGS == _SHF_EXCLUDE and not flags & SHF_ALLOC:
             return False
-        raise FormatError(f"the section {name} has the flags {flags:#x}")
+        raise FormatError(f"the section {name} has the flags {flags:#x}, which are not supported for it")
     return True
 
 
@@ -172,7 +172,7 @@ def _section(
         or kind != expected
         or (output in (".bss", ".tbss")) != (kind == SHT_NOBITS and flags & SHF_ALLOC != 0)
     ):
-        raise FormatError(f"the section {name} is of type {kind:#x}")
+        raise FormatError(f"the section {name} is of type {kind:#x}, which is not supported for it")
     if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")) or (flags & SHF_WRITE and flags & SHF_EXECINSTR):
         raise FormatError(f"the section {name} has the flags {flags:#x}")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:

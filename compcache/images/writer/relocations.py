@@ -208,7 +208,7 @@ class Relocator:
         raise FormatError(f"the object refers to {what} by a distance, but it is not in this image")
 
     def relocate_debug(self, piece: Piece, content: bytearray) -> None:
-        """Relocate a part of a section that is not mapped; what another image has is 0 there."""
+        """Relocate a part of a section that is not mapped; symbols of other images are 0 there."""
         values, linking = self._values[piece.owner], self._linking
         for at, kind, symbol, addend in piece.section.relocations:
             store = linking.debug.get(kind)

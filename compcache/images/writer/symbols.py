@@ -137,7 +137,7 @@ def symbol_sections(
     inputs: Sequence[Input], symbols: Symbols, values: Sequence[Sequence[int | None]], export: str, asked: Collection[str],
     thread_start: int,
 ) -> tuple[Output, Output]:  # fmt: skip
-    """Return the table of all symbols and its strings, those of the objects; what no other image sees is local."""
+    """Return the symbol table, with all symbols of the objects, and its strings; symbols that no other image sees are local."""
     pack = SYMBOL.pack
     first, last = [bytes(SYMBOL.size)], []
     seen = set()

@@ -15,7 +15,7 @@ from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, s
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, note_read, reads_else
-from compcache.numba.lazy.stand_ins import LazyObject, made, note_made
+from compcache.numba.lazy.stand_ins import LazyObject, made, note_original
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -188,7 +188,7 @@ def declare_ufunc(state: State) -> Any:
     if not state.is_parallel:
         return ufunc
     stored = _stored_of(ufunc) if state.declared is not None else None
-    return made(ufunc) if stored is None else note_made(stored, ufunc)
+    return made(ufunc) if stored is None else note_original(stored, ufunc)
 
 
 def _stored_of(lazy: LazyUfunc) -> Any:

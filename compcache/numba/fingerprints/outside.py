@@ -44,7 +44,7 @@ _BY_TEXT = (("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals"),
 
 
 def _is_among(value: object, functions: tuple[tuple[str, str], ...]) -> bool:
-    """Return whether this is one of these functions. A function of a module that is not imported cannot be."""
+    """Return whether a function is one of these. A function of a module that is not imported cannot be."""
     return any(getattr(sys.modules.get(module), name, functions) is value for module, name in functions)
 
 

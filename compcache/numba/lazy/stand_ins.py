@@ -19,7 +19,7 @@ __all__ = [
     "are_decorators_taken",
     "is_probe",
     "made",
-    "note_made",
+    "note_original",
     "numba_decorator",
     "original",
     "prange",
@@ -214,11 +214,11 @@ def made(lazy: LazyObject) -> Any:
                 known = lazy._compcache_make()
             finally:
                 _being_made.discard(id(lazy))
-            object.__setattr__(lazy, "_made", note_made(known, lazy))
+            object.__setattr__(lazy, "_made", note_original(known, lazy))
     return known
 
 
-def note_made(real: Any, lazy: Any) -> Any:
+def note_original(real: Any, lazy: Any) -> Any:
     """Record that an original and its lazy object are the same for keys of functions that use them; return the original."""
     note_real(real, lazy)
     return real

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.entries.starts import find_stored
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
-from compcache.numba.takeover import made
+from compcache.numba.takeover import lazy_dispatchers
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
@@ -19,7 +19,7 @@ def make_callback(state: State) -> Any:
     """Return Numba's callback for a decorated function."""
     real_numba()
     signature = (state.signatures or ("",))[0]
-    backend = None if state.reason else made.backend_for_lazy()
+    backend = None if state.reason else lazy_dispatchers.backend_for_lazy()
     if backend is None:
         return numba_decorator("cfunc")(signature, **state.options)(state.function)
     from numba.core import entrypoints, sigutils

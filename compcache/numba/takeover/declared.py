@@ -20,7 +20,7 @@ from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code, note_c
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.lazy.stand_ins import numba_decorator
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable
-from compcache.numba.takeover import made
+from compcache.numba.takeover import lazy_dispatchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,9 +72,9 @@ def make_declared(state: State, backend: Backend) -> Any:
 
     entrypoints.init_all()
     decorator = numba_decorator(state.decorator)
-    options = made.real_options({k: v for k, v in state.options.items() if k != "cache"})
+    options = lazy_dispatchers.real_options({k: v for k, v in state.options.items() if k != "cache"})
     real = decorator(**options)(state.function)
-    made.note_unfinished(state, real)
+    lazy_dispatchers.note_unfinished(state, real)
     found = state.declared
     bases = [code.record.base for code in found.loaded] if found is not None else []
     signatures = state.signatures or ()
@@ -90,7 +90,7 @@ def make_declared(state: State, backend: Backend) -> Any:
 
     recording(state, backend, compile_all, lambda: _fields_of(real, backend, state.key))
     note_compiled_of(state, real)
-    made.all_made.append(made.Made(state, real, backend))
+    lazy_dispatchers.dispatchers.append(lazy_dispatchers.LazyDispatcher(state, real, backend))
     return real
 
 
@@ -111,7 +111,7 @@ def recording(state: State, backend: Backend, compile_all: Callable[[], None], f
     """
     if state.declared is not None:
         compile_all()
-        for part in made.parts_of(state, state.key) if state.key is not None else ():
+        for part in lazy_dispatchers.parts_of(state, state.key) if state.key is not None else ():
             note_code(part)
         return
     compile_all()

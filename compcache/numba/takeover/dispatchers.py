@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
-from compcache.numba.takeover.made import Made, all_made, backend_for_lazy, note_unfinished, parts_of, real_options, unfinished
+from compcache.numba.takeover.lazy_dispatchers import (
+    LazyDispatcher,
+    backend_for_lazy,
+    dispatchers,
+    note_unfinished,
+    parts_of,
+    real_options,
+    unfinished,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,7 +74,7 @@ def _make(state: State) -> Any:
 
         real._cache = FunctionCache(backend, real, state.function, is_asked_for=state.asks_for_caching, tells_starts=True)
         _load_what_ran(state, real, backend)
-        all_made.append(Made(state, real, backend))
+        dispatchers.append(LazyDispatcher(state, real, backend))
     return real
 
 

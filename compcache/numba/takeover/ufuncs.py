@@ -15,7 +15,7 @@ from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
 from compcache.numba.registered.refusals import NotLazy
-from compcache.numba.takeover import made
+from compcache.numba.takeover import lazy_dispatchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ __all__ = ["make_ufunc"]
 def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
     """Return Numba's ufunc for a decorated function, with the loops that ran already."""
     real_numba()
-    backend = None if state.reason else made.backend_for_lazy()
+    backend = None if state.reason else lazy_dispatchers.backend_for_lazy()
     if backend is None:
         return _decorated(state)
     from numba.core import entrypoints
@@ -70,7 +70,7 @@ def _add_known(state: State, real: Any, signatures: Any, loops: Sequence[Loop]) 
     """Add the loops that ran already to Numba's ufunc."""
     for signature, loop in zip(signatures, loops, strict=True):
         real.add(signature)
-        for part in made.parts_of(state, loop.key):
+        for part in lazy_dispatchers.parts_of(state, loop.key):
             note_code(part)
 
 

@@ -57,7 +57,7 @@ class Leases:
     async def settle(
         self, key: str, seconds: float, look: Callable[[], Awaitable[bool]], gone: Callable[[], bool], waits: Callable[[], None]
     ) -> None:
-        """Acquire a lease, or wait until `look` finds what it protects, for so many seconds at most. End early if the asker is `gone`.
+        """Acquire a lease, or wait until `look` finds what it protects, at most `seconds`. End early if the asker is `gone`.
 
         An acquired lease is held until the asker is gone and the uploads are done. `waits` is called if another host holds the lease.
 

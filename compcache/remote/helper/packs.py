@@ -60,7 +60,7 @@ class StartUp:
         self.stored = 0  # how many functions the stored pack has, as far as this start-up knows
 
     async def find(self, name: str, seconds: float) -> Packed | None:
-        """Return a function of the pack, after waiting for the pack for so many seconds at most."""
+        """Return a function of the pack, after waiting for the pack at most this number of seconds."""
         if self.loading is not None and not self.loading.done():
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.loading), seconds)

@@ -338,7 +338,7 @@ class Helper:
 
 
 async def _answers(questions: list[Coroutine[Any, Any, Said]], seconds: float | None, stores: int) -> list[Said]:
-    """Return the answers of the given number of stores that come within so many seconds; the rest are unavailable."""
+    """Return the answers of the given number of stores that come within this number of seconds; the rest are unavailable."""
     tasks = [asyncio.ensure_future(question) for question in questions]
     await asyncio.wait(tasks, timeout=seconds)
     late = [task for task in tasks if not task.done()]

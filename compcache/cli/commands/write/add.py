@@ -265,7 +265,7 @@ def _reason(error: Exception) -> str:
 
 
 def _as_option(match: re.Match[str]) -> str:
-    """Return a parameter of Python's, with its value where there is one, as the option of the command line."""
+    """Return a Python parameter, with its value if it has one, as the option of the command line."""
     option = _OPTIONS[match[1]]
     values = _QUOTED.findall(match[2] or "")
     return " ".join([f"{option} {value}" for value in values]) or option

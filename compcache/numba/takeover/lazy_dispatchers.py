@@ -16,10 +16,19 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["Made", "all_made", "backend_for_lazy", "note_unfinished", "parts_of", "real_options", "state_of_dispatcher", "unfinished"]
+__all__ = [
+    "LazyDispatcher",
+    "backend_for_lazy",
+    "dispatchers",
+    "note_unfinished",
+    "parts_of",
+    "real_options",
+    "state_of_dispatcher",
+    "unfinished",
+]
 
 
-class Made(NamedTuple):
+class LazyDispatcher(NamedTuple):
     """A lazy function that has its dispatcher."""
 
     state: State
@@ -28,12 +37,12 @@ class Made(NamedTuple):
 
 
 #: All of them, because compiling one compiles its callees.
-all_made: list[Made] = []
+dispatchers: list[LazyDispatcher] = []
 
 
 def state_of_dispatcher(dispatcher: Any) -> State | None:
     """Return the state of the lazy function for which a dispatcher was created, or None."""
-    return next((one.state for one in all_made if one.real is dispatcher), None)
+    return next((one.state for one in dispatchers if one.real is dispatcher), None)
 
 
 #: Unfinished dispatchers, which a function that reads itself needs. The lock of Numba's compiler keeps other threads from them.
