@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from compcache import hit, store
 from compcache.formats import manifest
 from compcache.formats.index import MODULE
-from compcache.hit import plain_closures, recorder
+from compcache.hit import plain_closures, plain_volumes, recorder
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE
 from compcache.native import runtime
 
@@ -26,6 +26,8 @@ def test_the_plain_case_knows_the_places_of_the_store() -> None:
     assert plain_closures.MAGIC == MAGIC
     assert len(MAGIC) + SEAL_SIZE + HEAD.size + MODULE.size == plain_closures.PARTS
     assert (store.MODULES.directory, store.MODULES.suffix) == (hit.MODULES_DIRECTORY, hit.MODULE_SUFFIX)
+    assert (store.VOLUMES.directory, (store.VOLUMES.suffix, store.GONE.suffix)) == (plain_volumes.DIRECTORY, plain_volumes.SUFFIXES)
+    assert store.GONE.directory == plain_volumes.DIRECTORY
     assert (store.JOURNALS.directory, store.JOURNALS.suffix) == (recorder.DIRECTORY, recorder.SUFFIX)
 
 

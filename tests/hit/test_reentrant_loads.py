@@ -172,7 +172,7 @@ from compcache import Cache
 package = os.path.dirname(compcache.__file__)
 def interrupt(line):
     left, found = [line], []
-    cache = Cache(directory)
+    cache = Cache(directory, trust=True)  # hits that are not plain import most
     def trace(frame, event, _):
         if not frame.f_code.co_filename.startswith(package):
             return None

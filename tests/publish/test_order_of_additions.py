@@ -232,11 +232,12 @@ def test_dependents_use_the_newest_in_the_next_process(cache: Cache, directory: 
     assert [run_fresh(directory, text) for text in (ask, ask.replace(", trust=True", ""))] == [12, 12]
 
 
-def test_an_import_is_not_that_of_a_module_which_is_loaded_anyway(cache: Cache, directory: Path) -> None:
+@pytest.mark.parametrize("trust", [False, True], ids=["plain", "planned"])
+def test_an_import_is_not_that_of_a_module_which_is_loaded_anyway(cache: Cache, directory: Path, *, trust: bool) -> None:
     cache.add_module(ModuleSource(adder("a", 1) + adder("b", 1)))
     cache.add_module(ModuleSource(sum_of("both", ["a", "b"]), imports=["a", "b"]))
     cache.add_module(ModuleSource(adder("b", 20)))
-    with Cache(directory) as other:
+    with Cache(directory, trust=trust) as other:
         held = other.get_target("a")
         assert other.get_target("both")(0) == 21
         assert held(0) == 1
