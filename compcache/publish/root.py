@@ -32,13 +32,8 @@ def prepare_root(store: Store) -> None:
     """
     if store.check_root():
         return
-    created = False
-    try:
-        store.files.status()
-    except FileNotFoundError as error:
-        reraise_interrupt(error)
-        created = make_directories(store.files, store.root)
-    store.check_root()
+    created = make_directories(store.files, store.root)
+    store.check_root()  # somebody else may have been faster
     if created:
         publish(store.files, store.temporary, store.path(TAG), [_CACHEDIR_TAG], sync=False)
 

@@ -24,6 +24,20 @@ def test_a_folder_of_the_users_is_not_tagged(tmp_path: Path) -> None:
     assert not (tmp_path / TAG).exists()
 
 
+def test_a_folder_that_the_user_is_faster_to_make_is_not_tagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "folder"
+
+    def the_user_is_faster(*_: object) -> bool:
+        root.mkdir()
+        return False
+
+    monkeypatch.setattr("compcache.publish.root.make_directories", the_user_is_faster)
+    with Cache(root) as cache:
+        cache.add_module(ModuleSource(constant("f", 1)))
+    assert root.is_dir()
+    assert not (root / TAG).exists()
+
+
 def test_what_a_compilation_creates_is_tagged_before_anything_is_locked(tmp_path: Path) -> None:
     with Cache(tmp_path / "new") as cache:
         cache.get_or_compile("g", lambda: ModuleSource(constant("g", 2)))

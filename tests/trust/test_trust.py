@@ -225,6 +225,21 @@ def test_a_directory_that_somebody_makes_after_it_was_opened_is_not_used(tmp_pat
         assert not (root / "modules-v1").exists()
 
 
+@as_root
+def test_a_directory_that_somebody_else_is_faster_to_make_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "late"
+
+    def another_is_faster(*_: object) -> bool:
+        root.mkdir(0o700)
+        os.chown(root, OTHER_USER, OTHER_USER)
+        return False
+
+    monkeypatch.setattr("compcache.publish.root.make_directories", another_is_faster)
+    with Cache(root) as cache, pytest.raises(StorageError, match=f"belongs to user {OTHER_USER}"):
+        cache.add_module(ModuleSource(adder("f", 1)))
+    assert {path.name for path in root.iterdir()} <= {"stats"}
+
+
 # ------------------------------------------------------------------------------------ signatures
 
 
