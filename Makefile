@@ -24,7 +24,7 @@ BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/h
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
 	@echo 'make demo     compile the example kernels, load them in a fresh process, compare'
-	@echo 'make test     the default tests, two to three minutes on two cores'
+	@echo 'make test     the default tests, some five minutes on two cores'
 	@echo 'make lint     ruff, mypy, and the C compiler with its warnings as errors'
 	@echo 'make types    pyright and mypy, both strict, on a program that uses the package'
 	@echo 'make sanitize tests on a native runtime with AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc)'
