@@ -126,14 +126,15 @@ def _of_generators(walk: Walk, value: Any, where: str) -> None:
 
 
 def _of_numba(walk: Walk, value: Any, where: str) -> None:
-    from compcache.numba.fingerprints.numba_plain import feeder_of
+    from compcache.numba.fingerprints.numba_values import HAVE_STAND_INS, handlers
 
     kind = type(value)
-    feed = feeder_of(value) if kind.__module__.startswith("numba.") else None
+    rows = handlers() if kind.__module__.startswith("numba.") else ()
+    handler = next((handler for classes, handler in rows if issubclass(kind, classes)), None)
     try:
-        if feed is None:
+        if handler not in HAVE_STAND_INS:
             raise NotLazy(f"{where} is of type {kind.__module__}.{kind.__qualname__}")
-        feed(walk, value)
+        handler(walk, value, where)
         _attributes(walk, value, where)
     except NotLazy:
         if not walk.is_only_named():

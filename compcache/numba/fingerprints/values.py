@@ -29,7 +29,11 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
     known = _HANDLERS.get(type(value))
     if known is not None:
         return known
-    for test, handler in [*_handlers_of_numba(), *late] if with_numba else late:
+    if with_numba:
+        from compcache.numba.fingerprints.numba_values import handlers
+
+        late = [*handlers(), *late]
+    for test, handler in late:
         if isinstance(value, test):
             return handler
     if with_numba:
@@ -451,7 +455,6 @@ _LATE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 #: The modules that were imported when `_late` was filled.
 _seen: list[str] = []
 _late: list[tuple[Any, Handler]] = []
-_of_numba: list[tuple[Any, Handler]] = []
 _MODULES = tuple(dict.fromkeys(("numpy.random", *(module for module, _, _ in _LATE))))
 
 
@@ -467,11 +470,3 @@ def _late_handlers() -> list[tuple[Any, Handler]]:
             _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _library_object)  # each version of Cython has a class of its own
         _late[:], _seen[:] = found, seen
     return _late
-
-
-def _handlers_of_numba() -> list[tuple[Any, Handler]]:
-    if not _of_numba:
-        from compcache.numba.fingerprints import numba_values
-
-        _of_numba.extend(numba_values.handlers())
-    return _of_numba

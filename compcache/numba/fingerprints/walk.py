@@ -291,24 +291,21 @@ class Walk:
         self.value(tuple(sorted(options.items())), "an option of a stencil")
         self.add(function)
 
-    def add(self, function: Any) -> None:
+    def add(self, function: Any, where: str = "") -> None:
         """Refer to a function that is compiled, or only named if its user is only named."""
-        self.add_function(function, "", NAMED if self.mode == NAMED else COMPILED)
+        self.add_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
-    def feed_compiled(self, overloads: Iterable[Compiled]) -> None:
-        """Feed what the code of a dispatcher was compiled from, which compiles no more code."""
+    def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
+        """Feed what the code of a function was compiled from, which compiles no more code. Raises `NotLazy` if that is not known."""
+        if overloads is None:
+            raise NotLazy(f"{function.__qualname__} was declared with values that have no content")
+        if self.without_numba:
+            self.token("declared")
         for one in overloads:
             self.token("compiled", one.key)
             self._lines.update(f"{one.lines[:SIZE_OF_LINES]}:".encode())
             self._files.update(f"{one.lines[SIZE_OF_LINES:]}:".encode())
             self.registered += one.registered
-
-    def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
-        """Feed a function with declared signatures. Raises `NotLazy` if it is not known what its code was compiled from."""
-        if overloads is None:
-            raise NotLazy(f"{function.__qualname__} was declared with values that have no content")
-        self.token("declared")
-        self.feed_compiled(overloads)
 
     def feed_jitted(self, function: Any, options: dict[str, Any]) -> None:
         """Feed a function that is compiled with these options (`registered.options`) for the types of its calls."""
@@ -361,8 +358,15 @@ class Walk:
             self.value(tuple(sorted(options.items())), "an option")
         return bool(jitables)
 
-    def depends_on(self, kind: str, function: Any, options: dict[str, Any]) -> None:
-        """Feed the name of a function that the compiler calls. Its content is a walk of its own (`implementations`)."""
+    def depends_on(self, kind: str, function: Any, options: dict[str, Any], where: str = "") -> None:
+        """Refer to a function that the compiler calls; without Numba feed its name, and its content is a walk of its own
+        (`implementations`).
+        """
+        if not self.without_numba:
+            mode, self.mode = self.mode, NAMED if self.mode == NAMED else RUN
+            self.runs(function, where)
+            self.mode = mode
+            return
         from compcache.numba.fingerprints.implementations import Implementation, name_of
 
         if type(function) is not python_types.FunctionType:
