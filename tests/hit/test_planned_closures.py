@@ -19,7 +19,7 @@ from compcache.formats.index import MODULE, Stamp
 from compcache.hit.closures import HEAD, MAGIC, planned, seal
 from compcache.hit.closures.planned import FUNCTION, NO_STATE
 from compcache.publish.removal import remove_file
-from compcache.store import CLOSURES
+from compcache.store.places import CLOSURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

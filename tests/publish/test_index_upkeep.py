@@ -16,7 +16,8 @@ from compcache.publish.additions import merge, merge_large
 from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
 from compcache.publish.index_rebuild import IndexedModules, rebuild_index
 from compcache.publish.locks import try_lock
-from compcache.store import MODULE_LISTS, Store
+from compcache.store import Store
+from compcache.store.places import MODULE_LISTS
 from compcache.usage.listings import functions
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePo
 from compcache.files import Files
 from compcache.publish.additions import compact
 from compcache.signing.keys import new_key
-from compcache.store import JOURNALS, MODULES, PLACES, STATISTICS, UNCACHED, Place
+from compcache.store.places import JOURNALS, MODULES, PLACES, STATISTICS, UNCACHED, Place
 from compcache.usage.ledger import fold_small
 
 if TYPE_CHECKING:

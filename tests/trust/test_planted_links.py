@@ -26,7 +26,7 @@ from compcache.files import READ_FLAGS, Files, Tree
 from compcache.hit.target import path_opener
 from compcache.inspect.uncached import note
 from compcache.signing.keys import new_key
-from compcache.store import MODULES, PLACES
+from compcache.store.places import MODULES, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,7 +22,8 @@ from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.manifest import IMAGE_SHARED
 from compcache.inspect import uncached
 from compcache.publish import index_merge
-from compcache.store import INDEX, Store
+from compcache.store import Store
+from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from compcache import Cache, Function, FunctionInUseError, Identity, ModuleSourc
 from compcache.publish import module_lists
 from compcache.publish.index_merge import merge
 from compcache.publish.module_lists import base_of
-from compcache.store import MODULE_LISTS
+from compcache.store.places import MODULE_LISTS
 from compcache.usage import snapshot
 from compcache.usage.listings import functions, listed_functions, listed_modules, modules
 
