@@ -149,7 +149,7 @@ TESTS_OF_THE_WHOLE = {
     "test_documents": "the programs and commands of all pages",
     "test_embeddings": "where the package runs at all",
     "test_example_programs": "compilers that are built on the package",
-    "test_facade": "cache.py",
+    "test_facade": "facade.py and cache/",
     "test_forks": "forks.py, and every lock there is",
     "test_identity": "identity.py",
     "test_layering": "the folders themselves",
@@ -164,7 +164,7 @@ TESTS_OF_THE_WHOLE = {
     "test_tutorial": "the tutorial",
     "test_values": "files on the ground floor",
     "test_words": "messages, wherever they come from",
-    "test_wrong_arguments": "cache.py and the classes that it takes",
+    "test_wrong_arguments": "cache/ and the classes that it takes",
 }
 
 
