@@ -164,6 +164,7 @@ def forge(victim: Victim, situation: Situation, places: AbstractSet[Place], more
 TOGETHER = frozenset(PLACES) - {MODULES}
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_what_another_user_writes_is_not_believed(tmp_path: Path, templates: Templates, situation: str) -> None:

@@ -157,6 +157,7 @@ def seen(directory: Path, *arguments: object) -> str:
     return COLOURS.sub("", outcome.out)
 
 
+@pytest.mark.slow
 def test_control_characters_never_reach_a_terminal(directory: Path) -> None:
     text = says(ESCAPE)
     with Cache(directory) as cache:

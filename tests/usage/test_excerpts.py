@@ -108,6 +108,7 @@ def test_a_damaged_list_is_made_again(mixed: Cache, directory: Path) -> None:
             data[place] ^= 1
 
 
+@pytest.mark.slow
 def test_no_list_is_left_of_a_segment_that_is_gone(mixed: Cache, directory: Path) -> None:
     list(listed_functions(mixed._store))
     for round_ in range(20):
