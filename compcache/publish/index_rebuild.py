@@ -27,7 +27,8 @@ from compcache.publish.module_lists import forget_list, write_list
 from compcache.publish.module_rows import make_row
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.small_modules import IndexedModule, read_small_module
-from compcache.store import MODULES, PARTS, VOLUMES, ModuleFile
+from compcache.store.module_file import ModuleFile
+from compcache.store.places import MODULES, PARTS, VOLUMES
 
 if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
