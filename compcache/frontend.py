@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.session import Session
-    from compcache.store import ModuleFile
+    from compcache.store.module_file import ModuleFile
     from compcache.usage.costs import Cost
     from compcache.usage.module_files import Progress
     from compcache.usage.summaries import EntrySummary, FunctionSummary, GroupSummary, ModuleSummary

@@ -29,7 +29,9 @@ from compcache.publish.module_lists import forget_list, write_list
 from compcache.publish.module_rows import make_row
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.small_modules import IndexedModule, read_small_module
-from compcache.store import PARTS, ModuleFile, Store
+from compcache.store import Store
+from compcache.store.module_file import ModuleFile
+from compcache.store.places import PARTS
 
 if TYPE_CHECKING:
     from compcache.publish.module_rows import Row

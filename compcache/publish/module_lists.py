@@ -49,7 +49,8 @@ from compcache.publish.module_rows import (
 )
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.scratch import Scratch
-from compcache.store import INDEX, MODULE_LISTS, Store
+from compcache.store import Store
+from compcache.store.places import INDEX, MODULE_LISTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator

@@ -17,7 +17,8 @@ from compcache.publish.additions import merge, merge_large
 from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
 from compcache.publish.index_rebuild import IndexedModules, read_from_the_end, rebuild_index
 from compcache.publish.locks import try_lock
-from compcache.store import MODULE_LISTS, Store
+from compcache.store import Store
+from compcache.store.places import MODULE_LISTS
 from compcache.usage.listings import functions
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def test_a_rebuild_that_was_killed_goes_on(directory: Path, monkeypatch: pytest.
     assert not list((directory / "index-v1").glob("*-part"))
 
 
+@pytest.mark.slow
 def test_a_part_is_made_again_where_a_module_was_added_since(many: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as killing:
         kill_after(killing, 3)
@@ -214,6 +216,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return started
 
 
+@pytest.mark.slow
 def test_no_addition_waits_for_what_takes_long_to_merge(cache: Cache, directory: Path, small: list[list[str]]) -> None:
     for number in range(100):
         cache.add_module(ModuleSource(adder(f"f{number}", number)))
@@ -231,6 +234,7 @@ def test_no_addition_waits_for_what_takes_long_to_merge(cache: Cache, directory:
         assert all(other.has(f"f{number}") for number in range(100))
 
 
+@pytest.mark.slow
 def test_who_signs_merges_by_itself(directory: Path, small: list[list[str]]) -> None:
     with Cache(directory, signing_key=b"k" * 32) as cache:
         for number in range(100):
@@ -239,6 +243,7 @@ def test_who_signs_merges_by_itself(directory: Path, small: list[list[str]]) -> 
     assert not small
 
 
+@pytest.mark.slow
 def test_merging_goes_on_in_a_process_of_its_own(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as fewer:
         fewer.setattr(index_merge, "segment_level", lambda modules: 1 if modules <= 8 else 2 if modules <= 16 else 3)
