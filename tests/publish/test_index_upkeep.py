@@ -12,6 +12,7 @@ import pytest
 from helpers import adder, constant
 
 from compcache import Cache, ModuleSource
+from compcache.processes import detached
 from compcache.publish import additions, index_merge, index_parts, index_rebuild, module_lists, verify
 from compcache.publish.additions import merge, merge_large
 from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
@@ -294,7 +295,7 @@ def test_a_second_process_reads_all_that_is_intact(directory: Path, monkeypatch:
 @pytest.mark.usefixtures("many")
 def test_the_second_process_ends_before_the_rebuild(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    start = index_parts.start_detached
+    start = detached.start_detached
 
     def note(*arguments: Any) -> int:
         started.append(start(*arguments))
