@@ -98,8 +98,8 @@ def _of_stand_in(walk: Walk, value: Any, where: str) -> None:
 
 
 def _attributes(walk: Walk, value: Any, where: str) -> None:
-    """Let running code find what the program has set on a function of Numba."""
-    if walk.mode == "run" and can_hold(type(value)):
+    """Let running code find what the program has set on an object of Numba."""
+    if walk.mode == "run" and can_hold(value):
         walk.reach().add(walk, value, where)
 
 
@@ -119,6 +119,7 @@ def _of_generators(walk: Walk, value: Any, where: str) -> None:
         walk.token("context", "numba", context)
     elif text is not None:
         walk.token("numba type", text)
+        _attributes(walk, value, where)
     elif kind.__module__.startswith("llvmlite.ir"):
         walk.token("llvm", kind.__qualname__, value)
     else:

@@ -8,7 +8,7 @@ import sys
 import types as python_types
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.state import can_hold, has_state_in_c, kept_results, public_names, registered_with, state_of
+from compcache.numba.fingerprints.state import can_hold, has_state_in_c, is_changed, kept_results, public_names, registered_with, state_of
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 
 TYPE_CHECKING = False
@@ -78,9 +78,9 @@ def feed_what_it_was_given(walk: Walk, value: Any, where: str) -> None:
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
         return  # they have neither, or their handlers feed them
-    if not is_library_module(kind.__module__):
+    if not is_library_module(kind.__module__) or is_changed(kind):
         walk.value(kind, f"the class of {where}")
-    if can_hold(kind):
+    if can_hold(value):
         walk.reach().add(walk, value, where)
 
 
@@ -144,6 +144,8 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         found = registered_with(value) if walk.mode == "run" else ()
         if found:
             walk.token("registered", *found)
+        if walk.mode == "run" and is_changed(value):
+            walk.reach().add(walk, value, where)
         return
     if walk.is_again(value):
         return

@@ -23,7 +23,7 @@ from opcode import opmap
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
-from compcache.numba.fingerprints.state import annotates, settings_of_numpy
+from compcache.numba.fingerprints.state import annotates, set_on_part, settings_of_numpy
 from compcache.numba.fingerprints.values import feed_what_it_was_given, handler_of, is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, resolve
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
@@ -480,7 +480,7 @@ class Walk:
         """
         if module.partition(".")[0] in CODE_GENERATORS:
             for chain in (*chains, ()):
-                self._refuse_settings(module, chain, f"{name} runs at compile time, and what it imports from {module}")
+                self._part(module, chain, f"{name} runs at compile time, and what it imports from {module}")
             return True
         if module not in sys.modules:
             raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}")
@@ -518,12 +518,14 @@ class Walk:
             self._read(value, where, attributes)
 
     def _of_generators(self, module: python_types.ModuleType, names: tuple[str, ...], where: str) -> None:
-        """Feed a part of Numba by its name: it follows from the version, except for settings."""
+        """Feed a part of Numba by its name: it follows from the version, except for settings and for what the program has set."""
         self.token("of a generator of code", module.__name__, *names)
-        self._refuse_settings(module.__name__, names, where)
+        self._part(module.__name__, names, where)
 
-    def _refuse_settings(self, module: str, names: tuple[str, ...], where: str) -> None:
-        """Raise `NotLazy` if something of Numba is a setting, or, where code runs, tells what only this process or host knows."""
+    def _part(self, module: str, names: tuple[str, ...], where: str) -> None:
+        """Feed what the program has set on a part of Numba. Raises `NotLazy` if the part is a setting, or, where code runs, tells what only
+        this process or host knows.
+        """
         from compcache.numba.registered.purity import looks_outside
 
         name = ".".join((module, *names))
@@ -531,6 +533,9 @@ class Walk:
             raise NotLazy(f"{where} reads settings of Numba")
         if self.mode == RUN and (not _OF_PROCESS.isdisjoint(names) or looks_outside(name)):
             raise NotLazy(f"{where} asks what only the process or the host knows")
+        given = set_on_part(module, names)
+        if given is not MISSING:
+            self.value(given, where)
 
     def _chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
         from compcache.numba.fingerprints.outside import is_reader
