@@ -73,6 +73,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("call", "kind", "message"), WRONG, ids=[call for call, *_ in WRONG])
 def test_a_wrong_call_names_function_and_parameter(
     kernels: CompiledFunctions, call: str, kind: type[Exception], message: str

@@ -34,7 +34,8 @@ from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_EN
 from compcache.hit import LoadedModule, PlainLoader, _weak
 from compcache.hit.target import TargetContext, load_runtime
 from compcache.settings import is_on, setting
-from compcache.store import CLOSURES, is_ordered
+from compcache.store import is_ordered
+from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.settle import Settled
     from compcache.hit.target import TypedCallTarget
-    from compcache.store import IsNear, ModuleFile, Store
+    from compcache.store import IsNear, Store
+    from compcache.store.module_file import ModuleFile
 
     Accept = Callable[[ModuleFile], object]
     #: Key in `LoadedModule.slots`, name, places, link type.

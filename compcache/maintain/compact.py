@@ -22,7 +22,7 @@ from compcache.maintain.report_types import CompactReport
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_lists import ModuleLists, forget_list
-from compcache.store import MODULE_FILES
+from compcache.store.places import MODULE_FILES
 from compcache.usage.module_files import files_of_directory, modules_by_directory
 from compcache.usage.size_estimate import remember_size
 

@@ -15,7 +15,8 @@ from compcache.publish.locks import wait_lock
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import unlink
 from compcache.publish.volumes import Content, contents_of, mark_gone, remove_lists, remove_volume, write_volume
-from compcache.store import MODULES, SIGNATURES, ModuleFile
+from compcache.store.module_file import ModuleFile
+from compcache.store.places import MODULES, SIGNATURES
 from compcache.usage.module_files import files_of_directory
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from compcache.publish.locks import wait_lock
 from compcache.publish.module_rows import read_row
 from compcache.publish.packs import clean_packs
 from compcache.publish.removal import remove_file
-from compcache.store import QUARANTINE, STATISTICS
+from compcache.store.places import QUARANTINE, STATISTICS
 from compcache.usage.ledger import Uses, fold, last_uses_since
 from compcache.usage.module_files import statuses_by_directory
 from compcache.usage.snapshot import Present, Slices, seconds_of

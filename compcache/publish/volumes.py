@@ -16,7 +16,7 @@ from compcache.formats.volume import MAGIC, MEMBER, NAME_SIZE, TAIL, Volume, enc
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.publish.removal import append, unlink
 from compcache.publish.scratch import Scratch
-from compcache.store import GONE, VOLUMES
+from compcache.store.places import GONE, VOLUMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

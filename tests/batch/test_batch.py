@@ -279,6 +279,7 @@ def test_a_job_that_is_wrong_fails_alone_and_says_why(cache: Cache, jobs: Module
 # ------------------------------------------------------------------- processes that are lost
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_its_own_job_alone(cache: Cache, jobs: ModuleType, directory: Path) -> None:
     once = str(directory.parent / "once")
     report = compile_many(
@@ -305,6 +306,7 @@ def test_a_worker_that_dies_costs_its_own_job_alone(cache: Cache, jobs: ModuleTy
     assert [path for path in MockDirectory.read(directory).files if path.startswith(("tmp/", "quar"))] == []
 
 
+@pytest.mark.slow
 def test_a_job_that_takes_too_long_is_ended_alone(cache: Cache, jobs: ModuleType, directory: Path) -> None:
     started = time.monotonic()
     report = compile_many(
@@ -410,6 +412,7 @@ def test_ctrl_c_ends_a_batch_at_once_and_the_next_run_goes_on(
     )
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_parent_that_is_killed(script: list[str], tmp_path: Path) -> None:
     with start(script, "all") as process:
         workers = wait_until_stuck(process, tmp_path)

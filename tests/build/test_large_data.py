@@ -127,6 +127,7 @@ def _check_values(cache: Cache) -> None:
     assert call("where")() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "bitcode", "assembly"])
 def test_every_kind_of_large_variable_has_its_value(cache: Cache, form: str) -> None:
     code: str | bytes = _KINDS if form == "text" else _as_bitcode(_KINDS)

@@ -41,6 +41,7 @@ def test_several_files_are_one_module_and_one_file_is_none_of_a_group(directory:
     assert [group.name for group in list_groups(Cache(directory))] == ["alone", "first+second"]
 
 
+@pytest.mark.slow
 def test_an_edited_group_is_replaced_as_a_whole(directory: Path, files: list[Path]) -> None:
     for number in (1, 100, 200, 300):
         files[0].write_text(adder("helper", 1) + adder("value", number), encoding="utf-8")
@@ -49,6 +50,7 @@ def test_an_edited_group_is_replaced_as_a_whole(directory: Path, files: list[Pat
     assert len(Cache(directory).modules()) == 1
 
 
+@pytest.mark.slow
 def test_the_newest_group_answers_as_a_whole_also_where_it_was_there_before(directory: Path, files: list[Path]) -> None:
     for number in (1, 100, 200, 1):
         files[0].write_text(adder("helper", 1) + adder("value", number), encoding="utf-8")

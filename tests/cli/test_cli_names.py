@@ -51,6 +51,7 @@ def test_globs_and_labels_stand_for_functions(named: Path) -> None:
     assert "changed since kernels.scale-" in compcache("--dir", named, "explain", "kernels.scale").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["show"], ["show", "--ir"], ["graph"], ["call"], ["rm", "-y"], ["explain"]])
 def test_every_command_suggests_a_near_name(named: Path, command: list[str]) -> None:
     done = compcache("--dir", named, *command, "kernels.nrom")
@@ -152,6 +153,7 @@ def test_every_command_has_examples() -> None:
             assert f"  {line}\n" in shown
 
 
+@pytest.mark.slow
 def test_the_examples_work(tmp_path: Path) -> None:
     shutil.copytree(KERNELS, tmp_path / "kernels")
     shutil.copy(PACKAGE_ROOT / "examples" / "library.py", tmp_path)

@@ -166,6 +166,7 @@ def drawn(seed: int) -> list[tuple[Any, ...]]:
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=[pytest.mark.stress, pytest.mark.timeout(900)])])
 def test_a_process_sees_what_it_sees_without_closures(tmp_path: Path, number: int) -> None:
     base = stored(tmp_path / "base")
@@ -206,6 +207,7 @@ def test_a_module_in_a_closure_is_not_loaded_beside_a_copy(tmp_path: Path, first
     assert linked == apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "event",
     [("remove", True), ("remove", False), ("link", ("h", "f"), True, "set"), ("link", ("h", "f"), False, "set"), ("add", adder("z", 9))],

@@ -11,7 +11,7 @@ from helpers import FreshProcessError, adder, caller, flip_byte, module_file, ru
 
 from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy
 from compcache.signing.keys import new_key
-from compcache.store import CLOSURES
+from compcache.store.places import CLOSURES
 from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:

@@ -150,6 +150,7 @@ def test_orders_of_loads_give_what_they_give_unlinked(tmp_path: Path, linked: tu
     assert max(firsts["both"]) == (1 if "also" in linked else 2)  # the module of `also` stays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS)
 def test_state_stays_where_it_is_whatever_happens_meanwhile(tmp_path: Path, event: str) -> None:
     script = _EVENT.format(event=EVENTS[event])
@@ -158,6 +159,7 @@ def test_state_stays_where_it_is_whatever_happens_meanwhile(tmp_path: Path, even
     assert run_fresh(stored(tmp_path / "linked", "both"), script) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["next", "also", "peek", "both"])
 def test_what_is_linked_while_a_part_is_loaded_does_not_double_it(tmp_path: Path, first: str) -> None:
     script = _EVENT.replace('cache.get_target("both")', f'cache.get_target("{first}")')

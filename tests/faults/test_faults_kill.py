@@ -177,6 +177,7 @@ def run(scene: Scene, place: Path, plan: Any) -> FaultyFiles:
     return files
 
 
+@pytest.mark.slow
 def test_a_crash_before_any_operation_leaves_the_old_state_or_the_new(
     scene: Scene, places: Iterator[Path]
 ) -> None:

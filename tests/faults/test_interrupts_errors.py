@@ -455,6 +455,7 @@ WAYS: dict[str, Callable[[Cache], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_an_interrupt_at_any_operation_arrives(cache: Cache, directory: Path, tmp_path: Path, way: str) -> None:
     cache.add_modules([ModuleSource(adder("first", 20)), ModuleSource(caller("second", "first"), imports=["first"])])

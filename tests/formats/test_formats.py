@@ -41,7 +41,7 @@ from compcache.publish.index_merge import (
     remove_damaged,
     segment_level,
 )
-from compcache.store import INDEX
+from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

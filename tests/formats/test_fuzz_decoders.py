@@ -40,7 +40,7 @@ from compcache.globals import Integer, Text, decode_definition, define
 from compcache.globals.definition import known_kinds
 from compcache.publish.index_merge import encode_function_entry, encode_segment, merge, module_entries
 from compcache.publish.module_rows import Platform, decode_rows
-from compcache.store import INDEX
+from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

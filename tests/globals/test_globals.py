@@ -241,6 +241,7 @@ def test_decoded_values_live_as_long_as_the_code(cache: Cache) -> None:
     assert target() == "long enough not to be interned by anybody"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "form"),
     [

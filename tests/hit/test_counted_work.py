@@ -45,14 +45,14 @@ BYTES_OF_A_SEGMENT = 64 * 1024
 BYTES_READ_BY_THE_IMPORT = 114_000
 SYSTEM_CALLS_OF_A_HIT = 57
 SYSTEM_CALLS_OF_THE_IMPORT = 110
-#: A hit that is not plain imports store, loader and the whole facade: a dozen files.
+#: A hit that is not plain imports the store, the loader and `compcache.cache`: a dozen files.
 MODULES_OF_OTHER_HITS = 20
 #: The module, and the file of the package that knows imports.
 OPENED_FOR_A_DEPENDENCY = 2
 READS_FOR_A_DEPENDENCY = 8
 SYSTEM_CALLS_FOR_A_DEPENDENCY = 40
 #: The same, `__future__`, the class that knows layers, and its package; the others open a layer and the segment of what all of them hold.
-SYSTEM_CALLS_OF_LAYERS = 236
+SYSTEM_CALLS_OF_LAYERS = 296
 #: Is it a bundle, the directory, its owner, the state of its index.
 SYSTEM_CALLS_FOR_A_LAYER = 6
 MANY = 400

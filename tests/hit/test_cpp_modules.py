@@ -146,6 +146,7 @@ define ptr @stored_{0}() {{
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linker", LINKERS)
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("hidden", ["", "hidden"])
@@ -244,6 +245,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_classes_exceptions_and_statics_across_modules(cache: Cache, compiled: dict[str, bytes]) -> None:
     later = {"c": ["make", "_ZTI4Base", "_ZTI7Derived"]}
     for name in ("c", "a", "b"):

@@ -19,7 +19,7 @@ from compcache.formats.index import MODULE, Stamp
 from compcache.hit.closures import HEAD, MAGIC, planned, seal
 from compcache.hit.closures.planned import FUNCTION, NO_STATE
 from compcache.publish.removal import remove_file
-from compcache.store import CLOSURES
+from compcache.store.places import CLOSURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,6 +214,7 @@ def fuzz(directory: Path, step: int, changes: tuple[int, ...]) -> list[tuple[int
     return found
 
 
+@pytest.mark.slow
 def test_no_changed_byte_behind_a_right_seal_leads_anywhere_else(own: Path) -> None:
     assert fuzz(own, 11, (1,)) == []
 
@@ -411,6 +412,7 @@ UNLOADED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planned_before", [True, False])
 @pytest.mark.parametrize("kind", UNLOADED)
 def test_variables_of_unloaded_modules_that_are_in_use_are_not_mapped_twice(tmp_path: Path, kind: str, planned_before: bool) -> None:
@@ -542,6 +544,7 @@ with Cache(directory) as cache:
     assert run_fresh(tmp_path, script) == (321, 321, False)
 
 
+@pytest.mark.slow
 def test_a_closure_may_have_more_modules_than_a_load_has_files_open(tmp_path: Path) -> None:
     count = 150
     with Cache(tmp_path) as cache:

@@ -140,6 +140,7 @@ def test_calls_imports_tables_globals_natives_and_statics_work(filled: Cache) ->
         get("calls")(2**63)
 
 
+@pytest.mark.slow
 def test_only_what_is_needed_is_satisfied(filled: Cache) -> None:
     for _ in range(2):
         with pytest.raises(UndefinedSymbolError, match="'missing'"):
@@ -159,6 +160,7 @@ def test_unloading_invalidates_and_loading_again_works(filled: Cache) -> None:
     assert filled.get_target("next")() == 1
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_what_this_one_made(filled: Cache, linker: str, directory: Path) -> None:
     script = """
     from compcache import Cache
@@ -172,6 +174,7 @@ def test_a_fresh_process_loads_what_this_one_made(filled: Cache, linker: str, di
     assert filled.has("calls")
 
 
+@pytest.mark.slow
 def test_a_global_that_no_longer_holds_is_told(linker: str, cache: Cache) -> None:
     text = "@g = external global ptr\ndefine ptr @f() {\n%p = load ptr, ptr @g\nret ptr %p\n}"
     cache.add_module(ModuleSource(text, globals={"g": PythonObject("sys", "path")}))

@@ -63,6 +63,7 @@ def test_plain_modules_take_no_linker(directory: Path, linkers: Callable[..., di
     assert runs() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("names", "first"), [(("ld", "ld.lld", "mold"), "ld"), (("ld.lld",), "ld.lld")])
 def test_the_linker_that_starts_fastest_makes_what_is_not_written(
     directory: Path, linkers: Callable[..., dict[str, str]], runs: Callable[[], list[str]], names: tuple[str, ...], first: str
@@ -81,6 +82,7 @@ def test_a_linker_that_is_named_makes_all_images(
     assert {*runs()} == {"ld.lld"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", [{"PATH": "/nowhere"}, {LINKER_VARIABLE: "none"}])
 def test_without_a_linker_the_image_is_the_same_as_elsewhere(directory: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     assert run_fresh(directory, _ADD.format(text=constant("f", 7)), **environment)[:3] == (7, "shared", [])

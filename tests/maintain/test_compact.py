@@ -66,6 +66,7 @@ def require(cache: Cache, answers: dict[str, int]) -> None:
     assert cache.check().findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "signed", "published"])
 def test_everything_is_there_as_it_was(directory: Path, how: str) -> None:
     key = new_key("test")
@@ -273,6 +274,7 @@ def test_layers_bundles_and_copies_of_what_is_compact(directory: Path, tmp_path:
             assert {name: place.get_target(name)(1) for name in answers} == answers
 
 
+@pytest.mark.slow
 def test_damage_is_a_miss_at_worst(directory: Path, tmp_path: Path) -> None:
     with Cache(directory) as cache:
         answers = fill(cache, 12)

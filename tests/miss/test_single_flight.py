@@ -70,6 +70,7 @@ def modules(directory: Path) -> int:
         return len(cache.realizations("f"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_one_process_compiles_and_the_others_wait_and_load(
     directory: Path, builds: Path, processes: int
@@ -82,6 +83,7 @@ def test_one_process_compiles_and_the_others_wait_and_load(
     assert modules(directory) == 1
 
 
+@pytest.mark.slow
 def test_those_who_wait_load_as_soon_as_the_function_is_there(directory: Path, builds: Path) -> None:
     """They do not stand in line for the lock: the builder goes on holding it after it has published."""
     slow = script(held="time.sleep(1.5)").replace(
@@ -126,6 +128,7 @@ with Cache(directory) as cache:
     assert count(builds) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_builder_that_dies_or_hangs_delays_the_others_by_the_lock_timeout_at_most(
     directory: Path, builds: Path, end: signal.Signals
@@ -148,6 +151,7 @@ def test_a_builder_that_dies_or_hangs_delays_the_others_by_the_lock_timeout_at_m
         assert 2 <= count(builds) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["argument", "variable"])
 def test_the_waiting_time_can_be_set(directory: Path, builds: Path, where: str) -> None:
     waiter = script(0.5 if where == "argument" else None)
@@ -162,6 +166,7 @@ def test_the_waiting_time_can_be_set(directory: Path, builds: Path, where: str) 
     assert count(builds) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [4, pytest.param(32, marks=pytest.mark.stress)])
 def test_without_locks_all_succeed(directory: Path, builds: Path, processes: int) -> None:
     shutil.rmtree(directory / "locks", ignore_errors=True)
@@ -182,6 +187,7 @@ fcntl.flock = fcntl.lockf = refuse
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
 def test_on_a_file_system_that_refuses_locks_soft_ones_serve(directory: Path, builds: Path, error: str) -> None:
     with Crowd(directory, [REFUSING.replace("ERROR", error) + script(60.0)] * 2) as crowd:

@@ -510,6 +510,7 @@ _ANYWHERE = ("a constant", "a default", "a callee in another file", "a function 
 _GROUPS = pytest.mark.parametrize("rows", [OF_CONTENT, OF_USE], ids=["content", "use"])
 
 
+@pytest.mark.slow
 @_GROUPS
 def test_an_installed_backend_tells_old_code_from_new(tmp_path: Path, rows: list[Given]) -> None:
     programs = _Programs(Project(tmp_path), _INSTALLED, rows)
@@ -530,6 +531,7 @@ def test_an_installed_backend_tells_old_code_from_new(tmp_path: Path, rows: list
     assert programs.say_installed(1, by_environment=True, only=_ANYWHERE) == (expected, [False] * len(expected))
 
 
+@pytest.mark.slow
 def test_an_installed_backend_tells_settings_and_versions(tmp_path: Path) -> None:
     """Each in a child of a process that has imported Numba; only with another setting of bounds it may compile there."""
     programs = _Programs(Project(tmp_path), _INSTALLED, _FOR_SETTINGS)
@@ -563,6 +565,7 @@ def test_an_installed_backend_tells_settings_and_versions(tmp_path: Path) -> Non
     assert said == [(right, len(right)), (right, len(right)), (checked, 0), *[(missed, 0)] * 5]
 
 
+@pytest.mark.slow
 @_GROUPS
 def test_starts_without_numba_tell_old_code_from_new(tmp_path: Path, rows: list[Given]) -> None:
     """Programs with decorators of either package have the same code, which either finds."""
@@ -599,6 +602,7 @@ def _add_metadata(place: Path, name: str, **files: str) -> str:
     return str(place)
 
 
+@pytest.mark.slow
 def test_starts_without_numba_tell_settings_and_versions(tmp_path: Path) -> None:
     programs = _Programs(Project(tmp_path), _IMPORTED, _FOR_SETTINGS)
     right = [row.first for row in programs.given]
@@ -670,6 +674,7 @@ result = [outcome(cache.get_target(f"exported.{number}"), eval(arguments)) for n
 """
 
 
+@pytest.mark.slow
 def test_exports_tell_old_code_from_new(tmp_path: Path) -> None:
     """What is exported again takes the place of what was there, and is linked with the callees of now, which are cached as well."""
     programs = _Programs(Project(tmp_path), _INSTALLED, [row for row in (*OF_CONTENT, *OF_USE) if row.edit.name in _EXPORTED])

@@ -16,7 +16,9 @@ from compcache.formats.records import decode_module
 from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.planned import FUNCTION, NO_STATE, REQUIREMENT_PARTS, modules_of
 from compcache.interrupts import suppress
-from compcache.store import CLOSURES, ModuleFile, is_ordered
+from compcache.store import is_ordered
+from compcache.store.module_file import ModuleFile
+from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
