@@ -93,11 +93,6 @@ class LazyIntrinsic(LazyObject):
         """Return Numba's own object."""
         return made(self)
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The class of Numba's intrinsics once Numba is imported; no caller can test for that class earlier."""
-        return type(made(self)) if has_numba() else LazyIntrinsic
-
 
 def intrinsic(*args: Any, **options: Any) -> Any:
     """Replace `numba.extending.intrinsic`."""
