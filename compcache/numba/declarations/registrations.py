@@ -11,8 +11,8 @@ from abc import ABC, ABCMeta, abstractmethod
 from importlib import import_module
 
 from compcache.numba.fingerprints.stand_ins import jitted
-from compcache.numba.lazy.awaited import when_imported
-from compcache.numba.lazy.c_helpers import has_numba, load_extension
+from compcache.numba.lazy.awaited import has_numba, when_imported
+from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.stand_ins import LazyObject, made, note_original, original, real_numba
 from compcache.numba.registered.library import is_library_function
 from compcache.numba.registered.table import note_jitable, note_overload

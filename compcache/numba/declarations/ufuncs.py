@@ -12,7 +12,8 @@ from functools import partial
 
 from compcache.numba.declarations.signatures import Declared, find_declared
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
-from compcache.numba.lazy.c_helpers import has_numba, load_extension
+from compcache.numba.lazy.awaited import has_numba
+from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, note_read, reads_else
 from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, made, note_original

@@ -8,8 +8,7 @@ from functools import partial
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
 from compcache.numba.fingerprints.state import state_of as attributes_of
-from compcache.numba.lazy.awaited import when_imported
-from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.awaited import has_numba, when_imported
 from compcache.numba.registered.marks import is_marked
 
 TYPE_CHECKING = False
