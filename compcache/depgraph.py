@@ -30,7 +30,7 @@ class DependencyGraph:
     """A directed graph over names.
 
     Args:
-        edges: for each node what it refers to, in order. References to names without a node are dropped.
+        edges: the references of each node, in order. References to names without a node are dropped.
     """
 
     __slots__ = ("_edges",)

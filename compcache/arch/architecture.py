@@ -1,4 +1,4 @@
-"""What differs between CPU architectures; the defaults hold for one of which nothing is known."""
+"""What differs between CPU architectures. The defaults hold for an architecture of which nothing is known."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Relocations(NamedTuple):
 
 
 class Fixup(NamedTuple):
-    """The meaning of a type of relocations: what it refers to, which part of that is stored, and how. `relaxes`: code that reads the
-    address from the global offset table may be replaced by code that knows it.
+    """Describe a type of relocation: what it refers to, which part of that is stored, and how. `relaxes`: code that reads the address from
+    the global offset table may be replaced by code that knows it.
     """
 
     to: int
@@ -62,7 +62,7 @@ class Fixup(NamedTuple):
 
 
 class Linking(NamedTuple):
-    """The relocations that are known exactly, by type, for writing shared objects (`compcache.images.writer`)."""
+    """Relocations with exactly known meanings, by type, for writing shared objects (`compcache.images.writer`)."""
 
     #: The largest page that the system may have.
     page: int
@@ -91,7 +91,7 @@ class CodeReader(Protocol):
     """Finds out what machine code uses."""
 
     def used(self, code: bytes) -> frozenset[str] | None:
-        """Return the features that some instructions use, by LLVM's names; None where something is not understood."""
+        """Return the features that instructions use, by LLVM's names; None if an instruction is not understood."""
 
     def is_padding(self, code: bytes) -> bool:
         """Return whether the bytes only fill the space between functions."""

@@ -108,7 +108,7 @@ def _feature_words() -> dict[str, str]:
 
 
 def _changed(offset: int, kind: int) -> tuple[int, int]:
-    """Return a whole instruction where linkers may relax it."""
+    """Return the bytes of the whole instruction if linkers may relax it."""
     start = offset - _OPCODE if kind in _THROUGH_GOT else offset
     return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
 
@@ -172,7 +172,7 @@ _LINKING = Linking(
 
 
 class _Reader:
-    """Reads machine code with `iced-x86`; the features of instructions' forms are kept as they are met."""
+    """Reads machine code with `iced-x86`. It keeps the features of each form of instruction that it meets."""
 
     def __init__(self, decoder: Any, features: Mapping[int, str], special: Mapping[int, str], padding: frozenset[int]) -> None:
         self._decoder = decoder

@@ -61,7 +61,7 @@ def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str,
 
 
 def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
-    """Compile and store a job's functions, unless they are cached or another process builds them meanwhile."""
+    """Compile and store a job's functions, unless they are cached or another process builds them."""
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         try:

@@ -1,4 +1,4 @@
-"""Which compiler translates which language, and where it is."""
+"""Finds the compiler of a language."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LANGUAGES = {
 
 
 class Compiler(Record):
-    """A compiler that can be run: the language, the path of the program, and a stamp that changes when the program does."""
+    """A runnable compiler: its language, the path of its program, and a stamp that changes with the program."""
 
     __slots__ = ("language", "path", "stamp")
     language: str

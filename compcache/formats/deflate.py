@@ -1,4 +1,4 @@
-"""How module files hold what is compressed: zlib streams (RFC 1950), made fast rather than small."""
+"""The compression of module files: zlib streams (RFC 1950), made fast rather than small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What journals are made of, to which processes append counters (`compcache.hit.recorder`): `compcache.formats.statistics` does it."""
+"""The form of journals, to which processes append counters (`compcache.hit.recorder`). `compcache.formats.statistics` reads them."""
 
 from __future__ import annotations
 

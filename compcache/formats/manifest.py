@@ -90,11 +90,10 @@ MODULE, FUNCTION, NEEDS, GLOBAL, LINK_TYPE = b"M", b"F", b"N", b"G", b"T"
 class FunctionRecord(Record):
     """One exported function: where its code and its entry point are, and what loading it needs.
 
-    `function` and `entry` number symbols of the image's module table; `entry` is NO_ENTRY where the function
-    has no signature that Python could call, and `signature` then says why; behind `LINK_ONLY`, what it is instead of
-    a function that is there to be called. `needs` is the offset of a needs record, 0 for none. `target_id` stands for
-    what the function requires of a host (`ModuleRecord.features_of`). `link_type` is the digest (8) of its link type and the offset of
-    the record that has it; empty or zeros where it is not known.
+    `function` and `entry` number symbols of the image's module table. `entry` is NO_ENTRY if Python cannot call the function; `signature`
+    then says why, or, after `LINK_ONLY`, what kind of symbol it is. `needs` is the offset of a needs record, 0 for none. `target_id`
+    stands for what the function requires of a host (`ModuleRecord.features_of`). `link_type` is the digest (8) of its link type and the
+    offset of the record that has it; empty or zeros where it is not known.
     """
 
     __slots__ = ("name", "symbol", "signature", "target_id", "function", "entry", "needs", "link_type")
@@ -157,7 +156,7 @@ class NeedsRecord(Record):
 
 
 def decode_function(payload: bytes) -> FunctionRecord:
-    """Return the function record in `payload`, or FormatError."""
+    """Return the function record in `payload`. Raises `FormatError` if it is malformed."""
     return FunctionRecord(*runtime.function_record(payload))
 
 
@@ -170,10 +169,10 @@ def read_frame(read: Callable[[int, int], bytes] | bytes, offset: int, limit: in
     """Return the verified payload of a frame.
 
     Args:
-        read: the records section, or what gives (offset, size) bytes of it.
-        offset: where the frame is in it.
+        read: the records section, or a function that returns `size` bytes of it from `offset` on.
+        offset: the position of the frame in it.
         limit: the size of the section.
-        key: the module's key, which does not matter for the module record.
+        key: the module's key; the module record does not depend on it.
 
     Raises:
         FormatError: the frame does not exist or is damaged.

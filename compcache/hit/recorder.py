@@ -2,9 +2,9 @@
 
 Counting appends to a list; what is in the list is appended, as one batch, to the journal of this host
 (`compcache.formats.journal`): at once where the last time is a while ago, else when the process exits or a cache is closed. A
-process that is killed loses what it counted in its last second of counting. Appending to a file costs two
-microseconds where making one costs eighty. Tools add journals up and fold them (`compcache.usage.ledger`). This is on the
-hit path: it imports nothing that is not loaded already, never waits, and tolerates a disk that cannot be written to.
+process that is killed loses what it counted in its last second of counting. Appending to a file costs two microseconds, making one eighty.
+Tools add journals up and fold them (`compcache.usage.ledger`). This is on the hit path: it imports nothing that is not loaded already,
+never waits, and tolerates a disk that cannot be written to.
 """
 
 import os
@@ -243,7 +243,7 @@ _recorders: "dict[str, Recorder]" = {}
 
 
 def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | NullRecorder":
-    """Return the recorder of a directory; one that counts nothing for a cache that must not be written to."""
+    """Return the recorder of a directory. It counts nothing for a cache that must not be written to."""
     from compcache.files import Files
 
     if readonly or not is_on(SWITCH_VARIABLE, default=True):

@@ -1,4 +1,4 @@
-"""Static libraries that a module names (`ModuleSource(archives=...)`): found, and asked which symbols they define.
+"""Static libraries that a module names (`ModuleSource(archives=...)`): finds them, and reads which symbols they define.
 
 Format: ar(5) as System V has it. The first member, ``/``, lists the symbols: their number and as many offsets of members
 (32-bit, big-endian; 64-bit in ``/SYM64/``), then the names with a NUL behind each.
@@ -43,12 +43,12 @@ class Archive(NamedTuple):
     digest: str
 
     def path_of(self, symbol: str) -> str | None:
-        """Return the archive's path if it defines the symbol, else None."""
+        """Return the archive's path if it defines the symbol, otherwise None."""
         return self.name if symbol in self.symbols else None
 
 
 def is_archive(name: str) -> bool:
-    """Return whether the name of a library is that of a static one."""
+    """Return whether a library's name is that of a static library."""
     return name.endswith((".a", ".rlib"))
 
 
@@ -60,7 +60,7 @@ def open_archive(name: str) -> Archive:
             their run time.
 
     Raises:
-        LibraryError: there is none, or it has no list of symbols.
+        LibraryError: it was not found, or it has no list of symbols.
     """
     path = os.path.abspath(_find(name))
     try:
@@ -72,7 +72,7 @@ def open_archive(name: str) -> Archive:
 
 
 def _state_of(path: str) -> tuple[int, ...] | None:
-    """Return a value that changes when the file at a path does; None if it has changed so recently that another change might not show."""
+    """Return a value that changes with the file at a path; None if a recent change could hide another one."""
     status = os.stat(path)
     if abs(time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)) < _SETTLED:
         return None
@@ -81,7 +81,7 @@ def _state_of(path: str) -> tuple[int, ...] | None:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _read_once(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - in another state it is another archive
-    """Call `_read` once for all modules that name an archive: to read and digest one takes longer than to compile a small module."""
+    """Call `_read` once for all modules that name an archive, because it takes longer than compiling a small module."""
     return _read(path, name)
 
 
@@ -99,7 +99,7 @@ def _find(name: str) -> str:
         found = sorted(glob.glob(os.path.join(place, glob.escape(name))))
         if found:
             return found[-1]  # of several versions the latest
-    raise LibraryError(f"the archive {name!r} is in none of the usual places: give its path, or set LIBRARY_PATH", library=name)
+    raise LibraryError(f"the archive {name!r} was not found in the usual directories: give its path, or set LIBRARY_PATH", library=name)
 
 
 def _symbols(data: bytes, name: str) -> frozenset[str]:

@@ -54,13 +54,13 @@ def platform_library(symbol: str) -> str | None:
 
 
 def versioned_name(symbol: str) -> str | None:
-    """Return the name by which an object asks for a symbol that the platform has in one version only; None for others."""
+    """Return the name by which an object requests a symbol that the platform has in one version only; None for others."""
     version = only_version(symbol)
     return None if version is None else f"{symbol}@{version}"
 
 
 def only_version(symbol: str) -> str | None:
-    """Return the version of such a symbol; None for others."""
+    """Return the only version of such a symbol; None for others."""
     return _VERSIONED[symbol][1] if symbol in _VERSIONED and _versioned_address(symbol) else None
 
 
@@ -139,9 +139,9 @@ def all_paths() -> list[str]:
 
 
 def needed_libc(undefined: Iterable[str]) -> str:
-    """Return the C library that code needs for symbols without versions, as in ``glibc``; empty where it needs none.
+    """Return the C library that code needs for symbols without versions, as in ``glibc``; empty if it needs none.
 
-    It is the kind of library that the code was made with, whose structures and calling conventions it was written for.
+    It is the kind of library with which the code was made, and whose structures and calling conventions it uses.
     """
     kind, _, _ = this_libc().partition(" ")
     return kind if any(not name.startswith(ALWAYS_THERE) for name in undefined) else ""

@@ -1,4 +1,4 @@
-"""Why a function was, or would be, a miss: each realization with what is wrong with it, and the nearest variants."""
+"""Explains why a function was, or would be, a miss: each realization with the reason against it, and the nearest variants."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Verdict:
     """Whether one realization can be loaded.
 
     Attributes:
-        realization: which one.
-        reason: why not: absent, cpu, damaged, dependency, global and others; empty where it can.
-        message: the same in words.
-        passed_over: realizations of what it imports that are of another link type than it expects.
+        realization: the realization.
+        reason: why not: absent, cpu, damaged, dependency, global and others; empty if it can.
+        message: the reason in words.
+        passed_over: realizations of its imports that have another link type than it expects.
         inlined: functions of other modules whose code may be in it.
     """
 
@@ -55,13 +55,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A stored function of the same label, or an older module of the same plain name, and what differs in the one asked for.
+    """A stored function with the same label, or an older module with the same plain name, and its differences from the requested one.
 
     Attributes:
         func_name: its name.
         module_id: its module.
         created: when its file was written, in seconds since the epoch.
-        differences: the components that differ; None where one of the two was stored without an `Identity`.
+        differences: the components that differ; None if one of the two was stored without an `Identity`.
     """
 
     func_name: str

@@ -46,12 +46,12 @@ def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
         TypeError: they are not several paths.
     """
     if isinstance(layers, (str, bytes, os.PathLike)):
-        raise TypeError(f"layers are several directories, [{os.fspath(layers)!r}] for example")
+        raise TypeError(f"layers must be a list of directories, like [{os.fspath(layers)!r}]")
     try:
         return [os.fspath(path) for path in layers]
     except TypeError as error:
         reraise_interrupt(error)
-        raise TypeError(f"layers are several directories, ['/opt/app/cache'] for example: {error}") from None
+        raise TypeError(f"layers must be a list of directories, like ['/opt/app/cache']: {error}") from None
 
 
 class _Layer(Store):

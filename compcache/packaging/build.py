@@ -59,7 +59,7 @@ def read_settings(root: str) -> Settings | None:
         return None
     unknown = table.keys() - {"kernels", "targets"}
     if unknown:
-        raise ValueError(f"[tool.compcache] has no setting {min(unknown)!r}: there are kernels and targets")
+        raise ValueError(f"[tool.compcache] has no setting {min(unknown)!r}; its settings are kernels and targets")
     kernels = _texts(table, "kernels")
     return Settings(kernels, _texts(table, "targets") if "targets" in table else (architecture(platform_name()).package_target,))
 

@@ -147,7 +147,7 @@ def _parse(text: str, what: str, *, shown: bool) -> tuple[str, bytes]:
     where = f": {text!r}" if shown else ""
     name, colon, encoded = text.strip().partition(":")
     if not colon:
-        raise ValueError(f"{what} is written name:base64{where}")
+        raise ValueError(f"{what} must have the form name:base64{where}")
     _check_name(name, name if shown else "the key's name")
     try:
         data = base64.b64decode(encoded, validate=True)
@@ -155,13 +155,13 @@ def _parse(text: str, what: str, *, shown: bool) -> tuple[str, bytes]:
         reraise_interrupt(error)
         data = b""
     if len(data) != _SIZE:
-        raise ValueError(f"{what} has {_SIZE} bytes in base64 behind the colon{where}")
+        raise ValueError(f"{what} must have {_SIZE} bytes in base64 after the colon{where}")
     return name, data
 
 
 def _check_name(name: str, shown: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"the name of a key is letters, digits and . _ @ + -, at most 100 characters: {shown}")
+        raise ValueError(f"the name of a key must be at most 100 letters, digits and . _ @ + -: {shown}")
 
 
 def _nacl() -> Any:

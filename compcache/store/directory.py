@@ -204,7 +204,7 @@ class Directory:
         if self.is_first_warning(path):
             from compcache.publish.quarantine import warn
 
-            warn(f"{path} is not used as a whole: {reason}; what is missing is compiled again, 'compcache check --repair' mends it")
+            warn(f"{path} is not used as a whole: {reason}; missing modules are compiled again; 'compcache check --repair' repairs it")
 
     def present_names(self, directory: str) -> list[str]:
         """Return the names in a directory, in no order; empty where it does not exist.

@@ -242,7 +242,7 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
     if needed:
         raise CompileError(
             f"{', '.join(startup)}, which runs while the module is mapped, uses {', '.join(map(repr, needed))}, which can only be bound "
-            "afterwards: let a function do it that is called first"
+            "afterwards: move that work into a function that the program calls first"
         )
 
 

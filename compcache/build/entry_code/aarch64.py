@@ -135,7 +135,7 @@ class ArmAssembler(Assembler):
         place, bits = next((place, bits) for mask, operation, place, bits in _KINDS if word & mask == operation)
         distance = (target - at) // 4
         if not -(1 << bits - 1) <= distance < 1 << bits - 1:
-            raise ValueError(f"a jump over {target - at} bytes")
+            raise ValueError(f"a jump cannot reach over {target - at} bytes")
         self.code[at : at + 4] = (word | (distance & (1 << bits) - 1) << place).to_bytes(4, "little")
 
     def jump_if_zero(self, register: int, label: int, *, half: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""A linked closure of which several functions were loaded: all of its records in memory, for loads without a look-up."""
+"""All records of a linked closure in memory, after several of its functions were loaded: further loads need no look-up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_RECORDS = 1 << 22
 
 
 class ListedFunction:
-    """Where the record of a function is in those of its closure."""
+    """The position of a function's record in its closure."""
 
     __slots__ = ("file", "listed", "module_id", "offset")
 
@@ -49,7 +49,7 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
 
 
 def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
-    """Return the call target of a function that is listed, where it needs nothing else; None where it is to be looked up."""
+    """Return the call target of a listed function, if it has no further needs; None if it must be looked up."""
     found = linked.sets[func_name]
     choice_of, source_of, sources_of = linked.types
     source = source_of(found.file, loaded)

@@ -1,7 +1,7 @@
 """A table of distances as a part of a relocatable object: a constant that needs no compiler.
 
-Layout: System V gABI, chapter 4. What is replaced (the tables of symbols, of their names and of sections) stands anew at the end of the
-file; what nothing refers to any more stays where it is.
+Layout: System V gABI, chapter 4. Replaced tables (symbols, their names, sections) are written to the end of the file; the old ones stay,
+    unused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
     Args:
         data: the object.
         symbol: the name of the constant.
-        head: how it begins, a multiple of four bytes.
+        head: its first bytes, a multiple of four.
         names: the symbols whose distances from its start follow, four bytes each. Those that the object does not have are hidden, and
             another object defines them.
         kind: the type of the relocations that store a distance in four bytes.
@@ -62,7 +62,7 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
     first = len(sections)
     titles = read_header(data).names_section
     if number is None or titles >= first or first + 2 >= _MOST_SECTIONS:
-        raise FormatError(f"the object has {first} sections, and {'no' if number is None else 'a'} table of symbols")
+        raise FormatError(f"the object has no symbol table, or too many sections ({first}) for more symbols")
     table = sections[number]
     strings = {n: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=n))) for n in {table.link, titles}}
 

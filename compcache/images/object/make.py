@@ -1,4 +1,4 @@
-"""Relocatable objects as images: which modules can be one, and what it requires."""
+"""Relocatable objects as images: which modules can be one, and its requirements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def require_possible(needs_linker: Sequence[str], why: str) -> None:
     """Refuse features that need the dynamic linker (`needs_linker`, in words) in an object, which is loaded without it.
 
     Raises:
-        CompileError: the module has some; the message says `why` it cannot be a shared object.
+        CompileError: the module has such features; the message says `why` it cannot be a shared object.
     """
     if needs_linker:
         raise CompileError(

@@ -156,7 +156,7 @@ def _repair_index(state: CheckState, missing: _Differing, stale: int, damaged: d
     if missing.count:
         message = (
             f"the index of {root} lacks {missing.count} functions and entries of data, for example of module {missing.example.hex()}: an "
-            f"addition was interrupted, and look-ups of them miss; {what}{'' if done else ', prune adds them after an hour'}"
+            f"addition was interrupted, and look-ups miss them; {what}{'' if done else ', prune adds them after an hour'}"
         )
         state.find("unindexed", root, message, note=True, repaired=done)
     if stale:

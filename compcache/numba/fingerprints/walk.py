@@ -306,7 +306,7 @@ class Walk:
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
         """Feed a function with declared signatures. Raises `NotLazy` if it is not known what its code was compiled from."""
         if overloads is None:
-            raise NotLazy(f"{function.__qualname__} was declared with values that have no content")
+            raise NotLazy(f"{function.__qualname__} was declared with values that have no identity by content")
         self.token("declared")
         self.feed_compiled(overloads)
 
@@ -524,9 +524,9 @@ class Walk:
 
         name = ".".join((module, *names))
         if not _SETTINGS.isdisjoint(name.split(".")):
-            raise NotLazy(f"{where} reads settings of Numba")
+            raise NotLazy(f"{where} reads Numba's settings")
         if self.mode == RUN and (not _OF_PROCESS.isdisjoint(names) or looks_outside(name)):
-            raise NotLazy(f"{where} asks what only the process or the host knows")
+            raise NotLazy(f"{where} depends on the state of the process or the host")
 
     def _chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
         from compcache.numba.fingerprints.outside import is_reader
