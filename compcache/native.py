@@ -1,4 +1,4 @@
-"""The native runtime, for all that reads a format: its C code is the only reader of what a hit reads (`hit/native/formats.h`)."""
+"""The native runtime, for all readers of formats: its C code is the only reader of the formats of hits (`hit/native/formats.h`)."""
 
 from __future__ import annotations
 

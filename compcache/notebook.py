@@ -1,6 +1,6 @@
 """IPython and Jupyter: ``%load_ext compcache`` adds ``%%compcache`` for cells of IR, C, C++, Fortran or Rust, and ``%compcache COMMAND``.
 
-Caches, call targets, graphs and reports show themselves as HTML with or without the extension.
+Caches, call targets, graphs and reports are displayed as HTML with or without the extension.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SECONDS = 600
 
 
 def html_of(value: object) -> str:
-    """Return HTML of a cache, a call target, compiled functions, a graph, or a record that this package returns."""
+    """Return HTML for a cache, a call target, compiled functions, a graph, or a record of this package."""
     if isinstance(value, Cache):
         return _titled(repr(value), _info(value))
     if isinstance(value, TypedCallTarget):
@@ -119,7 +119,7 @@ def _cell(value: object) -> str:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the magics to an IPython shell: what ``%load_ext compcache`` calls.
+    """Add the magics to an IPython shell. ``%load_ext compcache`` calls it.
 
     Args:
         shell: the shell.
@@ -138,7 +138,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _run(shell: Any, line: str) -> None:
-    """Run a command; a name of the notebook stands for what it is called in the cache."""
+    """Run a command. A name of the notebook stands for its function in the cache."""
     words = _words(line)
     if words is None:
         return

@@ -48,9 +48,7 @@ def _stored(store: Store, select: Callable[[str], bool], *prefixes: str) -> tupl
 
 
 def suggestion(store: Store, name: str) -> str:
-    """Return the suggestion for a name that is not stored: the stored names with that label, or a similar one; "" if
-    it is stored itself.
-    """
+    """Return the suggestion for a name: stored names with that label, or a similar one; "" if the name is stored itself."""
     if any(True for _ in store.find(name)):
         return ""  # and this host cannot use it
     same = labelled(store, name)

@@ -1,4 +1,4 @@
-"""Puts small modules together: many in one file, each as it was published, and of several that realize the same functions one.
+"""Packs small modules into few files, each unchanged, and keeps one of several that realize the same functions.
 
 Being killed at any point is safe: a volume becomes visible by one rename, without what somebody else removes meanwhile
 (`compcache.publish.volumes.write_volume`), and the files that it has are removed behind that.
@@ -82,7 +82,7 @@ def _storing(store: Store) -> Iterator[None]:
 
 
 class _Measured(NamedTuple):
-    """The number of modules, their sizes together as listings show them, the number of files that hold them, and the size of these."""
+    """The number of modules, their total size in listings, the number of their files, and the size of these."""
 
     modules: int
     size_of_modules: int
@@ -101,7 +101,7 @@ def _measure(store: Store) -> _Measured:
 
 
 def _forget_lists(store: Store) -> None:
-    """Remove the lists that say what modules take; they are made again."""
+    """Remove the lists of modules, which hold sizes. They are made again."""
     for segment in index_merge.readable(store.index):
         forget_list(store, segment.name)
     with suppress(OSError):
@@ -112,9 +112,9 @@ def _forget_lists(store: Store) -> None:
 
 
 def _merge_duplicates(store: Store) -> list[bytes]:
-    """Remove the modules all of whose functions others realize, by the same content and for the same hosts; return them.
+    """Remove the modules all of whose functions others realize, with the same content and for the same hosts; return them.
 
-    Of each function the newest addition stays, and so does what has functions of which the content is not known, or what anything requires.
+    The newest addition of each function stays, and so do modules with functions of unknown content, and modules that something requires.
     """
     everything: set[bytes] = set()
     winners: dict[bytes, set[bytes]] = {}
@@ -137,7 +137,7 @@ def _merge_duplicates(store: Store) -> list[bytes]:
 
 
 def _same(entry: bytes) -> bytes:
-    """Return what is equal in entries of one content; of an entry without content all."""
+    """Return the part of an entry that is equal for equal content; for an entry without content, all of it."""
     name, module_id, offset, needs, _, content = FUNCTION.unpack(entry)
     known: bytes = name + needs + content
     return known if any(content) else known + module_id + offset.to_bytes(4, "little")

@@ -1,4 +1,4 @@
-"""Puts small module files and volumes together in volumes, and removes what these replace."""
+"""Packs small module files and small volumes into volumes, and removes the replaced ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DEAD, _GROWTH, _LITTLE = 0.5, 2, 1 << 20
 
 
 def free_removed(store: Store) -> None:
-    """Write the volumes again of which half was removed, unless another process compacts. Nobody else is waited for.
+    """Rewrite the volumes of which half was removed, unless another process compacts the cache. It waits for nobody.
 
     Raises:
         OSError: one could not be written; nothing is lost.
@@ -59,7 +59,7 @@ class _SmallFile(NamedTuple):
 
 
 class Packing:
-    """One run. `packed` has the modules of the new volume that were files, with the stamps of these."""
+    """One run. `packed` has the modules of the new volume that were files, with their stamps."""
 
     def __init__(self, store: Store, progress: Progress | None) -> None:
         self._store = store
@@ -76,7 +76,9 @@ class Packing:
         return bool(self.packed or self._old or self._known or self._store.volumes.replaced())
 
     def write(self, *, packs: bool = True) -> None:
-        """Publish a volume of all small files, and of small volumes, if that is worth it; without `packs` only of volumes half removed."""
+        """Publish a volume of all small files and small volumes, if it is worthwhile; without `packs`, only of volumes that are half
+        removed.
+        """
         store = self._store
         small = list(self._small_files()) if packs else []
         self._old = self._choose(sum(file.size for file in small))
@@ -93,8 +95,8 @@ class Packing:
                     yield _SmallFile(module_id, Stamp.packed(status), status.st_size, status.st_mtime)
 
     def _choose(self, added: int) -> list[Volume]:
-        """Return the volumes to write again: those that are mostly gone, and small ones beside what is added, a tenth of it when
-        compressed.
+        """Return the volumes to rewrite: those that are mostly removed, and those that are small compared with the addition, which shrinks
+        to a tenth when compressed.
         """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
@@ -126,7 +128,7 @@ class Packing:
                 yield content
 
     def _read(self, module_id: bytes, modified: float, *, is_file: bool) -> Content | None:
-        """Return a module that this cache uses, and that is intact; None for others, and if it is to be a file and is none any more."""
+        """Return an intact module that this cache uses; None for others, or if a file is expected and there is none any more."""
         store = self._store
         try:
             with store.open_module(module_id, leave_stamp=False) as module:
@@ -155,7 +157,7 @@ class Packing:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove the files that are in the volume unchanged, and the volumes that are replaced or empty."""
+        """Remove the files that are in the volume unchanged, and the replaced or empty volumes."""
         store = self._store
         for module_id, known in (*self.packed.items(), *self._known):
             path = store.module_path(module_id)

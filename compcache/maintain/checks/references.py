@@ -1,4 +1,4 @@
-"""Checks that the functions which modules import, and those that are pinned, are in the cache; and the statistics."""
+"""Checks that imported and pinned functions are in the cache; and the statistics."""
 
 from __future__ import annotations
 
