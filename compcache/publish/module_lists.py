@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     #: Called from time to time with (modules read, modules to read).
     Progress = Callable[[int, int], object]
 
-__all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "sorted_items", "write_list"]
+__all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "last_part_of", "sorted_items", "write_list"]
 
 _COUNTS = Struct("<5Q")
 _SIZE = Struct("<Q")
@@ -96,6 +96,11 @@ def base_of(name: str) -> str:
     return (label_of(name) if "-" in name else None) or name
 
 
+def last_part_of(base: str) -> str:
+    """Return what follows the last dot of a base that is not in types of arguments: ``f(a.T)`` of ``m.f(a.T)``."""
+    return base[base.partition("(")[0].rfind(".") + 1 :]
+
+
 def _text(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
@@ -110,7 +115,7 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
     for name, signature in zip(row.names, row.signatures, strict=True):
         base = base_of(name)
         yield b"n%b\0%b\0%b" % (_text(base), _text(name), key), b"\1" if signature.startswith(LINK_ONLY) else b""
-        last = base.rpartition(".")[2]
+        last = last_part_of(base)
         if last != base:
             yield b"t%b\0%b" % (_text(last), _text(base)), b""
     for name in row.imports:
@@ -212,7 +217,8 @@ class _List:
 
     def keys(self) -> SortedKeys | _InMemory:
         if self._keys is None:
-            self._keys = _open(self._store, self._segment.name) or self._make()
+            known = self._segment.listed
+            self._keys = known if isinstance(known, _InMemory) else _open(self._store, self._segment.name) or self._make()
         return self._keys
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
@@ -237,14 +243,17 @@ class _List:
         return self._keys
 
     def _make(self) -> SortedKeys | _InMemory:
-        """Make the list from the modules. If it cannot be stored it stays in memory."""
+        """Make the list from the modules. If it cannot be stored it stays in memory; that of a small segment as long as the segment."""
         store, segment = self._store, self._segment
-        if self._count() > _FEW and not store.readonly and not store.exposed:
+        if self._count() <= _FEW:
+            segment.listed = made = _InMemory(self._read())
+            return made
+        if not store.readonly and not store.exposed:
             with suppress(OSError):
                 _publish(store, segment.name, sorted_items(self._read()), ())
-                made = _open(store, segment.name)
-                if made is not None:
-                    return made
+                opened = _open(store, segment.name)
+                if opened is not None:
+                    return opened
         return _InMemory(self._read())
 
     def _count(self) -> int:
