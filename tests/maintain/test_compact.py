@@ -136,6 +136,7 @@ def test_lists_have_the_sizes_of_what_is_put_together(cache: Cache, monkeypatch:
     """Tools need not read the modules again for that."""
     monkeypatch.setattr(module_lists, "_FEW", 1)
     fill(cache)
+    assert module_lists.ModuleLists(cache._store).counts().modules == COUNT
     report = cache.compact(grace=0)
     monkeypatch.setattr(module_lists, "read_row_and_size", None)
     counts = module_lists.ModuleLists(cache._store).counts()
