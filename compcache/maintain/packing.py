@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,7 @@ from compcache.formats.index import STAMP_SIZE, Stamp
 from compcache.interrupts import suppress
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
+from compcache.publish.module_lists import write_empty_list
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import unlink
 from compcache.publish.scratch import Scratch
@@ -184,7 +186,7 @@ class Packing:
                     yield store.entry_of(module, stamp, functions).encode()
                 last = module_id
 
-        index_merge.publish_segment(store.index, None, (), entries(), ())
+        index_merge.publish_segment(store.index, None, (), entries(), (), prepare=partial(write_empty_list, store))
         store.index.refresh()
 
     def remove_old(self) -> None:

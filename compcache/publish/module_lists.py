@@ -64,7 +64,17 @@ if TYPE_CHECKING:
     #: Gives what a module takes on the disk in bytes, -1 if it is not there.
     SizeOf = Callable[[bytes], int]
 
-__all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "last_part_of", "sorted_items", "write_list"]
+__all__ = [
+    "ListCounts",
+    "ModuleLists",
+    "base_of",
+    "forget_list",
+    "keep_list",
+    "last_part_of",
+    "sorted_items",
+    "write_empty_list",
+    "write_list",
+]
 
 _COUNTS = Struct("<5Q")
 _SIZE = Struct("<Q")
@@ -335,6 +345,12 @@ def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> N
     if len(known) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
             _publish(store, segment, sorted_items(item for row, size in known for item in _items_of(row, size)), ())
+
+
+def write_empty_list(store: Store, segment: str) -> None:
+    """Make the list of a segment that will be published and that names modules which others list. A failure is harmless."""
+    with suppress(OSError):
+        _publish(store, segment, (), ())
 
 
 def forget_list(store: Store, segment: str) -> None:
