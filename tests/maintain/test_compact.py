@@ -175,6 +175,7 @@ def test_what_is_removed_and_added_again(directory: Path) -> None:
         assert not list((directory / "volumes-v1").iterdir())
 
 
+@pytest.mark.slow
 def test_what_is_removed_meanwhile_stays_removed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache)
     cache.compact(grace=0)
