@@ -37,11 +37,11 @@ _ON, _OFF = ("1", "on", "yes", "true"), ("0", "off", "no", "false")
 _LISTS = {"layers": os.pathsep, "trusted_keys": " ", "targets": ",", "remote": " ", "remote_mode": " "}
 _SWITCHES = frozenset(("locks", "map_files", "stats", "check", "debug", "numba"))
 _PATHS = frozenset(("dir", "layers"))
-#: A file that others may read does not tell these: it names the file or the variable that does.
+#: Secrets: others may read this file, so it names the file or the variable that contains them.
 _SECRETS = frozenset(("signing_key", "publish_key"))
 _TEXTS = frozenset(("dir", "max_size", "lock_timeout", "min_llvm", "linker"))
 KEYS = _TEXTS | _SWITCHES | _SECRETS | frozenset(_LISTS)
-#: What comes with a clone must not decide which code runs, or where it is taken from.
+#: The settings of projects. A clone must not decide which code runs, or where it comes from.
 PROJECT_KEYS = frozenset(("max_size", "lock_timeout"))
 
 
@@ -132,7 +132,7 @@ def _project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edit
         table = tomllib.loads(text).get("tool", {}).get("compcache", {})
     except (SettingError, tomllib.TOMLDecodeError, AttributeError) as error:
         reraise_interrupt(error)
-        return {}  # other tools tell what is wrong with it
+        return {}  # other tools report its errors
     if refused := sorted(set(table) & KEYS - PROJECT_KEYS):
         raise SettingError(
             f"{path}: [tool.compcache] {refused[0]}: a project may set only {' and '.join(sorted(PROJECT_KEYS))}, for caches inside "

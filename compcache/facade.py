@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["PARTS", "Facade", "Later", "default_directory", "func_name_of", "members", "open_caches"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
-#: Which code is used and what is signed: a hit where none of them is set and none is given reads nothing about it.
+#: Rules for used and signed code. A hit without any of them reads nothing about them.
 RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
     "COMPCACHE_SIGNING_KEY", "COMPCACHE_TRUSTED_KEYS", "COMPCACHE_PUBLISH_KEY", "COMPCACHE_MIN_LLVM"
 )  # fmt: skip
 #: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
-#: A switch that is needed late: what is wrong with it is said when a cache is opened.
+#: A switch that is needed late. An invalid value is reported when a cache is opened.
 LOCKS_VARIABLE = "COMPCACHE_LOCKS"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
@@ -67,7 +67,7 @@ PARTS = {
         "allow_pickle", "temporary_directory",
     ),
 }  # fmt: skip
-#: What nobody has to have set for a cache to be plain (`compcache.hit`).
+#: A cache is plain only if none of these is set (`compcache.hit`).
 _NOT_PLAIN = (*RULES, CHECK_VARIABLE, LAYERS_VARIABLE, LOCKS_VARIABLE, DEBUG_VARIABLE, "COMPCACHE_MAP_FILES", "COMPCACHE_STATS")
 
 #: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it
@@ -381,7 +381,7 @@ def _open_plain(path: "Any") -> "PlainLoader | None":
         return None
     try:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))
-    except (OSError, TypeError) as error:  # who opens it otherwise says why
+    except (OSError, TypeError) as error:  # opening it in the other way reports the reason
         from compcache.files import reraise_interrupt
 
         reraise_interrupt(error)

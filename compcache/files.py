@@ -108,7 +108,7 @@ class _Opened:
             try:
                 self._files.close(self.number)
             except OSError:
-                return  # code of others has closed it: an error cannot be raised here
+                return  # foreign code has closed it: an error cannot be raised here
 
 
 class _Root:
@@ -148,7 +148,7 @@ class Tree(Files):
         self._beneath = open_beneath
         self._above: Tree | None = None
         self._root: _Root | None = None
-        for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # what acts on descriptors passes through
+        for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # operations on descriptors pass through
             setattr(self, name, getattr(files, name))
 
     # --------------------------------------------------------------- the root
@@ -274,7 +274,7 @@ class Tree(Files):
             return act(root, relative)
         except OSError as error:
             reraise_interrupt(error)
-            if error.errno in (ELOOP, ENOTDIR):  # what systems say of a link depends on the flags
+            if error.errno in (ELOOP, ENOTDIR):  # the error about a link depends on the system and the flags
                 link = self.first_link(path) or (self.first_link(also) if also else None)
                 if link is not None:
                     raise OSError(ELOOP, f"{link} is a symbolic link, which is not followed", path) from error

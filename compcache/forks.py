@@ -119,7 +119,7 @@ def before(taken: list[Any]) -> None:
                 taken.extend(filter(methodcaller("acquire", timeout=lock.patience), (found,)))  # in one call of C
         if not _unfinished_imports() or time.monotonic() >= deadline:
             return
-        _release(taken)  # what is imported may need one of them
+        _release(taken)  # an imported module may need one of them
 
 
 def after_in_parent(done: list[Any]) -> None:

@@ -127,7 +127,7 @@ class _Judge:
         if offset is not None and may_be_read(kind, elsewhere=file.elsewhere):
             record = decode_entry(file.read_record(offset))
             if (record.kind, record.name) == (kind, name):
-                try:  # what it raises is the front end's own, and not that of a file of the cache
+                try:  # the error belongs to the front end, not to a file of the cache
                     accepted = self._accept(record.data)
                 except (FormatError, OSError) as error:
                     reraise_interrupt(error)
@@ -550,7 +550,7 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
         "lock_timeout": session.lock_timeout, "layers": cache.layers, "min_llvm": store.min_llvm or None,
         "trusted_keys": tuple(map(str, store.trusted_keys)),
         "publish_key": _secret(publishing, str(store.publish_key or ""), PUBLISH_VARIABLE, "publish_key", told=secrets),
-        "remote": _remote(session, told=secrets),  # what the environment says here may not be said there
+        "remote": _remote(session, told=secrets),  # the other process may have another environment
         "remote_mode": session.remote_mode(),
     }  # fmt: skip
 
@@ -709,7 +709,7 @@ def has_settled(newest: int) -> bool:
     return atomic_file.has_settled(newest)
 
 
-#: Members of `Cache` that were moved here, by their names there: functions, and what were properties.
+#: Members of `Cache` that were moved here, by their old names: functions, and former properties.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "find_target": find, "add_realizations": add_realizations, "add_missing": add_missing, "find_stored": find_stored,
     "note_uncached": note_uncached, "forget_uncached": forget_uncached, "compact_index": compact_index,

@@ -19,7 +19,7 @@ __all__ = ["Difference", "Identity", "compare", "label_of"]
 _MAX_STORED = 1 << 16
 _DIGEST_HEX = 32
 _ABSENT = "(absent)"
-_LONG_NUMBER = 2048  # bits: what every process writes, whatever its limit
+_LONG_NUMBER = 2048  # bits: every process can write such integers, whatever its limit
 _USUAL_NAN = "7ff8000000000000"
 _AROUND = 24
 

@@ -21,5 +21,5 @@ def _load() -> Any:
     return extension
 
 
-#: Raises ImportError where the extension module is not there, or cannot work here; the message says what to do.
+#: Raises ImportError if the extension module is missing, or cannot work here. The message says what to do.
 runtime: Any = _load()

@@ -143,7 +143,7 @@ def _changed(offset: int, kind: int) -> tuple[int, int]:
 
 _SIGNED32, _UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
 _STUB = Struct("<IIII")
-_PAGES = 1 << 20  # that adrp reaches, in both directions
+_PAGES = 1 << 20  # the reach of adrp, in both directions
 
 
 def _store64(data: bytearray, at: int, value: int) -> None:

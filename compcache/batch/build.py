@@ -107,7 +107,7 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
         elif frontend.is_checking() and frontend.find_stored(cache, functions) is not None:
             frontend.check_sources(cache, functions, job.source(), "the cached code is used")
         added = frontend.add_missing(cache, functions, job.source, source=given)
-    else:  # only known now: the source comes from a function, or is bitcode
+    else:  # known only now: the source comes from a function, or is bitcode
         source = job.source()
         names = _exports(source)
         if not names:

@@ -30,7 +30,7 @@ _TICK = 0.1
 #: ten thousand jobs is not slower than the jobs.
 _WINDOW = 4
 _UNKNOWN_WORKERS = 16
-#: How often a job is tried whose worker was lost.
+#: The number of tries of a job whose worker was lost.
 _ATTEMPTS = 2
 _lock = threading.Lock()
 #: The caches that this process has opened: a process of an executor runs many jobs.

@@ -48,7 +48,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 _Plain: TypeAlias = "str | bytes | tuple[bytes, ...] | llvm.ModuleRef"
-_NO_TRIPLE = ("", "unknown-unknown-unknown")  # the latter is what `llvmlite.ir.Module` writes by itself
+_NO_TRIPLE = ("", "unknown-unknown-unknown")  # `llvmlite.ir.Module` writes the latter by default
 
 
 def llvm_version() -> str:

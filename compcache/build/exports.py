@@ -27,11 +27,11 @@ __all__ = ["MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_ex
 VISIBLE_LINKAGES = frozenset(("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common"))
 
 
-#: What a variable is that is one with those of the same name in other modules.
+#: The description of a variable that is merged with those of the same name in other modules.
 MERGED = "merged variable"
-#: The same of one that gives way to a definition which is not merged: tentative ones of C and Fortran's common blocks, and weak ones.
+#: The description of one that gives way to a definition that is not merged: tentative ones of C, Fortran's common blocks, and weak ones.
 WEAK = "merged variable (weak)"
-#: What a function is that stands for a thread-local variable (compcache.build.pic.with_addresses).
+#: The description of a function that stands for a thread-local variable (compcache.build.pic.with_addresses).
 THREAD_LOCAL = "thread-local variable"
 #: What the object that ``#include <iostream>`` puts into a file calls when it is made: `std::ios_base::Init`.
 _STREAMS = {"_ZNSt8ios_base4InitC1Ev", "_ZNSt8ios_base4InitD1Ev", "__cxa_atexit"}

@@ -94,7 +94,7 @@ _SECTION = re.compile(r' section "([A-Za-z_]\w*)"')
 _BOUNDS = ("__start_", "__stop_")
 
 
-#: What linkages are called that LLVM writes; no word is external.
+#: The linkages that LLVM writes. Without one, it is external.
 _LINKAGES = {
     "linkonce": "linkonce_any", "weak": "weak_any", "extern_weak": "external_weak",
     **{name: name for name in ("available_externally", "linkonce_odr", "weak_odr", "appending", "internal", "private", "common")},

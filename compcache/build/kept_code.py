@@ -129,7 +129,7 @@ def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
     seed = section.code[longest:its_end]
     found = image.find(seed)
     while found >= 0:
-        shift = found - longest  # negative where the part would begin before the image does
+        shift = found - longest  # negative if the part would begin before the image does
         if start + shift >= 0 and all(image[a + shift : b + shift] == section.code[a:b] for a, b in runs):
             return True
         found = image.find(seed, found + 1)

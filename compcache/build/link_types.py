@@ -45,7 +45,7 @@ _DEFINED = re.compile(rf"(@{_NAME})\(")
 _GROUP = re.compile(r"^attributes (#\d+) = \{[^\n]*\"thunk\"", re.MULTILINE)
 #: The convention of C, by its names.
 _OF_C = frozenset(("ccc", architecture(platform_name()).convention))
-#: Attributes that decide where something is passed.
+#: Attributes that affect where a value is passed.
 _PLACES = frozenset(("inreg", "nest", "swiftself", "swifterror", "swiftasync", "inalloca", "preallocated"))
 _EXTENSIONS = ("zeroext", "signext")
 _EXTENDED_BITS = 64
@@ -118,7 +118,7 @@ class _Reader:
         """Return the type in the head of a definition or declaration."""
         parts = parse_head(head)
         if self._thunks.intersection(parts.suffix.split()):
-            return ""  # it passes on what it is given
+            return ""  # it passes its arguments on
         words = split_words(parts.prefix)
         return self._written(words, parts.parameters, None)
 

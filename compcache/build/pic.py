@@ -42,9 +42,9 @@ _DSO_LOCAL = re.compile(rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHM
 _HIDDEN = re.compile(
     rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)((?: ?dso_local)?) ?(?:hidden|protected)\b", re.MULTILINE
 )
-#: What each image has one of its own of, so that it stays hidden (compcache.images.static_runtime): most files of C++ declare it.
+#: A symbol that each image defines for itself, hidden (compcache.images.static_runtime). Most C++ files declare it.
 _OF_IMAGE = "@__dso_handle = external hidden global"
-#: Definitions that a linker merges with others of their name, of variables that can change.
+#: The linkages of changeable variables that a linker merges by name.
 _MERGED = re.compile(
     rf"^({_NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)((?:[a-z_]+(?:\([a-z0-9]*\))? )*?)global ",  # noqa: E501
     re.MULTILINE,
@@ -58,7 +58,7 @@ _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
 _ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr ([^\n]*)$", re.MULTILINE)
 _OPERATIONS = r"getelementptr(?: inbounds| nuw| nusw| inrange\(-?\d+, -?\d+\))*|ptrtoint|ptrtoaddr|inttoptr|bitcast|addrspacecast|trunc|(?:add|sub|xor)(?: nuw| nsw)*"  # noqa: E501
-#: What the functions are called that return the address of a thread-local variable for the thread that calls them.
+#: The prefix of functions that return the address of a thread-local variable for the calling thread.
 ADDRESS_OF = "thread_local."
 _ADDRESS = "%compcache.thread_local."
 _CONSTANT = re.compile(rf"\b({_OPERATIONS}) \(([^()]*{re.escape(_ADDRESS)}[^()]*)\)")

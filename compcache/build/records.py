@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordBuilder", "encode_definition", "is_weak", "symbol_nodes"]
 
-#: A node of the graph that refers to all that runs while an image is mapped or unmapped; no symbol has this name.
+#: The graph's node for all code that runs while an image is mapped or unmapped. No symbol has this name.
 _STARTUP = ""
 #: The head of a variable that never changes, up to its type.
 _CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant ')
@@ -70,7 +70,7 @@ class RecordBuilder:
         self._resolution = resolution
         self._slots = slots
         self._payloads = payloads
-        by_name: dict[str, bytes] = {}  # a load fills all that stands for a function or variable at once
+        by_name: dict[str, bytes] = {}  # a load fills all places of a function or variable at once
         for symbol, name in resolution.imports.items():
             by_name[name] = by_name.get(name, b"") + places.get(symbol, b"")
         self._places = {symbol: by_name[name] for symbol, name in resolution.imports.items()}

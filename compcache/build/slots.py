@@ -52,7 +52,7 @@ SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
 _MOST_SHOWN = 20  # a screenful
 _LEAST_ALIGNMENT = 16
-#: Kinds of values that are no addresses of code, or only those of one process.
+#: Kinds of values that are not addresses of code, or are valid in one process only.
 _NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
 _ALIGN = re.compile(r", align (\d+)")
 _QUOTED = re.compile(r'"[^"]*"')

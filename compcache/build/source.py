@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_entry", "check_name"]
 
 MAX_NAME_BYTES = 1 << 16
-#: The form of each parameter that an object of any type could be given for.
+#: The accepted types of each parameter.
 _LIKE = {
     "functions": "a mapping, like {'dot': 'f64(a: f64[:], b: f64[:])'}, or None",
     "globals": "a mapping, like {'limit': 10}, or None",

@@ -80,7 +80,7 @@ def _reason(done: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
     if limits.memory is not None and any(sign in text for sign in ("bad_alloc", "out of memory", "MemoryError")):
         return f"it takes more than {limits.memory >> 20} MiB of memory"
     if lines and lines[0].startswith("Traceback"):
-        lines = lines[-1:]  # an error of Python's, which says at its end what it is
+        lines = lines[-1:]  # a Python error: its last line names it
     return "; ".join(lines[:3]) or f"it ended with status {done.returncode}"
 
 

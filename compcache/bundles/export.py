@@ -95,7 +95,7 @@ def _choose(store: Store, name: str, hosts: dict[str, Processor], *, required: b
     """Return the realizations of a function to export: all of them, or the one that a host of each target would use."""
     candidates = _candidates(store, name)
     if not candidates:
-        if not required:  # bound when it is loaded: a function of the process, or one that is added later
+        if not required:  # bound at loading: a function of the process, or one that is added later
             return []
         raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
     if not hosts:

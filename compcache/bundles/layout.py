@@ -61,7 +61,7 @@ MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)
 SIGNATURE_MEMBER = re.compile(rf"signatures/([0-9a-f]{{32}}){re.escape(SIGNATURES.suffix)}")
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644 << 16
-#: What the notes of a module say of one compilation, not of the content.
+#: The notes of a module that concern one compilation, not the content.
 _OF_ONE_COMPILATION = ("created", "seconds")
 #: What a member can have; what is larger than `_IN_MEMORY` is copied to a file in parts of that size.
 _LARGEST_SIGNATURES, _IN_MEMORY = 1 << 18, 1 << 20
@@ -125,7 +125,7 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         raise
     except OSError as error:
         reraise_interrupt(error)
-        if error.errno != EINVAL:  # which is said of a position in the file that cannot be
+        if error.errno != EINVAL:  # the error about an impossible position in the file
             raise
         raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error.strerror}") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
@@ -138,7 +138,7 @@ def _archive(file: BinaryIO) -> zipfile.ZipFile:
         return zipfile.ZipFile(_Guarded(file))
     except zipfile.BadZipFile as error:
         reraise_interrupt(error)
-        return zipfile.ZipFile(_Guarded(file))  # it takes an interrupt for an archive without a directory, and says nothing of it
+        return zipfile.ZipFile(_Guarded(file))  # it mistakes an interrupt for an archive without a directory
 
 
 class Bundle:
@@ -168,7 +168,7 @@ class Bundle:
         else:
             with self._archive.open(name) as member:
                 footer = decode_footer(_read_at(member, size - FOOTER_SIZE, FOOTER_SIZE), size)
-                require_intact(footer, module_id, lambda at, length: _read_at(member, at, length))  # before it takes room anywhere
+                require_intact(footer, module_id, lambda at, length: _read_at(member, at, length))  # before it takes any space
                 member.seek(0)
                 data = _spooled(member, size)
         intact_footer(data, module_id)

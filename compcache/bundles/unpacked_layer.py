@@ -68,7 +68,7 @@ def _for_this_process(path: str, name: str) -> str:
     place = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
     atexit.register(_remove, place, os.getpid())
     with open(path, "rb") as file:
-        if name_of_state(path, os.fstat(file.fileno())) != name:  # who may have written it was asked of the state before
+        if name_of_state(path, os.fstat(file.fileno())) != name:  # the check of its writers concerned its earlier state
             raise StorageError(f"the bundle {path} was changed while it was opened: open the cache again", path=path)
         import_bundle(Store(place), path, (), as_layer=file)
     return place

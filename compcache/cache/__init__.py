@@ -211,7 +211,7 @@ class Cache(_Parts):
         loader, recorder = self._plain, self._plain._recorder
         loader.leave_plain()
         store = Store(loader._root, open_beneath=path_opener(), user=loader._owner)
-        store = self.__dict__.setdefault("_first_store", store)  # of threads that meet here, and of handlers, the first one's
+        store = self.__dict__.setdefault("_first_store", store)  # the first one counts if threads or handlers meet here
         recorder.write_by(store.files)
         store.stats = recorder
         loader.__class__ = Loader
@@ -243,7 +243,7 @@ class Cache(_Parts):
             from compcache.closures.background import reap
 
             reap(self._tuners)
-        self._store.stats.flush()  # what is held until now counts as used
+        self._store.stats.flush()  # modules that are still held count as used
         self._loader.close()
         self._store.close()
 
@@ -267,7 +267,7 @@ class Cache(_Parts):
             from compcache.closures.background import work_later
 
             work_later(self._session(), self._tuners, target, tunes=self._tunes)
-        if target is not before:  # else this process had it already
+        if target is not before:  # otherwise this process had it already
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
@@ -276,7 +276,7 @@ class Cache(_Parts):
         try:
             try:
                 from compcache.miss.retarget import load_retargeted
-            except ImportError:  # only what runs kernels is installed
+            except ImportError:  # only the runtime is installed
                 raise error from error.__cause__
 
             target = load_retargeted(self._session(), func_name, owner, accept, error)

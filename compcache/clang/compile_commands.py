@@ -21,7 +21,7 @@ __all__ = ["CompileCommand", "read_compile_commands"]
 
 _NAME = "compile_commands.json"
 _LANGUAGES = ("c", "c++", "fortran")
-#: Programs that run the compiler which is named behind them.
+#: Programs that run the compiler named after them.
 _LAUNCHERS = frozenset(("ccache", "sccache", "distcc", "icecc"))
 #: Flags that say what a build writes and where: an object, a list of headers for make. Those of the second kind have a value, which is the
 #: next word or follows at once.

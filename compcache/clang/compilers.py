@@ -9,7 +9,7 @@ from compcache.record import Record
 
 __all__ = ["LANGUAGES", "Compiler", "find_compiler", "language_of"]
 
-#: By language: the compilers, the first choice first, and how the names of files end.
+#: By language: the compilers, the first choice first, and the suffixes of files.
 LANGUAGES = {
     "c": (("clang",), (".c",)),
     "c++": (("clang++",), (".cpp", ".cc", ".cxx", ".c++", ".C", ".cppm", ".cxxm", ".c++m")),

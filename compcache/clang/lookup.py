@@ -37,7 +37,7 @@ define ptr @{name}() {{ ret ptr @compcache.text }}
 
 def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
     """See `compcache.clang.compile`."""
-    beside = seal(ModuleSource("", functions, **options)).digest  # all that decides what functions do, but for their code
+    beside = seal(ModuleSource("", functions, **options)).digest  # everything but the code that affects what functions do
     stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
     asked = {"functions": _described(functions), "options": {"digest": beside, **stored} if options else {}}
     given = Identity(f"{unit.label}.given", given=unit.given(), **asked).func_name

@@ -21,24 +21,24 @@ __all__ = ["Translation", "identity_of_unit", "makers_of_unit", "optimization_le
 
 _SECONDS = 600.0
 _LEVEL = re.compile(r"-O(\w*)$")
-#: A compiler and its version, in what it says of itself.
+#: A compiler and its version in its own version text.
 _COMPILER = re.compile(r"\b(clang|flang|rustc)\b(?:-new)?(?: version)? (\d\S*)")
 _MAX_OUTPUT = 8_000
 _NO_BITCODE = "{} gives no LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
 _VERSIONS: dict[str, str] = {}
-#: Where a language is named to compilers that read from standard input.
+#: The options that name the language to compilers that read from standard input.
 _INPUT = {"c": "c", "c++": "c++", "fortran": "f95-cpp-input"}
 #: The line by which preprocessors say that another file begins (GCC's manual, "Preprocessor Output"); the name is written as in C.
 _MARKER = re.compile(rb'#(?:line)? \d+ "((?:[^"\\]|\\.)*)"((?: \d)*)\s*\Z')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
-#: Flags and words of a source by which numbers of lines get into the code.
+#: Flags and words of a source that put line numbers into the code.
 _LINE_FLAGS = ("-g", "-fsanitize", "-fprofile", "-fcoverage")
 _LINE_WORDS = (b"__builtin_LINE", b"__builtin_COLUMN", b"__builtin_FILE", b"__builtin_source_location")
 #: Where a text over several lines may begin, in which any line counts (C++, "String literals").
 _RAW_STRING = re.compile(rb'\b(?:u8|[uUL])?R"')
-#: What rustc says of an environment variable that code asks for (env!), and its value.
+#: The line of rustc about an environment variable that code reads (env!), and its value.
 _VARIABLE = b"# env-dep:"
-#: By these words assembly names files to be read.
+#: The words by which assembly names files to read.
 _ASSEMBLER_WORDS = (b"incbin", b".include")
 #: File systems may take times from a clock that is late by this many seconds.
 _TICK = 0.02

@@ -26,7 +26,7 @@ _OTHER_OUTPUT = {
 }  # fmt: skip
 #: Flags that clang takes from the environment, beside those that it is given.
 OVERRIDE = "CCC_OVERRIDE_OPTIONS"
-#: What of the environment changes what a compiler reads.
+#: Environment variables that change what a compiler reads.
 _VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH", OVERRIDE, "RUSTFLAGS")
 
 
@@ -113,7 +113,7 @@ def make_unit(
     """
     path = _path_of(source)
     if path.startswith(("-", "@")):
-        path = f"./{path}"  # else compilers take it for an option, or for a file of options
+        path = f"./{path}"  # otherwise compilers take it for an option, or for a file of options
     if path:
         with open(os.path.join(directory or "", path), "rb") as file:
             code = file.read()

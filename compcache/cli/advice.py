@@ -9,7 +9,7 @@ import click
 
 __all__ = ["in_commands"]
 
-#: What only a program can do, with what joins it to the rest.
+#: Advice that only a program can follow, with its conjunction.
 _OF_PROGRAMS = re.compile(r"Name it by its content \(an Identity, or Cache\.compile\), or (?:give it another name, or )?(\w)")
 _REMOVAL = re.compile(r"cache\.remove\((?:'([^']*)'|\"([^\"]*)\")\)")
 _FIRST = re.compile(rf"Remove what is cached first: {_REMOVAL.pattern}")

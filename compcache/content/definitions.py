@@ -27,7 +27,7 @@ __all__ = ["Definition", "Definitions", "Unreadable", "read_definitions", "whole
 
 _PERSON = b"compcache-define"
 _SIZE = 16
-#: A global, a number of an attribute group or of metadata, or what hides such: strings (of names, too) and comments. Each alternative
+#: A global, a number of an attribute group or of metadata, or text that may contain such: strings (also names), comments. Each alternative
 #: begins with a character of its own: the search looks for these.
 _TOKEN = re.compile(r'(@(?:"[^"]*"|[-$._A-Za-z0-9]+)|"[^"]*"|;[^\n]*|#\d+|!\d+)')
 _HIDING = re.compile(r'"[^"]*"|;[^\n]*')
@@ -123,7 +123,7 @@ class _Reader:
         self._nodes: dict[str, str] = {}
         self._header: list[str] = []
         self._unnamed: dict[str, str] = {}  # their keys by the numbers that LLVM gave them; "" while one is being read
-        self._addressed: set[str] = set()  # functions that are mentioned in other places than calls
+        self._addressed: set[str] = set()  # functions that are mentioned outside of calls
         self._names: set[str] = set()  # of all globals, as assembly writes them
         self._visits = 0
         self._parts: dict[str, _Part] = {}  # of nodes

@@ -26,7 +26,7 @@ __all__ = [
     "frozen", "given_parts", "has_archives", "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
 ]  # fmt: skip
 
-#: The kind of entries of data that say what the functions of a source are called.
+#: The kind of entries of data with the names of a source's functions.
 NAMES = "names"
 _VERSION = b"1"  # of what is digested: a name means the same for as long as this stays
 _PERSON = b"compcache-source"
@@ -329,7 +329,7 @@ def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
         yield from _texts([name, definition.kind])
         try:
             yield encoded(definition)
-        except GlobalValidationError as error:  # an integer that Python refuses to write: what compiles the source says so
+        except GlobalValidationError as error:  # Python refuses to write the integer: compiling the source reports it
             yield str(error).encode()
 
 

@@ -18,7 +18,7 @@ _MODULE_BLOCK, _STRTAB_BLOCK = 8, 23
 _END_BLOCK, _ENTER_BLOCK, _DEFINE_ABBREV, _UNABBREVIATED = range(4)
 _FIXED, _VBR, _ARRAY, _CHAR6, _BLOB = 1, 2, 3, 4, 5
 _CODE_VERSION, _CODE_FUNCTION, _CODE_ALIAS, _CODE_IFUNC, _CODE_BLOB = 1, 8, 14, 15, 1
-#: Fields of a function record: name offset, name size, type, calling convention, is it a declaration, linkage, parameter
+#: Fields of a function record: name offset, name size, type, calling convention, whether it is a declaration, linkage, parameter
 #: attributes, alignment, section, visibility.
 _IS_DECLARATION, _LINKAGE, _VISIBILITY = 4, 5, 9
 #: Linkages as numbers: internal (3), private (9, and 13 and 14 of old), available_externally (12) cannot be seen from outside.

@@ -25,15 +25,15 @@ __all__ = [
 
 #: The first byte of the payload.
 ENTRY = b"E"
-#: The image kind of a pack, as module records and as index entries say it.
+#: The image kind of a pack, in module records and in index entries.
 PACK, PACK_FLAG = "data", IMAGE_NONE
 #: The beginning of kinds whose data is unpickled: the reader's argument decides that, not the file.
 PICKLED = "pickle:"
-#: The kind whose data names the function, or the label of one, that those of a module are parts of.
+#: The kind whose data names the function, or the label, to which a module's functions belong as parts.
 PART_OF = "part of"
 #: The kind whose data says which symbol of its module is bound in place of a function that this processor cannot run (`encode_stub`).
 STUB = "processor stub"
-#: How many bytes an entry may have: what a reader takes at once.
+#: The most bytes of an entry, which a reader reads at once.
 MOST_DATA = 1 << 25
 _HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
 _MAX_SEQUENCE = 0xFFFFFFFFFFFFFFFF

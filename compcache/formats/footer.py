@@ -44,7 +44,7 @@ _VERSION = 6
 _READABLE = (5, 6)
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
-#: The most bytes of a module that other users could have written: it is read whole, and a file can have holes.
+#: The largest module from other users, in bytes: it is read whole, and a file can have holes.
 LARGEST_FOREIGN = 1 << 29
 _SIZES = Struct("<4Q")
 _PERSON = b"compcache-module"

@@ -36,11 +36,11 @@ __all__ = [
     "pack_notes",
 ]
 
-#: The digests in the notes: of the code that was given, of that and its options, of the function that returned them.
+#: The digests in the notes: of the given code, of the code with its options, of the function that returned them.
 SOURCE_DIGESTS = ("code", "source", "maker")
-#: How a module came to the directory, in the notes: from a bundle or a remote store; nothing where it was compiled there.
+#: The origin of a module, in the notes: a bundle or a remote store; nothing if it was compiled in the directory.
 ORIGIN = "origin"
-#: The kind of a node that stands for code of a function of another module, which is in this one.
+#: The kind of a node for a function of another module whose code is in this one.
 INLINED = "inlined"
 _MAX_GRAPH = 1 << 30
 _MAX_TIME = 1e11  # seconds; no time since the epoch, and no compilation, is longer

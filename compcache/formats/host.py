@@ -39,10 +39,10 @@ __all__ = [
 #: The interface between module images, the native runtime and this package; `COMPCACHE_ABI_VERSION` in C.
 ABI_VERSION = 2
 
-#: Ranks of code on a host: it cannot run it; it was compiled for it.
+#: Ranks of code on a host: it cannot run there; it was compiled for exactly that host.
 UNUSABLE, NATIVE = -1, 1 << 30
 
-_SHARED, _SAME_CPU = 1 << 16, 1 << 15  # in ranks: a bit that the code was compiled for and that the host has; the name of its CPU
+_SHARED, _SAME_CPU = 1 << 16, 1 << 15  # weights in ranks: a feature that the code uses and the host has; the name of its CPU
 
 
 class Processor:

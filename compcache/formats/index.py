@@ -304,14 +304,14 @@ class Index:
         self.suffix = suffix
         self._segments: tuple[Segment, ...] | None = None
         self._hint: Segment | None = None
-        #: Segments, and as many or fewer to look names up in that hold the same.
+        #: Segments, and at most as many with the same content in which names are looked up.
         self.gathered: tuple[tuple[Segment, ...], list[Segment]] | None = None
         self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
         self.owners: frozenset[int] | None = None  # the users whose files are used; None: of all
         self.vouching: frozenset[int] | None = None  # of these, those whose stamps are believed
-        self.unfinished = False  # it is being rebuilt: what it has is not all
-        self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
+        self.unfinished = False  # it is being rebuilt, and incomplete
+        self.problem = ""  # why the last attempt to read the index, or a part of it, failed
         self._ranks: dict[bytes, int] = {}
 
     @property

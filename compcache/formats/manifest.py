@@ -60,17 +60,17 @@ __all__ = [
 FRAME = Struct("<I8s")
 FUNCTION_HEAD = Struct("<cIII8sIII")
 NO_ENTRY = 0xFFFFFFFF
-#: The slot of an import that the linker has left places for.
+#: The slot of an import for which the linker has left places.
 NO_SLOT = 0xFFFFFFFF
 #: The kind of a global record that is not a variable: its slot has the number of the function that runs the module's constructors.
 STARTUP = "startup"
 #: The beginning of signatures of symbols that can be imported and not called: variables, hidden functions.
 LINK_ONLY = "= "
-#: The same of a variable that is its module's alone, and not merged with others of its name.
+#: The same for a variable that belongs to its module alone, and is not merged with others of its name.
 VARIABLE = "= variable "
-#: And of one that is merged: the first module that is loaded provides it.
+#: The same for one that is merged: the first loaded module provides it.
 MERGED = "= merged variable "
-#: And of one of these that gives way to a definition which is not merged.
+#: The same for a merged one that gives way to a definition that is not merged.
 WEAK = "= merged variable (weak) "
 #: How an image is loaded, as the index remembers it: by the dynamic linker, through ORC, or as the kind does that the module record
 #: names; a
@@ -80,10 +80,10 @@ IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
 SUSPECT = 5
 #: Set in the offsets that the index has of functions of linked closures (`compcache.formats.linked`); other look-ups skip these.
 LINKED = 1 << 31
-#: Of these, those that the native runtime maps out of the module's own file.
+#: The kinds that the native runtime maps from the module's own file.
 MAPPED_IN_PLACE = frozenset((IMAGE_SHARED,))
 
-#: The first byte of a payload: which record it is.
+#: The first byte of a payload: the type of the record.
 MODULE, FUNCTION, NEEDS, GLOBAL, LINK_TYPE = b"M", b"F", b"N", b"G", b"T"
 
 
@@ -109,7 +109,7 @@ class FunctionRecord(Record):
     def __init__(
         self, name: str, symbol: str, signature: str, target_id: bytes, function: int, entry: int, needs: int, link_type: bytes = b""
     ) -> None:
-        # One of these is made by every load: a fifth of the time of the general constructor.
+        # Every load makes one: this takes a fifth of the time of the general constructor.
         set_field(self, "name", name)
         set_field(self, "symbol", symbol)
         set_field(self, "signature", signature)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GREATEST_NUMBER", "UNNUMBERED", "Order", "inherited", "is_numbered", "order_of", "with_number"]
 
-#: No number is greater: the segment of all layers has the place of a layer in the bits above.
+#: The greatest number: the segment of all layers uses the bits above for the place of a layer.
 GREATEST_NUMBER = (1 << 48) - 1
 _NUMBER, _CONTENTS = "order", "contents"
 _NO_CONTENT = bytes(CONTENT_SIZE)

@@ -42,13 +42,13 @@ __all__ = [
     "encode_use", "is_sum", "read_inputs", "store_of",
 ]  # fmt: skip
 
-#: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
+#: The name key for loads of a module whose compile seconds are not in the counters yet.
 LOADS_KEY = bytes(KEY_SIZE)
 
 _HEAD = Struct("<8s4I")
 _COUNTER = Struct("<IdB")
 _END_OF_TIME = HOUR << 32  # seconds; hours are stored in 32 bits
-_MAX_AMOUNT = 1e15  # of anything that is counted: no sum of these is infinite
+_MAX_AMOUNT = 1e15  # the largest count: no sum of these is infinite
 _USE = Struct("<16s16sQd")
 _MAGIC = b"CCSTATS1"
 _CHUNK = 1 << 20
@@ -150,7 +150,7 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
     try:
         for line in lines:  # of half a million, after a long batch
             first, counter, *rest = line.split(" ")
-            if first == "row":  # of an earlier version, which kept there what is in lists of modules now
+            if first == "row":  # of an earlier version, which kept data here that is in lists of modules now
                 continue
             when = float(first)
             amount = float(rest[0])

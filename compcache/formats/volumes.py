@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Volumes"]
 
-#: Longer than any tick of a file system's clock, and of one that tells parts of a millisecond.
+#: Longer than any tick of a file system's clock, and of one with a resolution below a millisecond.
 _TICK_NS, _FINE_TICK_NS = 2_000_000_000, 20_000_000
 _MILLISECOND = 1_000_000
-#: How often a directory is listed until no volume in it goes meanwhile.
+#: How often a directory is listed until no volume disappears during the listing.
 _ATTEMPTS = 16
 
 

@@ -16,7 +16,7 @@ __all__ = ["check_elements"]
 
 _LEVEL = re.compile(r"[\[<](\d+) x (.*)[\]>]\Z")
 _NATIVE_ORDER = ("@", "=", "<" if sys.byteorder == "little" else ">")
-#: By the letters of the struct module, what is comparable in types of elements.
+#: The comparable part of element types, by the letters of the struct module.
 _KINDS = {"i": "bhilqnBHILQNc?", "f": "efd"}
 #: By the LLVM type of elements: what signatures call it, its kind and size. Integers have no sign there, and C's `bool` is `i8`.
 _ELEMENTS = {

@@ -8,7 +8,7 @@ look-up) gives no answer. The `PlainLoader` then becomes a `Loader`, which start
 Tables of targets and modules, and their locks, are explained in `compcache.hit.loader`. `LoadedModule` is a mapped image.
 """
 
-# What a hit reads does not import `__future__` either, which takes half a million instructions: what annotations name is in quotes.
+# Files on the path of a hit do not import `__future__`, which takes half a million instructions: annotations are in quotes.
 import os
 from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
@@ -89,9 +89,9 @@ class Door:
 
     def __init__(self, root: str, runtime: "Any") -> None:
         self.root = root
-        self.owner = os.geteuid()  # whose the directory is as long as this is open, and what is in it
+        self.owner = os.geteuid()  # the owner of the directory while this is open, and of its files
         self._runtime = runtime
-        self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and which directory that is
+        self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and the identity of that directory
         self._prefix = root if root.endswith("/") else root + "/"
         self._tree: Tree | None = None
 
@@ -192,15 +192,15 @@ class PlainLoader:
         self._volumes: Volumes | None = None
         self.allow_pickle = False
         self.maps_files = 2  # by the kind of their file system
-        #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
+        #: The table from which look-ups answer at once: `_by_name`, or an empty one while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
         self._by_name: dict[str, ref[TypedCallTarget]] = {}
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
-        self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that no look-up gives any more
+        self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that look-ups no longer return
         self.builds: set[object] = set()  # the builds under way
-        self.changed: object = None  # another object whenever the tables are changed
+        self.changed: object = None  # replaced whenever the tables change
         self._mine: dict[bytes, ref[LoadedModule]] = {}
-        self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
+        self.merged: dict[str, ref[LoadedModule]] = {}  # the module that provides a variable defined by several
         self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
         self.linked: LinkedClosures | None = None  # linked closures that it has met
         self.closed = False
@@ -383,7 +383,7 @@ class PlainLoader:
             return False
         content = runtime.processor()
         words = runtime.processor_words(content)
-        platform = f"{os.uname().machine}-linux-elf"  # of another one no code says that it is for it
+        platform = f"{os.uname().machine}-linux-elf"  # no code requires any other processor
         if not words or not runtime.platform_serves(text, platform, os.confstr("CS_GNU_LIBC_VERSION") or ""):
             return False
         identity = runtime.digest(platform.encode() + content, 12).hex()
@@ -416,7 +416,7 @@ class PlainLoader:
                 raise in_constructor(module_id) if load_runtime().is_linking() else half_mapped(module_id)
             module.image = map_image()
         finally:
-            if module.image is None:  # whoever looks at the traceback keeps the module alive
+            if module.image is None:  # a reader of the traceback keeps the module alive
                 module.given_up = True  # nothing is called here: a signal handler that raises would leave the claim
         return module
 
@@ -444,7 +444,7 @@ class PlainLoader:
         modules = parts.modules() if parts else {module.module_id: module}
         with _lock:
             done = False
-            while not done:  # again where what interrupts this thread has changed the tables meanwhile
+            while not done:  # try again if an interrupt of this thread has changed the tables
                 change = self.changed = object()
                 if self.closed or self._files is None or not self._goes_with(closure):
                     return None

@@ -34,21 +34,21 @@ __all__ = [
 
 #: Marks behind the parameters of a use: the result is not used; the function is not called, its address is taken.
 IGNORED, ADDRESS = "ignored", "address"
-#: What a variable's type begins with, and what stands in it where its size is not known.
+#: The prefix of a variable's type, and the text for an unknown size.
 VARIABLE, _UNKNOWN = "variable", "?"
-#: What a variable is that cannot change, and a use that changes it.
+#: The marks of a constant variable, and of a use that changes the variable.
 CONSTANT, WRITTEN = "constant", "written"
-#: What a variable is that each thread has one of.
+#: The mark of a thread-local variable.
 THREAD_LOCAL = "thread_local"
-#: What stands between types of one use, and in place of parameters that a definition does not name.
+#: The separator between types of one use, and the text for parameters that a definition does not name.
 OR, VARIADIC = " | ", "..."
-#: How many bytes records have of a link type: its digest, and the offset of its record.
+#: The bytes of a link type in records: its digest, and the offset of its record.
 LINK_TYPE_SIZE = 12
 DIGEST_SIZE = 8
 _EXTENSIONS = frozenset(("zeroext", "signext"))
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f128": 128}
 _REGISTER_BITS = 64
-#: What C passes as an ``int`` where a function has no prototype.
+#: The types that C passes as ``int`` to a function without a prototype.
 _PROMOTED = frozenset(("i1", "i8", "i16"))
 
 
@@ -169,7 +169,7 @@ def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
         return False, "its calling convention is {}, and it is called by {}".format(*conventions)
     if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
         return False, f"it takes {len(definition.parameters)} arguments, and {len(use.parameters)} are passed"
-    is_promoted = use.variadic and not definition.variadic  # C passes so what it has no prototype for
+    is_promoted = use.variadic and not definition.variadic  # C passes it so without a prototype
     binds, doubts = _parameters_fit(definition.parameters, use.parameters, is_promoted=is_promoted)
     if not binds:
         return False, doubts
@@ -199,7 +199,7 @@ def _parameters_fit(taken: list[Piece], given: list[Piece], *, is_promoted: bool
 
 
 def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, str]:
-    pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # who relies on it is the caller
+    pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # the caller relies on it
     if len(returned) == len(expected) and all(fit and not lacks for fit, lacks in pairs):
         return True, ""
     shown = [", ".join([piece for piece, _ in pieces]) or "void" for pieces in (returned, expected)]
@@ -220,7 +220,7 @@ def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
 
 def _is_same_place(first: list[str], second: list[str], *, in_structure: bool) -> bool:
     """Return whether the ABI passes these different types in the same way."""
-    if first[0] == second[0] == "ptr":  # one says how much room there is for a structure that is returned
+    if first[0] == second[0] == "ptr":  # one states the size of the room for a returned structure
         return {len(first), len(second)} == {1, 3}
     kinds = {first[0], second[0]}
     if len(first) != 1 or len(second) != 1:

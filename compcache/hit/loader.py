@@ -56,12 +56,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
-#: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
+#: The most module files that a load keeps open. It closes them then, and opens those again that it maps later.
 _MOST_FILES = 64
 #: Closures of fewer modules are not remembered for the next process.
 _FEWEST_PLANNED = 3
 
-#: 1: images are mapped out of their files wherever these are, 0: nowhere; else by the kind of their file system (`native/places.c`).
+#: 1: images are mapped from their files everywhere; 0: nowhere; otherwise it depends on the file system (`native/places.c`).
 MAP_VARIABLE = "COMPCACHE_MAP_FILES"
 _BY_FILE_SYSTEM = 2
 
@@ -114,10 +114,10 @@ class Sources(dict[bytes, Source]):
     def __init__(self, root: str, accept: Accept | None, since: int) -> None:
         self.root = root
         self.accept = accept
-        self.since = since  # how many loads had bound something, where there are linked closures
+        self.since = since  # the number of loads that had bound something, if there are linked closures
         self.listing: Listing | None = None
         self.opened: list[Source] = []  # those whose files have not been closed since
-        self.bound: list[Source] = []  # modules as they are for what was bound before
+        self.bound: list[Source] = []  # the modules of earlier bindings
 
 
 class Choice:
@@ -205,14 +205,14 @@ class Loader(PlainLoader):
             try:
                 return self._load(func_name, owner, accept, again=again)
             except CompcacheError:
-                # Where nothing is known the look-up has looked at the disk just now.
+                # If nothing is known, the look-up has just read the disk.
                 if not any(store.find_here(func_name)) or not (store.renew_index() or store.index.segments is not known):
                     raise
                 again, known = False, store.index.segments  # it has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
         target = self.linked.take(func_name, owner) if self.linked is not None and accept is None else None
-        while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
+        while target is None:  # try again if another thread has loaded or unloaded one of the modules
             target = self._load_once(func_name, owner, accept, again=again)
         return target
 
@@ -329,7 +329,7 @@ class Loader(PlainLoader):
         yield from later
 
     def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
-        first = next(found, None)  # the look-up renews what is known of the index, on which it depends what is bound
+        first = next(found, None)  # the look-up renews the index, which affects the bindings
         place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
         if place is not None and self.linked is not None and place in self.linked:
             yield place, 0

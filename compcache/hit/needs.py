@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Kept", "Listed", "collect_stores", "decode_globals", "misfit", "read_needs", "read_records"]
 
 _WORD = 8
-#: How many bytes of records a module can have for all to be read at once.
+#: The most bytes of a module's records that are read at once.
 _MOST_RECORDS = 1 << 15
 #: Libraries of native symbols stay loaded: their addresses are in slots, and other code of theirs may be running.
 _libraries: dict[str, object] = {}

@@ -17,7 +17,7 @@ __all__ = ["Part", "Parts", "follow"]
 
 #: As `compcache.formats.manifest` has it.
 _NO_SLOT = 0xFFFFFFFF
-#: How many bytes of what records have of a link type are its digest.
+#: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
 #: How many files one such load has open.
 _MOST_MODULES = 64

@@ -42,11 +42,11 @@ __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usabl
 #: when it makes one for the next.
 _MOST_GATHERED = 128
 _MANY_MODULES = 2
-#: So many imports of one function are looked up together first.
+#: The least number of imports of one function that are looked up together.
 _MANY_IMPORTS = 32
-#: How many bytes of what records have of a link type are its digest.
+#: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
-#: What no func_name has, in names of nodes.
+#: A character in names of nodes that no func_name has.
 _APART = "\0"
 
 
@@ -175,7 +175,7 @@ class Plan:
             self._nodes[root].note(error)
         self._pending = [root]
         self._may_lack = False  # whether some function has run out of realizations
-        self._apart: dict[tuple[str, bytes], str] = {}  # the node of those who expect another type than most do, by name and digest
+        self._apart: dict[tuple[str, bytes], str] = {}  # the nodes for users that expect an unusual type, by name and digest
 
     @property
     def has_errors(self) -> bool:
@@ -242,7 +242,7 @@ class Plan:
         """Return a choice in a module that defines a variable which the load has from another module, and the reason against it."""
         listing = self._sources.listing
         variables = {name: choice for name, choice in chosen.items() if choice.record.signature.startswith(VARIABLE)}
-        if listing is not None and not listing.unlisted:  # what another module of the load has as well is known
+        if listing is not None and not listing.unlisted:  # variables that another module of the load has, too, are known
             variables = {name: choice for name, choice in variables.items() if name in listing.repeated}
         if not variables:
             return None
@@ -287,7 +287,7 @@ class Plan:
             if node.choice is not None:
                 return
         self._may_lack = True
-        for use, (user, kind) in list(node.uses.items())[1:]:  # what did not fit the first of them
+        for use, (user, kind) in list(node.uses.items())[1:]:  # the first error against one of them
             self._set_apart(name, use, user, kind)
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
@@ -325,7 +325,7 @@ class Plan:
         is_open = node.choice is None and name in self._pending
         try:
             fits = is_open or (node.choice is not None and self._fits(node.choice, user, kind))
-        except (CompcacheError, OSError) as error:  # who chooses for it meets it again
+        except (CompcacheError, OSError) as error:  # choosing for it meets the error again
             reraise_interrupt(error)
             fits = False
         if not fits:
@@ -437,7 +437,7 @@ class Plan:
         for _, imported, _, kind in choice.imports:
             node = self._nodes.get(self._target(imported, kind))
             if node is not None and node.uses and kind[:_DIGEST] not in node.uses:
-                continue  # it may be that only what others expect is not there
+                continue  # perhaps only other expected types are missing
             if node is not None and node.choice is None and imported not in self._pending:
                 exhausted = imported != choice.record.name and not _may_have_more(node)
                 if exhausted:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Settled", "settle"]
 
-#: So many records of one module are read together at least.
+#: The least number of records of one module that are read together.
 _MANY = 32
-#: So many bytes of a table, or of records, are read for each name at most: as many as one look-up reads.
+#: The most bytes of a table, or of records, that are read for each name: as many as one look-up reads.
 _BYTES_OF_EACH = 1024
 
 

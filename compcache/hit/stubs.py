@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_stub", "has_stub"]
 
-#: What the signature of a stub is.
+#: The signature of a stub.
 _SIGNATURE = LINK_ONLY + "stub"
 
 

@@ -18,13 +18,13 @@ from compcache.files import reraise_interrupt
 
 __all__ = ["HAS_STATE", "Archive", "is_archive", "open_archive"]
 
-#: What functions of compilers' run times begin with whose state is that of the program: flang's units of input and output, and random
+#: The prefixes of functions in compilers' run times whose state belongs to the program: flang's units of input and output, and random
 #: numbers.
 HAS_STATE = ("_FortranAio", "_FortranARandom", "_FortranAStop", "_FortranAProgram", "_FortranAPause", "_FortranAFlush")
 _MAGICS = (b"!<arch>\n", b"!<thin>\n")
 _HEADER = 60
 _SIZE = slice(48, 58)  # of a member, in its header
-#: How many archives' symbols are kept in the process: those of a compiler's run time have ten thousand.
+#: The number of archives whose symbols a process keeps: a compiler's run time has ten thousand.
 _KEPT = 8
 #: An archive that has changed this recently is read every time: file systems' clocks may be as coarse as this, in nanoseconds.
 _SETTLED = 2_000_000_000
@@ -98,7 +98,7 @@ def _find(name: str) -> str:
     for place in filter(None, places):
         found = sorted(glob.glob(os.path.join(place, glob.escape(name))))
         if found:
-            return found[-1]  # of several versions the latest
+            return found[-1]  # the latest of several versions
     raise LibraryError(f"the archive {name!r} was not found in the usual directories: give its path, or set LIBRARY_PATH", library=name)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "check_image", "is_known", "is_mapped", "load_image", "make_side", "register", "require_known", "require_table"]
 
-#: By the name of a kind the modules of its two sides; imported where one is asked for.
+#: The modules of a kind's two sides, by its name. They are imported on demand.
 _KINDS = {
     "shared": ("compcache.images.shared.load", "compcache.images.shared.make"),
     "object": ("compcache.images.object.load", "compcache.images.object.make"),

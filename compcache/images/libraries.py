@@ -28,7 +28,7 @@ __all__ = ["Library", "advice_on_run_time", "demangle", "library_with", "loaded_
 #: The crates that belong to Rust's compiler, as mangling v0 writes them behind a disambiguator (RFC 2603), and old names.
 _RUST_CRATES = ("_3std", "_4core", "_5alloc", "_7___rustc")
 _RUST_NAMES = ("_ZN3std", "_ZN4core", "_ZN5alloc", "__rust_", "rust_eh_personality", "rust_begin_unwind")
-#: Run-time libraries of compilers, by what the names of their symbols begin with.
+#: Run-time libraries of compilers, by the prefixes of their symbols.
 _RUNTIME_LIBRARIES = (
     (
         (
@@ -57,7 +57,7 @@ _RUNTIME_LIBRARIES = (
     (("_D3std",), "phobos2-ldc-shared"),
     (("$s", "swift_"), "swiftCore"),
 )
-#: And names of what is not a shared library, with advice.
+#: Symbols that are not in a shared library, with advice.
 _RUNTIMES = (
     (("_FortranA", "_QQ"), "pass archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
     (

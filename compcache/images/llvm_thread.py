@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["check_abandoned", "in_caller", "in_llvm_thread", "time_spent"]
 
 _T = TypeVar("_T")
-#: LLVM's parser and its passes recurse. Only what is used of this takes memory.
+#: LLVM's parser and its passes recurse. Only the used part takes memory.
 _STACK_BYTES = 64 << 20
-#: How often each of the threads looks after the other while it waits: an interrupt may have taken the news.
+#: The interval at which each thread checks the other while it waits: an interrupt may have lost a message.
 _PATIENCE = 0.1
 #: For how long an interrupted start waits for a thread of which it cannot know whether it was started.
 _START_SECONDS = 1.0
@@ -137,7 +137,7 @@ class _Errand(Generic[_T]):
         try:
             with _stack_lock, _stack_size(_STACK_BYTES):
                 is_starting = True
-                # Not `threading.Thread`: what an interrupt leaves of that takes its thread down.
+                # Not `threading.Thread`: after an interrupt, its unfinished state ends the thread.
                 _thread.start_new_thread(self._serve, ())
         except BaseException as error:  # noqa: BLE001 - raised when the thread, if there is one, has ended
             if isinstance(error, (_thread.error, ValueError)) and interrupt_in(error) is None:

@@ -107,7 +107,7 @@ def make_image(
                 named=named,
                 imports=imports,
             )
-        except FormatError as refusal:  # a linker may know what is not known here
+        except FormatError as refusal:  # a linker may know more
             why = f"there is no linker for what is not written without one ({refusal})"
         else:
             return Made(image, shared.KIND, places, libc, None)

@@ -28,7 +28,7 @@ _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "lib
 #: What entry points and generated code refer to, the interpreter's functions and what linkers make; always there, hence never weak,
 #: and in no C library.
 ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
-#: What a library has under no version of its own, only for programs that ask for it: how compilers ask for the CPU's features.
+#: Symbols without a version, for programs that request them: compilers' queries of CPU features.
 _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.so.1", "GCC_4.8.0"))
 
 

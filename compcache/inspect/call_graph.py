@@ -64,7 +64,7 @@ class _Builder:
     """Collects nodes and edges. The key of a node is its kind and its name, and the module if it belongs to one."""
 
     def __init__(self, modules_of: Callable[[str], Iterator[_Module]]) -> None:
-        self._modules_of = modules_of  # those that realize a function, the first choice first
+        self._modules_of = modules_of  # the modules that realize a function, the first choice first
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._nodes: list[GraphNode] = []
         self._edges: dict[tuple[int, int], None] = {}
@@ -104,7 +104,7 @@ class _Builder:
             return known
         number = self._add((node.kind, name, owner), GraphNode(node.kind, name, "", owner, ""))
         if node.kind == INLINED and self._find(name) is not None:
-            self._edges[number, self.add_function(name)] = None  # it was that, and can do without
+            self._edges[number, self.add_function(name)] = None  # it was this one, and is not needed
         self._waiting.append((number, module, symbol))
         return number
 

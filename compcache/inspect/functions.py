@@ -135,7 +135,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
 
     counts = count_modules(store, progress)
     hits, misses = hits_and_misses(store)
-    machine = describe_host(store, keep=False)  # a question creates nothing
+    machine = describe_host(store, keep=False)  # a query creates nothing
     return CacheInfo(
         directory=store.root,
         exists=os.path.isdir(store.root),

@@ -82,7 +82,7 @@ def suggestion(store: Store, name: str) -> str:
 def _near(store: Store, name: str) -> str | None:
     from difflib import get_close_matches
 
-    parts: dict[str, str] = {}  # who gives no package
+    parts: dict[str, str] = {}  # the name has no package
     known: dict[str, None] = {}
     for lists in [ModuleLists(place) for place in (store, *store.layers)]:
         known.update(dict.fromkeys(_likely(name, lists.bases, str)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SeparateState", "separate_state"]
 
-#: What the graph says of variables that never change.
+#: The graph's mark of constant variables.
 _CONSTANT = "constant"
 
 

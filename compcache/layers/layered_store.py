@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LAYER_SHIFT", "ORDER_BITS", "LayeredStore", "layer_paths"]
 
-#: In the segment of all layers the flags of a module have the number of its layer above these bits.
+#: In the segment of all layers, the flags of a module have the number of its layer above these bits.
 LAYER_SHIFT = 16
-#: In the same segment numbers of additions have as many bits, and above them how many layers are behind that one.
+#: In the same segment, numbers of additions have this many bits, and above them the number of later layers.
 ORDER_BITS = 48
 _FLAGS_AT = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: behind stamp, two sizes and target
 
@@ -86,7 +86,7 @@ class _Layer(Store):
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         above = self._above
-        if self.trusted_keys:  # who made the layer may have written its stamps for these keys, who can write above those that are there
+        if self.trusted_keys:  # the layer's maker could write its stamps for these keys, and others those of the directory above
             return not above.exposed and super()._recognize(module, status, above.verified)
         entry = above.entries.get(module.module_id)
         if entry is None or self.signing_key:
@@ -137,7 +137,7 @@ class LayeredStore(Store):
         self.verified = Index(self.files, self.directory(LAYERS), self.temporary, LAYERS.suffix)
         self.verified.owners = self.verified.vouching = self._owners
         self._found_in: dict[bytes, Store] = {}
-        self.entries: dict[bytes, bytes] = {}  # what the segment of all layers says of the modules that were asked for
+        self.entries: dict[bytes, bytes] = {}  # the rows of requested modules in the segment of all layers
         places = dict.fromkeys(absolute_path(place) for place in layers)
         places.pop(root, None)
         self.layers = tuple([_Layer(self._directory_of(place), place, self, options) for place in places])
@@ -296,7 +296,7 @@ class LayeredStore(Store):
                     yield candidate
             lesser += [(rank, store, candidate) for rank, candidate in rest]
         if len(lesser) > 1:
-            lesser.sort(key=lambda row: -row[0])  # stable: of equals the one that was asked first
+            lesser.sort(key=lambda row: -row[0])  # stable: of equal ones, the first place counts
         for _, store, candidate in lesser:
             if candidate[0] not in seen:
                 seen.add(candidate[0])
@@ -351,7 +351,7 @@ class LayeredStore(Store):
             assert failure is not None
             raise failure
         finally:
-            failure = None  # it and this frame would keep each other, and what the callers have loaded, until garbage is collected
+            failure = None  # it and this frame would keep each other, and the callers' modules, until garbage is collected
 
     def remember_layer(self, entry: ModuleEntry) -> None:
         """Remember that a file of a layer was verified, if this cache can be written."""

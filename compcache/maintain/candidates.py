@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Census", "Chooser"]
 
-#: How much more is looked at where what was looked at does not suffice.
+#: The factor for a second look if the first one did not suffice.
 _MORE = 1.5
 #: The generation of modules whose generation is not stale.
 _FRESH = object()
@@ -117,7 +117,7 @@ class Chooser:
 
     def _plan(self, found: Mapping[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
         def close(entry: Entry) -> Entry:
-            if entry.parts:  # itself in place of those that stay: it is one that has parts
+            if entry.parts:  # itself in place of the remaining ones: it has parts
                 parts = [part for part in entry.parts if part in found or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GRACE", "compact"]
 
-#: For how many seconds a file stays beside the volume that has it: for those on other hosts who do not see the volume yet.
+#: How many seconds a file stays beside its volume, for processes on other hosts that do not see the volume yet.
 GRACE = 10.0
 _LOCK_SECONDS = 1.0
 _RANGE = 1 << 13

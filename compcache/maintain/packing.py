@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL", "Packing", "free_removed"]
 
-#: Larger files stay as they are: processes share the memory of what they map of a file, and not of what they read of a volume.
+#: Larger files stay: processes share the memory of mapped files, but not of modules that they read from a volume.
 SMALL = 1 << 15
 #: A volume is written again once so much of it is gone; with what is added, if it has so many times its bytes at most, or these.
 _DEAD, _GROWTH, _LITTLE = 0.5, 2, 1 << 20
@@ -146,7 +146,7 @@ class Packing:
             if known[0].content(known[1]) == content[1:3]:
                 self._files.write(module_id + file.stamp)
                 return None
-            mark_gone(store, known[0], [module_id])  # with other notes than the file, which goes before it
+            mark_gone(store, known[0], [module_id])  # with notes that differ from those of the file, which takes precedence
         self._files.write(module_id + file.stamp)
         self.packed += 1
         return content

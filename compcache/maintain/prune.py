@@ -294,7 +294,7 @@ def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = Fals
         segments = readable(store.index)
         try:
             left_out = {*gone, *clean_packs(store, segments, gone)}
-        except (CompcacheError, OSError) as problem:  # what is half dead takes space
+        except (CompcacheError, OSError) as problem:  # a half-removed pack takes space
             reraise_interrupt(problem)
             left_out = set(gone)
         try:

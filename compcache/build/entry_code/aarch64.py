@@ -15,7 +15,7 @@ _CALLEE, _ITEMS, _FRAME_POINTER, _LINK, _SP = 19, 20, 29, 30, 31
 _DEF_CFA, _DEF_CFA_OFFSET, _OFFSET = 0x0C, 0x0E, 0x80
 _EQUAL, _DIFFERENT = 0, 1
 _SAVED = 32  # bytes of the registers that are saved
-#: Of the kinds of jumps: the mask of the operation, and where the distance stands and how many bits it has.
+#: For each kind of jump: the mask of the operation, the position of the distance, and its number of bits.
 _KINDS = (
     (0x7C000000, 0x14000000, 0, 26), (0xFF000010, 0x54000000, 5, 19),
     (0x7E000000, 0x34000000, 5, 19), (0x7E000000, 0x36000000, 5, 14),

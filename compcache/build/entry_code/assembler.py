@@ -34,12 +34,12 @@ class Assembler:
     #: Number of the architecture in ELF files, type of sections with frames, alignment of functions.
     elf_machine: int
     unwind_type: int
-    #: Relocation by which frames refer to code.
+    #: The relocation for frames' references to code.
     distance: int
     #: The initial instructions of frames, and the number of the return address in them.
     first_rules: bytes
     return_register: int
-    #: The registers of whole numbers: the result of a call, its arguments, what is kept over calls, and what is free.
+    #: The registers for integers: the result of a call, its arguments, those preserved across calls, and free ones.
     result: int
     arguments: tuple[int, ...]
     callee: int

@@ -24,7 +24,7 @@ _LENGTH = Struct("<I")
 _IDENT = b"\x7fELF\x02\x01\x01"
 _SHT_STRTAB, _SHF_EXECINSTR, _SHF_INFO_LINK = 3, 4, 0x40
 _STT_FUNC, _STT_SECTION, _STV_HIDDEN = 2, 3, 2
-_TEXT, _TEXT_RELOCATIONS, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 2, 3, 6, 7, 8  # numbers of sections, and how many there are
+_TEXT, _TEXT_RELOCATIONS, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 2, 3, 6, 7, 8  # the numbers of sections, and their count
 _ALIGNMENT = 16
 _NOP = {62: b"\x90", 183: b"\x1f\x20\x03\xd5"}
 #: DW_EH_PE_pcrel | DW_EH_PE_sdata4: how frames refer to code.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING_INLINED", "Inlined", "Provided", "bring_in", "nothing_offered"]
 
-#: How many instructions may come into one module.
+#: The most instructions that are inlined into one module.
 _MOST_IN_ALL = 50 * MOST_INSTRUCTIONS
 #: How large a body may be that a body calls, of what that one may be: LLVM's factor for ThinLTO. So of a chain some ten come in.
 _NEXT = 0.7
@@ -149,13 +149,13 @@ class _Bringing:
         for name, symbol in symbols.items():
             code = code.replace(quoted(name), "@" + quote(symbol))
         symbol = symbols[body.name]
-        if is_known_by_name(symbol):  # LLVM must not take it for the platform's, no more than its declaration
+        if is_known_by_name(symbol):  # LLVM must take neither it nor its declaration for the platform's
             code = with_lines(code, "define available_externally ", lambda line: f"{line.removesuffix('{')}nobuiltin {{")
         try:
             if not self._is_declared_alike(symbol, code) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall(code)):
                 return False
             self._module.link_in(codegen.parse(code, self._context))
-        except (CompileError, ValueError) as error:  # another version of LLVM may write what this one does not read
+        except (CompileError, ValueError) as error:  # another version of LLVM may write code that this one cannot read
             reraise_interrupt(error)
             return False
         self._room -= body.instructions

@@ -27,11 +27,11 @@ __all__ = ["IS_MODE", "LOCAL", "MOST_INSTRUCTIONS", "offered_bodies", "quoted", 
 
 #: LLVM's own limit for functions that ThinLTO imports from other modules.
 MOST_INSTRUCTIONS = 100
-#: What the names of a body's own functions and constants begin with.
+#: The prefix of the names of a body's own functions and constants.
 LOCAL = "compcache.local."
 _MOST_LINES = 4 * MOST_INSTRUCTIONS
 _MOST_CONSTANT = 4096
-#: Attributes that say how all code of a function computes: bodies have none of these, and go into no code that has.
+#: Attributes about how all code of a function computes. Bodies have none of these, and are not inlined into code that has.
 IS_MODE = re.compile(
     r'\bstrictfp\b|"denormal-fp-math|"no-(?:infs|nans|signed-zeros)-fp-math"="true"|"(?:unsafe|approx-func)-fp-math"="true"'
 )
@@ -56,7 +56,7 @@ _OPCODES = re.compile(
 _FORBIDDEN = re.compile(
     r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|\w+_amx|token|metadata !\w*\()"
 )
-#: What functions, and calls, may say of themselves: nothing of it depends on where the code stands, or LLVM compares it when it inlines.
+#: The allowed attributes of functions and calls: they do not depend on the place of the code, or LLVM compares them when it inlines.
 _HARMLESS = re.compile(
     "nounwind|mustprogress|norecurse|nosync|nofree|willreturn|nocallback|memory|readnone|readonly|writeonly|argmemonly|speculatable|cold|hot|"
     "inlinehint|alwaysinline|uwtable|optsize|minsize|nonlazybind|noreturn|ssp|sspstrong|sspreq|nocreateundeforpoison|"

@@ -31,9 +31,9 @@ _PREFIX = "compcache.data."
 _LARGE = 1 << 16
 _WORTHWHILE = 1 << 20
 _LINKAGES = frozenset(("external", "internal", "private"))
-#: Sections that LLVM itself chooses, for variables that name none. One that is named may be a registry.
+#: Sections that LLVM chooses for variables without one. A named section may be a registry.
 _PLACES = frozenset((".data", ".rodata", *(f".rodata.cst{size}" for size in (4, 8, 16, 32)), *(f".rodata.str{n}.{n}" for n in (1, 2, 4))))
-#: Lines below this have no long constant.
+#: Shorter lines have no long constant.
 _SHORTEST = 4096
 _LONG_STRING = re.compile(r'c"[^"]{4096,}"')
 _LONG_LIST = re.compile(r"(?:(?:i(?:8|16|32|64)|half|float|double) [-+.xa-fA-F0-9]++, ){1024,}+")

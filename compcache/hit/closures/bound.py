@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BoundNames", "Place", "described", "newest_of", "shared"]
 
-#: How many bytes of what records have of a link type are its digest.
+#: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
-#: What a name of content is of, whichever realization look-ups find.
+#: The content for every content name, whichever realization look-ups find.
 _SAME = b"="
 
 
@@ -73,7 +73,7 @@ class BoundNames:
         self._weak_loader = ref(loader)
         self._types = types
         self._places: dict[str, Place] = {}
-        self._copied: dict[bytes, set[bytes]] = {}  # by module the closures in which a function of it was bound
+        self._copied: dict[bytes, set[bytes]] = {}  # the closures in which a function of a module was bound, by module
         self.changes = 0  # how many loads have bound something
 
     @property

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LinkedClosures"]
 
-#: After how many look-ups that meet a loaded closure all of its functions are listed.
+#: The number of look-ups that meet a loaded closure before all of its functions are listed.
 _LISTED_FROM = 8
 
 
@@ -53,11 +53,11 @@ class LinkedClosures:
         self._told: dict[bytes, bool] = {}
         self._used: dict[bytes, int] = {}  # how often they were met
         self.sets: dict[str, ListedFunction] = {}  # what was listed of closures, by function
-        self._parts: dict[bytes, tuple[bytes, ...]] = {}  # by closure the modules that it is derived of,
-        self._homes: dict[bytes, tuple[bytes, ...]] = {}  # of these such as are in it,
-        self._houses: dict[bytes, list[bytes]] = {}  # and the other way round
+        self._parts: dict[bytes, tuple[bytes, ...]] = {}  # the parts of each closure,
+        self._homes: dict[bytes, tuple[bytes, ...]] = {}  # those of them that it contains,
+        self._houses: dict[bytes, list[bytes]] = {}  # and the reverse
         self.bound = BoundNames(loader, types[:2])
-        self._early = {*loader._mine}  # the modules of which nobody knows what was bound before
+        self._early = {*loader._mine}  # the modules whose earlier bindings are unknown
 
     @property
     def _loader(self) -> Loader:

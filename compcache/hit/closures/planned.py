@@ -29,9 +29,9 @@ __all__ = ["FUNCTION", "NO_STATE", "REQUIREMENT_PARTS", "modules_of", "read_plan
 #: Of a function: the number of its module, and the offset of its record there.
 FUNCTION = Struct("<II")
 NO_STATE = bytes(DIGEST_SIZE)
-#: How many texts a requirement of a host is.
+#: The number of texts in a host requirement.
 REQUIREMENT_PARTS = 7
-#: How many bytes of what records have of a link type are its digest.
+#: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
 
 
@@ -53,7 +53,7 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
         loader.start(chosen)
     except ReentrantLoadError:
         raise
-    except (CompcacheError, OSError, ValueError, IndexError, StructError) as error:  # the walk finds out what is wrong, and says so
+    except (CompcacheError, OSError, ValueError, IndexError, StructError) as error:  # the walk finds and reports the problem
         reraise_interrupt(error)
         for module_id in [module_id for module_id in sources if module_id != root.module_id]:
             sources.pop(module_id).release()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["remember_closure", "remove_closures"]
 
-#: How many modules a closure has at most, and how many files a directory keeps.
+#: The most modules of a closure, and the most files that a directory keeps.
 _MOST_MODULES = 512
 _MOST_KEPT = 512
 

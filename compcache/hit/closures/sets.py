@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ListedFunction", "list_functions", "take"]
 
-#: How many bytes of records a loader keeps of a closure.
+#: The most bytes of a closure's records that a loader keeps.
 _MOST_RECORDS = 1 << 22
 
 
@@ -36,7 +36,7 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
     """Read all records of a closure into memory, unless they are many."""
     try:
         file = loader.store.open_module(module_id)
-    except (CompcacheError, OSError) as error:  # who loads a function of it meets it again
+    except (CompcacheError, OSError) as error:  # loading a function of it meets the error again
         reraise_interrupt(error)
         return
     with file:
@@ -64,7 +64,7 @@ def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedM
             return None
     except ReentrantLoadError:
         raise
-    except (CompcacheError, OSError) as error:  # who looks it up meets it again
+    except (CompcacheError, OSError) as error:  # looking it up meets the error again
         reraise_interrupt(error)
         return None
     return loader._commit(func_name, {func_name: choice}, owner, sources)

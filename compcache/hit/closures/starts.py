@@ -66,7 +66,7 @@ def _start(runtime: Any, module: LoadedModule, number: int) -> None:
     """Run the constructors of a module by its function with this number. The next number runs the destructors."""
     image, finish = module.image, runtime.finish
     try:
-        module.finish = lambda: finish(image, number + 1)  # also what a constructor finds that asks for its own module
+        module.finish = lambda: finish(image, number + 1)  # a constructor that requests its own module finds this, too
         module.__class__ = _StartedModule  # `finish` is called before anything that the destructors may use goes
         runtime.start(image, number)
     finally:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["is_valid", "linked_entry"]
 
-#: How many files of this kind and of planned closures a directory keeps.
+#: The most files of this kind and of planned closures that a directory keeps.
 _MOST_KEPT = 512
 
 

@@ -39,7 +39,7 @@ _RELOCATION = Struct("<QIIq")
 _WORD = 4
 _SECTIONS_AT, _COUNT_AT = 0x28, 0x3C  # in the header of the file
 _PLACE, _COUNT = Struct("<Q"), Struct("<H")
-#: Greater numbers of sections are reserved, and stand elsewhere.
+#: Greater numbers of sections are reserved, and stored elsewhere.
 _MOST_SECTIONS = 0xFF00
 
 

@@ -161,7 +161,7 @@ def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     return tuple(map(_as_section, SECTION.iter_unpack(records)))
 
 
-#: What was read of the last small files: several questions are asked of each object.
+#: The parts of the last small files, because each object is read several times.
 _read_small = lru_cache(maxsize=8)(_read_sections)
 
 

@@ -47,7 +47,7 @@ _FLAGS = (
     "--build-id=none",
 )  # fmt: skip
 
-#: With static libraries: only what is used of them, and nothing for others to see.
+#: With static libraries: only their used members, without visible symbols.
 _FLAGS_OF_ARCHIVES = ("--gc-sections", "--exclude-libs", "ALL")
 
 _MISLEADING_VARIABLES = frozenset(
@@ -141,7 +141,7 @@ def _flags(linker: Linker) -> tuple[str, ...]:
     if "mold" in program:
         return (*_FLAGS, "--no-fork")  # else a copy of mold outlives the one that is waited for
     if "gold" in program:
-        position = _FLAGS.index("noseparate-code")  # which it never does, and does not know by name
+        position = _FLAGS.index("noseparate-code")  # which it never does; it does not know the name
         return _FLAGS[: position - 1] + _FLAGS[position + 1 :]
     return _FLAGS
 
@@ -306,7 +306,7 @@ def _start(
             stdout=subprocess.PIPE if output is None else output,
             stderr=subprocess.STDOUT if output is None else subprocess.PIPE,
             pass_fds=descriptors,
-            process_group=0,  # so that a timeout ends whatever it started, too
+            process_group=0,  # so that a timeout also ends its child processes
         )
     except OSError as error:
         reraise_interrupt(error)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "version_of"]
 
-#: What linkers say first when they are asked for their version, and what they are called among makers.
+#: The first words of linkers' version texts, and their names as makers.
 _WORDS = {
     "lld": re.compile(r"\bLLD (\d\S*)"),
     "mold": re.compile(r"\bmold (\d\S*)"),

@@ -81,4 +81,4 @@ def _addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
     from compcache.images.platform_symbols import address_of
 
     for name in names:
-        yield name, address_of(name)  # 0 for a weak reference: who needs it checks before loading
+        yield name, address_of(name)  # 0 for a weak reference: functions that need it are checked before loading

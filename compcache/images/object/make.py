@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "LOADED", "is_comparable", "require_possible", "requires"]
 
-#: As module records name the kind.
+#: The kind's name in module records.
 KIND = "object"
 LOADED = "objects through ORC"
 _SHOWN = 5

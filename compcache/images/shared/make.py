@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "LOADED", "is_comparable", "make", "requires", "write"]
 
-#: As module records name the kind.
+#: The kind's name in module records.
 KIND = "shared"
 LOADED = "shared objects through dlopen"
 _SONAME = "compcache-module.so"
@@ -127,7 +127,7 @@ def make(
     shared = [path for path in dict.fromkeys(named.values()) if not is_archive(path)]
     archives = [library.name for library in libraries if isinstance(library, Archive)] if len(shared) < len({*named.values()}) else []
     paths = [*platform_symbols.platform_paths(platform), *shared]
-    if archives:  # whose members may use all that a linker has by itself, and one another
+    if archives:  # their members may use one another, and everything that a linker adds
         given = [library.file() for library in libraries if isinstance(library, Library)]
         paths = [*archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
     code = [rename_undefined(objects[0], versions), *objects[1:]]

@@ -56,7 +56,7 @@ _MAPPED = (
     ".text", ".rodata", ".data.rel.ro", ".data", ".bss", ".tdata", ".tbss", ".init_array", ".fini_array", ".gcc_except_table", ".eh_frame",
 )  # fmt: skip
 _UNMAPPED = (".debug_", ".comment")
-#: What linkers read and leave out.
+#: Sections that linkers read and leave out.
 _LEFT_OUT = (".note.GNU-stack", ".llvm_addrsig")
 _PROPERTIES = ".note.gnu.property"
 MAX_ALIGNMENT = 0x1000

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "Output", "Piece", "collect", "place"]
 
-#: The order of sections in memory. Between the first and the last of a segment stand those that have names of their own.
+#: The order of sections in memory. Sections with other names are between the first and the last of a segment.
 _READ = (".gnu.hash", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r", ".rela.dyn", ".plt", ".text")
 _READ_LAST = (".rodata", ".gcc_except_table", ".eh_frame_hdr", ".eh_frame")
 _WRITTEN = (".tdata", ".tbss", ".init_array", ".fini_array", ".data.rel.ro", ".dynamic", ".got", ".data")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compcache.images.writer.inputs import Input, InputSection
     from compcache.images.writer.layout import Piece
 
-    #: Which entry of a table is meant: that of a symbol of another image, or one of an object, by the numbers of both.
+    #: The key of a table entry: a symbol of another image, or a symbol of an object, by the numbers of both.
     Key = str | tuple[int, int]
 
 __all__ = ["DynamicRelocation", "Relocator", "Tables", "scan"]
@@ -50,7 +50,7 @@ class Tables:
         self.entries: dict[Key, int] = {}  # of the global offset table
         self.pairs: dict[Key, int] = {}  # of thread-local variables, behind the entries
         self.stubs: dict[str, int] = {}
-        self.names: dict[str, None] = {}  # of other images, as the dynamic linker is asked for them
+        self.names: dict[str, None] = {}  # of other images, as requested from the dynamic linker
         self.relocations = 0
 
     def add_address(self, name: str | None) -> None:

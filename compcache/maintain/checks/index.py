@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["check_index"]
 
 _NUMBER = slice(KEY_SIZE + DIGEST_SIZE + 4, KEY_SIZE + DIGEST_SIZE + 4 + NUMBER_SIZE)
-#: So many entries of the index are held at a time.
+#: The most entries of the index that are held at a time.
 _RANGE = 1 << 13
-#: Of so many modules it is remembered whether they are there.
+#: The number of modules whose existence is remembered.
 _REMEMBERED = 1 << 16
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["check_imports", "check_statistics"]
 
 
-#: So many functions that are imported are looked at at a time.
+#: The number of imported functions that are examined at a time.
 _AT_ONCE = 1 << 12
 
 

@@ -32,7 +32,7 @@ __all__ = ["command"]
 _FLAGS = "compcache.cli.flags"
 #: How many names fit a line.
 _MOST_NAMED = 8
-#: What a text of LLVM code has at the beginning of some line.
+#: The words at the start of lines that show LLVM code.
 _CODE = re.compile(
     rb"^\s*(?:define |declare |target (?:triple|datalayout) |source_filename |module asm |[@$%][^ ]+ = |!\d+ = )", re.MULTILINE
 )
@@ -202,7 +202,7 @@ class _Reading:
         self.files, self._options, self._cc, self._flags, self._commands, self._bar = files, options, cc, flags, commands, bar
         self.numbers: list[int] = []  # of the files whose sources were given
         self.errors: dict[int, Exception] = {}
-        self.contradictions: list[str] = []  # what is wrong with the files together
+        self.contradictions: list[str] = []  # an error that concerns the files together
 
     def __iter__(self) -> Iterator[ModuleSource]:
         for number, path in enumerate(self.files):
