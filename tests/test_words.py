@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache
-from helpers import PACKAGE_ROOT, adder, caller, run_fresh
+from helpers import PACKAGE_ROOT, adder, caller
 
 from compcache import ArgumentBufferError, Cache, CompileError, ModuleSource, NotCachedError, frontend
 

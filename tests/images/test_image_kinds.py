@@ -25,7 +25,7 @@ from compcache.globals import NativeSymbol, PythonObject
 if TYPE_CHECKING:
     from pathlib import Path
 
-LINKERS = ["written", "ld", "ld.lld", "mold", "ziglang", "none"]  # none at all is the last one: from there on objects, as elsewhere than on Linux
+LINKERS = ["written", "ld", "ld.lld", "mold", "ziglang", "none"]  # none at all is the last one: then there are objects
 
 EVERYTHING = """
 declare i64 @imported(i64)

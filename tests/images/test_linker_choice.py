@@ -93,7 +93,7 @@ def test_without_a_linker_the_image_is_the_same_as_elsewhere(directory: Path, tm
 
 
 def test_without_a_linker_what_is_not_written_is_refused_and_says_why(directory: Path) -> None:
-    with pytest.raises(FreshProcessError, match=r"CompileError: the module takes a linker.*the section '\.unheard_of'.*compcache\[linker\]"):
+    with pytest.raises(FreshProcessError, match=r"the module takes a linker.*section '\.unheard_of'.*compcache\[linker\]"):
         run_fresh(directory, _ADD.format(text=_UNKNOWN + constant("f", 7)), PATH="/nowhere")
     with Cache(directory) as cache:
         assert not cache.has("f")
