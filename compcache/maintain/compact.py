@@ -6,6 +6,7 @@ Being killed at any point is safe: a volume becomes visible by one rename, witho
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 from itertools import groupby
@@ -14,23 +15,25 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import FUNCTION
+from compcache.hit.target import path_opener
 from compcache.maintain.packing import Packing
 from compcache.maintain.prune import rewrite_index
 from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import CompactReport
+from compcache.processes.detached import LateFiles
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_lists import ModuleLists
+from compcache.store import Store
 from compcache.usage.module_files import files_of_directory, modules_by_directory
 from compcache.usage.size_estimate import remember_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.store import Store
     from compcache.usage.module_files import Progress
 
-__all__ = ["GRACE", "compact"]
+__all__ = ["GRACE", "compact", "compact_apart"]
 
 #: How many seconds a file stays beside its volume, for processes on other hosts that do not see the volume yet.
 GRACE = 10.0
@@ -64,6 +67,12 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
         size_before=before.size, size_after=after.size, files_before=before.files, files_after=after.files,
         seconds=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def compact_apart(root: str, *, trust: bool) -> None:
+    """Compact a directory, unless another process does. Runs in a process of its own, which an addition starts (`size_limit`)."""
+    os.nice(5)
+    compact(Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener()), grace=GRACE)
 
 
 @contextmanager
