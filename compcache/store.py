@@ -13,12 +13,13 @@ import os
 from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache import files as file_ops
-from compcache.digest import DIGEST_SIZE, digest, is_content_name, key_suffix, mac, name_key
+from compcache.digest import DIGEST_SIZE, key_suffix, mac, name_key
 from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
-from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for, in_order
+from compcache.formats.index import Index, ModuleEntry, Stamp, in_order
 from compcache.formats.manifest import LINKED, SUSPECT, read_frame
+from compcache.native import runtime
 from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
@@ -119,7 +120,7 @@ HOSTS = Place("hosts-v4/<boot and processor>.host", derived=True)
 LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
 BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
-CLOSURES = Place("closures-v1/<key of the function>.closure", derived=True, cleared=True)
+CLOSURES = Place("closures-v1/<key of the closure>.closure", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
 MODULE_LISTS = Place("module-lists-v5/<LL>-<digest>.list", derived=True, cleared=True)
 MODULE_FILES = Place("module-lists-v5/files", derived=True, cleared=True)
@@ -147,7 +148,8 @@ _FAN = 2  # hexadecimal digits
 
 def is_ordered(name: str) -> bool:
     """Return whether, of several realizations of a name, the newest is meant: for plain names, but not for content or entries of data."""
-    return not (is_content_name(name) or name.startswith("\0"))
+    answer: bool = runtime.is_ordered(name)
+    return answer
 
 
 class ModuleFile:
@@ -694,10 +696,8 @@ class Store:
             reraise_interrupt(error)
             return True
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """Open and verify a module; with `leave_stamp` the index learns that it was verified.
-
-        `entry` is what a planned closure has of the index's entry of the module: it spares a look-up where it fits the file.
 
         Raises:
             FileNotFoundError: it is not there (any more).
@@ -709,13 +709,10 @@ class Store:
             return self._in_memory[module_id]
         module = ModuleFile(self.files, self.module_path(module_id), module_id)
         try:
-            if not entry:  # else the closure has just been read below the same directory
-                self.files.look_again()
+            self.files.look_again()
             status = module.open(self)
             foreign = self.exposed or self.is_foreign(status)
-            if foreign or not (
-                (entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)
-            ):
+            if foreign or not self._recognize(module, status):
                 from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, foreign=foreign)
@@ -886,13 +883,8 @@ class Store:
         return self._processor
 
     def has_closures(self) -> bool:
-        """Return whether what a load finds out about closures is kept for others: nothing but what is stored decides it."""
+        """Return whether what is found out about linked closures is kept for others: nothing but what is stored decides it."""
         return not (self.exposed or self.min_llvm or self._in_memory)
-
-    def closure_name(self, module_id: bytes, offset: int) -> str:
-        """Return the name of the planned closure of the function whose record is at this offset of a module, on this host."""
-        identity = [module_id, offset.to_bytes(4, "little"), self.processor().identity.encode()]
-        return CLOSURES.file_name(digest(identity).hex() + key_suffix(self.stamp_key))
 
     def host(self) -> Host:
         """Return this machine, as LLVM describes it.

@@ -176,13 +176,6 @@ class Plan:
         self._may_lack = False  # whether some function has run out of realizations
         self._apart: dict[tuple[str, bytes], str] = {}  # the node of those who expect another type than most do, by name and digest
 
-    @property
-    def has_errors(self) -> bool:
-        """Whether something was passed over because of an error, which need not be so in another process, or later on, or functions of
-        one name are used for several types.
-        """
-        return bool(self._apart) or any(node.error is not None for node in self._nodes.values())
-
     def choose(self) -> dict[str, Choice]:
         """Return the chosen realizations of the root and all that it reaches, or the error that says why it cannot be loaded."""
         while True:
