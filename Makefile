@@ -19,12 +19,13 @@ NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/*/native/*.[ch]
 # A folder changes when a file of it is replaced or goes.
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE) $(sort $(dir $(NATIVE)))
 
-.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench conformance conformance-own conformance-tests oldest numba-series docs wheels release golden screenshots clean
+.PHONY: help build demo test slow types sanitize lint format mutants stress fault peer bench conformance conformance-own conformance-tests oldest numba-series docs wheels release golden screenshots clean
 
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
 	@echo 'make demo     compile the example kernels, load them in a fresh process, compare'
-	@echo 'make test     the default tests, some five minutes on two cores'
+	@echo 'make test     the default tests, under two minutes on two cores'
+	@echo 'make slow     those that take a second or more each: whole programs, processes that race (some four minutes)'
 	@echo 'make lint     ruff, mypy, and the C compiler with its warnings as errors'
 	@echo 'make types    pyright and mypy, both strict, on a program that uses the package'
 	@echo 'make sanitize tests on a native runtime with AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc)'
@@ -63,6 +64,9 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(RUN_PYTEST) --numprocesses auto --dist worksteal $(PYTEST_ARGS)
+
+slow: $(INSTALLED)
+	$(RUN_PYTEST) --numprocesses auto --dist worksteal -m 'slow and not stress and not fault and not peer' $(PYTEST_ARGS)
 
 C_WARNINGS := -Wall -Wextra -Werror
 C_OPTIONS = -O2 -std=gnu11 -DCOMPCACHE_LIMITED_API=0x030B0000 -DCOMPCACHE_SOURCE_DIGEST='""' -DCOMPCACHE_SOURCES='""' \

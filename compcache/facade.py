@@ -1,7 +1,7 @@
-"""`Cache` as far as a hit needs it; all else is in `compcache.cache`, and comes when it is first asked for.
+"""`Cache` as far as a hit needs it; the other members are defined in `compcache.cache`, and imported when one of them is first used.
 
-A fresh process that finds what it asks for imports this file and what is plain about a hit, and no more. `Cache` is one class all the
-same: what is not here is a stand-in (`Later`), in whose place `complete` puts what `compcache.cache` says.
+A fresh process that hits imports this file and what is plain about a hit, and no more. `Cache` is one class all the same: a member that is
+not here is a stand-in (`Later`), which `compcache.cache.complete` replaces by the definition in a file of `PARTS`.
 """
 
 import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
     Source: TypeAlias = ModuleSource | str | bytes | Any
 
-__all__ = ["Facade", "Later", "default_directory", "func_name_of", "members", "open_caches"]
+__all__ = ["PARTS", "Facade", "Later", "default_directory", "func_name_of", "members", "open_caches"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
 #: Which code is used and what is signed: a hit where none of them is set and none is given reads nothing about it.
@@ -45,12 +45,28 @@ LAYERS_VARIABLE = "COMPCACHE_LAYERS"
 LOCKS_VARIABLE = "COMPCACHE_LOCKS"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
-#: Members that are functions of `compcache.frontend` now, and answer until version 1.1. (A `__getattr__` for them would make each attribute
-#: of a cache slow.)
-FORMER = (
-    "find_target", "add_realizations", "add_missing", "find_stored", "note_uncached", "forget_uncached", "compact_index", "settings",
-    "allow_pickle", "temporary_directory",
-)  # fmt: skip
+#: Members that are not defined here, by the module of `compcache.cache` that defines them. Those of "frontend" are functions of
+#: `compcache.frontend` now, and answer as members until version 1.1. (A `__getattr__` for them would make each attribute of a cache slow.)
+PARTS = {
+    "": (
+        "compile", "has", "__contains__", "exists", "readonly", "layers", "loaded", "unload", "__repr__", "_repr_html_", "__reduce__",
+        "_open", "_become_whole", "_is_miss", "_may_load_now", "_close_whole", "_load_whole", "_load_stored", "_load_retargeted",
+        "_checked", "_session", "_suggestion", "_has_all",
+    ),
+    "adding": ("add_module", "add_modules", "replace", "link"),
+    "questions": (
+        "functions", "__iter__", "__len__", "__bool__", "labelled", "function", "realizations", "dependencies", "graph", "ir", "asm",
+        "explain", "modules", "module", "info", "stats", "history", "zero_stats",
+    ),
+    "maintenance": (
+        "prune", "propose_prune", "carry_out", "compact", "check", "pin", "unpin", "pinned", "remove", "remove_module", "clear",
+    ),
+    "sharing": ("export", "import_bundle", "remote", "has_many", "prefetch", "push", "flush_uploads"),
+    "frontend": (
+        "find_target", "add_realizations", "add_missing", "find_stored", "note_uncached", "forget_uncached", "compact_index", "settings",
+        "allow_pickle", "temporary_directory",
+    ),
+}  # fmt: skip
 #: What nobody has to have set for a cache to be plain (`compcache.hit`).
 _NOT_PLAIN = (*RULES, CHECK_VARIABLE, LAYERS_VARIABLE, LOCKS_VARIABLE, DEBUG_VARIABLE, "COMPCACHE_MAP_FILES", "COMPCACHE_STATS")
 
@@ -83,15 +99,16 @@ def func_name_of(name: "str | Identity") -> str:
 
 
 class Later:
-    """Stands for a member of `Cache` that `compcache.cache` defines, or that is a function of `compcache.frontend` now."""
+    """Stands for a member of `Cache` that a file of `PARTS` defines."""
 
-    __slots__ = ("_name",)
+    __slots__ = ("_name", "_part")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, part: str) -> None:
         self._name = name
+        self._part = part
 
     def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
-        if self._name in FORMER:
+        if self._part == "frontend":
             if cache is None:
                 raise AttributeError(f"type object 'Cache' has no attribute {self._name!r}", name=self._name, obj=owner)
             import compcache.frontend
@@ -99,6 +116,8 @@ class Later:
             return compcache.frontend.moved(cache, self._name)
         import compcache.cache
 
+        if self._part:
+            __import__(f"compcache.cache.{self._part}")
         member = members.get(self._name, self)
         if member is self:  # this thread is in the middle of importing it
             message = (
@@ -123,11 +142,11 @@ class _Whole:
         return cache.__dict__[self._name]
 
 
-#: What `compcache.cache` puts in place of stand-ins.
+#: What replaces stand-ins, by their names.
 members: "dict[str, Any]" = {}
 
 
-class Facade:
+class Cache:
     """A directory of compiled LLVM modules.
 
     Args:
@@ -226,12 +245,14 @@ class Facade:
         def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool: ...
         def _load_whole(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget: ...
         def _close_whole(self) -> None: ...
+        def _suggestion(self, func_name: str) -> str: ...
+        def has(self, func_name: str | Identity) -> bool: ...
     else:
         _store = _Whole("_store")
         _loader = _Whole("_loader")
 
     if not TYPE_CHECKING:
-        compile = Later("compile")
+        compile = Later("compile", "")
 
     def get_or_compile(self, func_name: "str | Identity", build: "Callable[[], Source]") -> "TypedCallTarget":
         """Return the call target of a function, from the cache or compiled now.
@@ -295,7 +316,7 @@ class Facade:
         return self._load(func_name)
 
     if not TYPE_CHECKING:
-        has = Later("has")
+        has = Later("has", "")
 
     def close(self) -> None:
         """Invalidate every call target that was returned, and close the files. Closing twice is allowed."""
@@ -333,21 +354,15 @@ class Facade:
 
             raise StorageError(f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path)
 
-    for _name in (
-        "__contains__", "add_module", "add_modules", "replace", "link", "compact", "exists", "readonly", "layers",
-        "loaded", "unload", "__repr__", "_repr_html_", "__reduce__", "functions", "__iter__", "__len__", "__bool__", "labelled",
-        "function", "realizations", "dependencies", "graph", "ir", "asm", "explain", "modules", "module", "info", "stats", "history",
-        "zero_stats", "prune", "propose_prune", "carry_out", "check", "pin", "unpin", "pinned", "remove", "remove_module", "clear",
-        "export", "import_bundle", "remote", "has_many", "prefetch", "push", "flush_uploads", "_checked", "_session", "_open",
-        "_become_whole", "_is_miss", "_may_load_now", "_load_whole", "_close_whole",
-        *FORMER,
-    ):  # fmt: skip
-        locals()[_name] = Later(_name)
-    del _name
+    if not TYPE_CHECKING:
+        for _part, _names in PARTS.items():
+            for _name in _names:
+                locals()[_name] = Later(_name, _part)
+        del _part, _names, _name
 
 
-Facade.__name__ = Facade.__qualname__ = "Cache"
-Facade.__module__ = "compcache.cache"
+Cache.__module__ = "compcache.cache"
+Facade = Cache
 
 
 _get_target = Facade.get_target

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.session import Session
-    from compcache.store import ModuleFile
+    from compcache.store.module_file import ModuleFile
     from compcache.usage.costs import Cost
     from compcache.usage.module_files import Progress
     from compcache.usage.summaries import EntrySummary, FunctionSummary, GroupSummary, ModuleSummary
@@ -51,6 +51,7 @@ __all__ = [
     "list_entries",
     "list_functions",
     "list_groups",
+    "list_labels",
     "list_modules",
     "list_uncached",
     "note_uncached",
@@ -376,6 +377,19 @@ def list_groups(cache: Cache, names: Collection[str] | None = None) -> tuple[Gro
     from compcache.usage.groups import groups
 
     return tuple(groups(cache._store, names))
+
+
+def list_labels(cache: Cache, part: str) -> set[str]:
+    """Return the labels of stored functions, or their names without labels, that end with a part of a name behind a dot, or are it.
+
+    Args:
+        cache: an open cache.
+        part: ``solve`` for ``linalg.solve``, also where types of arguments follow that; ``linalg.solve`` itself.
+    """
+    cache._require_open()
+    from compcache.inspect.names import ending_in
+
+    return ending_in(cache._store, part)
 
 
 def list_functions(

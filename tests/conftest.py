@@ -62,6 +62,12 @@ _use_memory_for_files()
 os.environ["XDG_CONFIG_HOME"] = os.path.join(os.path.dirname(__file__), "no-configuration")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever names files or folders gets their slow tests as well; `make test` names none."""
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        config.option.markexpr = config.option.markexpr.removesuffix(" and not slow")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Half as many again as there are processors: many tests wait, for a lock, a disk or a process."""

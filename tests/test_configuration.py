@@ -98,6 +98,7 @@ def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, s
     assert seen(home, *names, COMPCACHE_CONFIG="/nowhere/c.toml") == "COMPCACHE_CONFIG: /nowhere/c.toml: No such file or directory"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -120,6 +121,7 @@ def test_what_is_not_valid_names_the_file_and_the_key(home: dict[str, str], writ
     assert "hush" not in message
 
 
+@pytest.mark.slow
 def test_values_are_checked_where_they_are_used_and_the_key_is_named(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     path = write('max_size = "many"\n')
     fill(tmp_path / "kernels")
@@ -160,6 +162,7 @@ def test_what_is_kept_of_a_file_that_just_changed_is_nothing(home: dict[str, str
     assert list((tmp_path / "caches").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_kept_form_that_is_damaged_or_of_others_is_read_anew(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     write('max_size = "7G"\nmin_llvm = "20"\n')
     seen(home, "MAX_SIZE")
@@ -187,6 +190,7 @@ except CompcacheError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_project_sets_limits_of_caches_inside_it_and_nothing_else(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     project = tmp_path / "clone"
     project.mkdir()
@@ -216,6 +220,7 @@ def test_a_limit_that_is_edited_holds_in_running_processes(home: dict[str, str],
     assert run_fresh(tmp_path / "clone" / "cache", script, **home) == [3 << 20, 12 << 20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["locks", "stats", "check", "debug"])
 def test_a_switch_is_on_or_off_or_refused(home: dict[str, str], tmp_path: Path, name: str) -> None:
     script = """
@@ -251,6 +256,7 @@ def test_the_commands_say_which_file_set_what(home: dict[str, str], write: Any, 
     assert found["settings"].startswith(f"from {path}: COMPCACHE_DIR, COMPCACHE_MIN_LLVM")
 
 
+@pytest.mark.slow
 def test_settings_are_read_in_one_place() -> None:
     """Whoever asks the environment for one of ours passes by the configuration files."""
     allowed = {"settings.py", "environment.py", "config.py", "doctor.py", "app.py"}

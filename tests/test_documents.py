@@ -35,6 +35,7 @@ def test_programs_say_their_language() -> None:
             assert kind or not looks_like_python, f"{page.name}: {text[:60]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=_NEEDS.get(page.name, []), id=page.name) for page in PAGES if programs_of(page)]
 )

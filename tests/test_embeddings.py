@@ -76,6 +76,7 @@ def call_and_load(target: TypedCallTarget, directory: str) -> list[object]:
     return [target(3), bump(), bump()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_of_every_start_method_get_targets_and_load(filled: Cache, method: str) -> None:
     if method not in multiprocessing.get_all_start_methods():
@@ -87,6 +88,7 @@ def test_workers_of_every_start_method_get_targets_and_load(filled: Cache, metho
     assert bump() == 3
 
 
+@pytest.mark.slow
 def test_a_program_that_starts_the_interpreter_several_times(filled: Cache, tmp_path: Path) -> None:
     """What an interpreter leaves mapped when it ends is not used by the next one: its counters begin anew."""
     compiler, library = shutil.which("gcc") or shutil.which("cc"), sysconfig.get_config_var("LDLIBRARY")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from compcache import Cache
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["einsum", "regex_dfa", "stencil"])
 def test_a_program_prints_the_same_and_imports_llvm_once(name: str, tmp_path: Path) -> None:
     outputs = []

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import inspect
 import re
 import time
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from helpers import adder, caller, constant, run_fresh
 
 from compcache import Cache, FunctionInUseError, ModuleSource, NotCachedError, StorageError, UndefinedSymbolError, frontend
+from compcache.facade import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 PAIR = adder("one", 1) + adder("two", 2)
 
@@ -220,6 +223,24 @@ def test_the_reference_describes_each_parameter(name: str) -> None:
     described = re.findall(r"^    (\w+): ", inspect.getdoc(member) or "", re.MULTILINE)
     parameters = list(inspect.signature(member).parameters)[1:]
     assert described[: len(parameters)] == parameters
+
+
+def test_each_member_is_defined_where_it_is_looked_for() -> None:
+    for part in PARTS.keys() - {"frontend"}:
+        module = import_module(f"compcache.cache.{part}".rstrip("."))
+        tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+        [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name in {part.title(), "Cache"}]
+        functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        others = {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)}
+        assert functions | others == set(PARTS[part])
+
+
+def test_messages_name_the_class_that_users_know(cache: Cache) -> None:
+    for call, name in ((cache.get_target, "get_target"), (cache.explain, "explain"), (cache.has, "has")):
+        with pytest.raises(TypeError, match=rf"^Cache\.{name}\(\) missing 1"):
+            call()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^Cache\.__init__\(\) takes"):
+        Cache("a", "b")  # type: ignore[call-arg, arg-type]
 
 
 def test_the_facade_is_for_users() -> None:

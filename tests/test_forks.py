@@ -95,6 +95,7 @@ def made() -> Iterator[tuple[str, str]]:
         yield from [(path.relative_to(PACKAGE).as_posix(), name) for name in names]
 
 
+@pytest.mark.slow
 def test_every_lock_and_thread_is_in_the_list() -> None:
     files = {lock: lock.module.replace(".", "/").removeprefix("compcache/") for lock in LOCKS}
     listed = {(f"{file}/__init__.py" if (PACKAGE / file).is_dir() else f"{file}.py", lock.path) for lock, file in files.items()}
@@ -237,6 +238,7 @@ result = status, time.monotonic() - started
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["compcache.miss.compile_once", "compcache.build.codegen", "ctypes"])
 def test_a_fork_waits_for_an_import_of_another_thread(directory: Path, module: str) -> None:
     """Python never lets a child import what another thread was importing."""
@@ -245,6 +247,7 @@ def test_a_fork_waits_for_an_import_of_another_thread(directory: Path, module: s
     assert seconds > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["compcache.miss.compile_once", "compcache.build.codegen"])
 def test_an_import_that_does_not_end_begins_anew_in_the_child(directory: Path, module: str) -> None:
     """It may wait for what the forking thread holds."""
@@ -318,6 +321,7 @@ def forks(directory: Path, children: int, threads: int, seconds: float) -> tuple
     return ended, fork, child
 
 
+@pytest.mark.slow
 def test_some_forks_among_threads_that_compile(directory: Path) -> None:
     forks(directory, 8, 48, 20)
 
@@ -371,5 +375,6 @@ result = [raised == rounds, statuses, free, forks._taken]
 """
 
 
+@pytest.mark.slow
 def test_what_a_signal_handler_raises_during_a_fork_arrives_and_keeps_no_lock(directory: Path) -> None:
     assert run_fresh(directory, FIRST + INTERRUPTED) == [True, {0}, [True], {}]

@@ -66,9 +66,11 @@ DOORS = {
     ("layers.layered_store", "maintain.layer_segment"): "who finds no segment of all layers makes it for the next process",
     ("layers.unpacked_bundle", "bundles.unpacked_layer"): "a bundle that is given as a layer is unpacked before it is first used",
     ("layers.layered_store", "publish.verify"): "that a file of a layer was verified is remembered in the writable directory",
+    ("store.directory", "publish.verify"): "that a directory is not trusted is said where files are verified",
+    ("store.directory", "publish.quarantine"): "warnings about a directory are issued in one place",
     ("store", "publish.quarantine"): "a file that a look-up finds damaged is set aside",
     ("store", "publish.host_file"): "what is compiled for this host asks LLVM what it is",
-    ("store", "hit.target"): "the native runtime reads what the processor says of itself",
+    ("store.directory", "hit.target"): "the native runtime reads what the processor says of itself",
     ("images.anonymous_file", "hit.target"): "a file in memory that no interrupt leaves open is made by the native runtime",
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
@@ -98,6 +100,9 @@ ALSO_OF_HITS = frozenset(
         "hit.needs",
         "hit.plan",
         "store",
+        "store.directory",
+        "store.module_file",
+        "store.places",
         "record",
         "native",
         "hit.loader",
@@ -118,6 +123,7 @@ HEAVY = frozenset(("llvmlite", "filelock", "numpy", "logging", "dataclasses", "m
 KNOWS_NOTHING_OF = {
     "depgraph": {"llvmlite", "files", "store", "os"},
     "store": {"llvmlite", "linker", "build", "hit", "cache"},
+    "store.directory": {"llvmlite", "linker", "build", "hit", "cache"},
     "linker": {"store", "files", "cache", "hit"},
     "translation.translate": {"store", "files", "cache", "hit"},
     "maintain.policy": {"store", "files", "cache", "os", "time"},
@@ -141,13 +147,13 @@ TESTS_OF_THE_WHOLE = {
     "test_documents": "the programs and commands of all pages",
     "test_embeddings": "where the package runs at all",
     "test_example_programs": "compilers that are built on the package",
-    "test_facade": "cache.py",
+    "test_facade": "facade.py and cache/",
     "test_forks": "forks.py, and every lock there is",
     "test_identity": "identity.py",
     "test_layering": "the folders themselves",
     "test_mock_directory": "what tests of several folders use",
     "test_notebook": "notebook.py and display.py",
-    "test_places": "store.py, and everything that walks a cache directory",
+    "test_places": "store/, and everything that walks a cache directory",
     "test_public_api": "what the package and its modules export",
     "test_recipes": "the recipes of the documents",
     "test_readme": "the README",
@@ -156,7 +162,7 @@ TESTS_OF_THE_WHOLE = {
     "test_tutorial": "the tutorial",
     "test_values": "files on the ground floor",
     "test_words": "messages, wherever they come from",
-    "test_wrong_arguments": "cache.py and the classes that it takes",
+    "test_wrong_arguments": "cache/ and the classes that it takes",
 }
 
 
@@ -326,6 +332,7 @@ def test_a_module_knows_nothing_of_what_is_not_its_business() -> None:
 CALLERS = sorted(name for name in modules() if room_of(name) in {"batch", "cli", "numba"})
 
 
+@pytest.mark.slow
 def test_callers_use_what_the_facade_offers() -> None:
     """Nobody but the package's lower floors knows what a `Cache` is made of."""
     private = {name for name in {*vars(Cache(".")), *vars(Cache)} if name[0] == "_" and name[1] != "_"}

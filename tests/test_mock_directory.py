@@ -25,7 +25,8 @@ from mock_directory import (
 from compcache.files import Files, Tree
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.publish.writer import publish_file
-from compcache.store import Place, Store
+from compcache.store import Store
+from compcache.store.places import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

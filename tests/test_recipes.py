@@ -64,6 +64,7 @@ def run(command: str, kernels: Path, tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_image_has_a_layer_that_programs_use(kernels: Path, tmp_path: Path) -> None:
     (text,) = texts("dockerfile")
     (command,) = commands_in(text)
@@ -75,6 +76,7 @@ def test_the_image_has_a_layer_that_programs_use(kernels: Path, tmp_path: Path) 
         assert {row.cpu for row in cache.realizations("dot")} >= {"x86-64-v2"} or len(cache.realizations("dot")) > 0
 
 
+@pytest.mark.slow
 def test_the_volume_is_mounted_where_it_is_a_layer_and_read_only(kernels: Path, tmp_path: Path) -> None:
     job, deployment = (document for document in documents() if isinstance(document, dict) and "kind" in document)
     (filler,) = job["spec"]["template"]["spec"]["containers"]

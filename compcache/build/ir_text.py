@@ -36,6 +36,7 @@ __all__ = [
     "passes_vectors",
     "quote",
     "read_assembly",
+    "read_functions",
     "read_module",
     "read_values",
     "references",
@@ -79,6 +80,7 @@ _ANY_VECTOR = re.compile(r"<(?:vscale x )?\d+ x ")
 _SIZED_VECTOR = re.compile(r"<(vscale x )?(\d+) x (i\d+|half|bfloat|float|double|ptr)>")
 #: Heads of functions that other modules have or use, and calls of what a pointer leads to.
 _OUTWARD = re.compile(r"^declare (?!.*@llvm\.).*|^define (?!internal |private ).*|\b(?:call|invoke) [^@%\n]*%[^\s(]+\(.*", re.MULTILINE)
+_HEADS = ("declare ", "define ")
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 _COMMON_WIDTH = architecture(platform_name()).vector_bits
 _TYPE_NAME = re.compile(r'%("[^"]*"|[-$.\w]+)')
@@ -167,7 +169,16 @@ def is_vectorized(text: str) -> bool:
 
 def passes_vectors(text: str) -> bool:
     """Return whether code exchanges wide vectors with functions that are not in it: in which registers these are depends on the CPU."""
-    return is_vectorized(text) and any(_is_wide(*found) for line in _OUTWARD.findall(text) for found in _SIZED_VECTOR.findall(line))
+    found = _SIZED_VECTOR.search(text)
+    while found is not None:  # lines with vectors are fewer than lines that go outward
+        end = text.find("\n", found.end())
+        end = len(text) if end < 0 else end
+        line = text[text.rfind("\n", 0, found.start()) + 1 : end]
+        may_go = line.startswith(_HEADS) or "call " in line or "invoke " in line
+        if may_go and any(_is_wide(*vector) for outward in _OUTWARD.findall(line) for vector in _SIZED_VECTOR.findall(outward)):
+            return True
+        found = _SIZED_VECTOR.search(text, end)
+    return False
 
 
 def _is_wide(scalable: str, count: str, element: str) -> bool:
@@ -344,11 +355,16 @@ def read_values(text: str) -> GlobalValues:
     """Return the functions and variables of a printed module. To ask LLVM for names, linkage and visibility takes
     several calls for each.
     """
+    return GlobalValues(read_functions(text), tuple(filter(None, map(_variable, lines_from(text, "@")))))
+
+
+def read_functions(text: str) -> tuple[GlobalValue, ...]:
+    """Return the functions of a printed module alone."""
     functions = [_function(line, line[len("define ") :], is_declaration=False) for line in lines_from(text, "define ")]
     functions += [
         _function(line, _ATTACHMENTS.sub("", line[len("declare ") :], 1), is_declaration=True) for line in lines_from(text, "declare ")
     ]
-    return GlobalValues(tuple(functions), tuple(filter(None, map(_variable, lines_from(text, "@")))))
+    return tuple(functions)
 
 
 def _function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:

@@ -38,7 +38,7 @@ from compcache.formats.footer import (
     sections_of,
 )  # fmt: skip
 from compcache.formats.graph import decode_notes
-from compcache.store import MODULES, SIGNATURES
+from compcache.store.places import MODULES, SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,7 +17,9 @@ from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish
 from compcache.publish.index_rebuild import module_order
 from compcache.publish.root import prepare_root
-from compcache.store import SIGNATURES, ModuleFile, Store
+from compcache.store import Store
+from compcache.store.module_file import ModuleFile
+from compcache.store.places import SIGNATURES
 
 if TYPE_CHECKING:
     from compcache.bundles.layout import Bundle

@@ -16,7 +16,7 @@ from compcache.hit.memory import modules_behind
 from compcache.miss.retarget import loads_native_code
 from compcache.processes.detached import has_ended, start_detached
 from compcache.processes.secret_references import literal
-from compcache.store import CLOSURES
+from compcache.store.places import CLOSURES
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.validity import is_valid
 from compcache.publish.atomic_file import keep_file
 from compcache.publish.locks import wait_lock
-from compcache.store import CLOSURES
+from compcache.store.places import CLOSURES
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_files import list_modules
 from compcache.usage.snapshot import load_rows

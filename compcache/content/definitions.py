@@ -21,14 +21,15 @@ from compcache.digest import digest
 from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["Definition", "Definitions", "Unreadable", "read_definitions", "whole_text"]
 
 _PERSON = b"compcache-define"
 _SIZE = 16
-#: A global, a number of an attribute group or of metadata, or what hides such: strings (of names, too) and comments.
-_TOKEN = re.compile(r'[@%$!#]?"[^"]*"|;[^\n]*|@[-$._A-Za-z0-9]+|#\d+|!\d+')
+#: A global, a number of an attribute group or of metadata, or what hides such: strings (of names, too) and comments. Each alternative
+#: begins with a character of its own: the search looks for these.
+_TOKEN = re.compile(r'(@(?:"[^"]*"|[-$._A-Za-z0-9]+)|"[^"]*"|;[^\n]*|#\d+|!\d+)')
 _HIDING = re.compile(r'"[^"]*"|;[^\n]*')
 _STRING = re.compile(r'"([^"]*)"')
 _WORD = re.compile(r"[-$.\w]+")
@@ -130,12 +131,16 @@ class _Reader:
         self._sort(text)
 
     def _sort(self, text: str) -> None:
-        lines = iter(text.split("\n"))
-        for line in lines:
-            if line.startswith("define "):
-                self._functions[_name_in(line)] = "\n".join(_function(line, lines))
+        at = 0
+        while at < len(text):
+            is_function = text.startswith("define ", at)
+            end = text.find("\n}\n" if is_function else "\n", at)
+            end = len(text) if end < 0 else end + 2 * is_function
+            if is_function:
+                self._functions[_name_in(text[at:end])] = text[at:end]
             else:
-                self._sort_line(line)
+                self._sort_line(text[at:end])
+            at = end + 1
 
     def _sort_line(self, line: str) -> None:
         first = line[:1]
@@ -203,6 +208,9 @@ class _Reader:
         if " asm " in text:
             self._refuse_named_in_strings(text)
         mentions, types = dict.fromkeys(own.mentions), set(own.types)
+        if not own.nodes and not types:
+            mentions.pop(token, None)
+            return _Scanned(f"{own.text}\n[]", mentions, {})
         order = list(dict.fromkeys(own.nodes))
         numbers = {node: number for number, node in enumerate(order)}
         lines = [own.text, str([numbers[node] for node in own.nodes])]
@@ -228,27 +236,27 @@ class _Reader:
         return part
 
     def _part(self, text: str) -> _Part:
+        pieces = _TOKEN.split(text)
         mentions: list[str] = []
         nodes: list[str] = []
-
-        def replaced(match: re.Match[str]) -> str:
-            found = match[0]
+        for at in range(1, len(pieces), 2):
+            found = pieces[at]
             first = found[0]
             if first == "@":
                 if found in self._variables:
-                    found = self._scan_variable(found) if found[1:].isdigit() else found
-                elif not match.string.startswith("(", match.end()):
+                    if found[1:].isdigit():
+                        found = pieces[at] = self._scan_variable(found)
+                elif not pieces[at + 1].startswith("("):
                     self._addressed.add(found)
                 mentions.append(found)
-                return found
-            if first == "#" and found[1] != '"':
-                return self._groups[found]
-            if first == "!" and found[1] != '"':
+            elif first == ";":
+                pieces[at] = ""
+            elif first == "#":
+                pieces[at] = self._groups[found]
+            elif first == "!":
                 nodes.append(found)
-                return "!#"
-            return "" if first == ";" else found
-
-        plain = _TOKEN.sub(replaced, text)
+                pieces[at] = "!#"
+        plain = "".join(pieces)
         types = self._types.keys() & _TYPE_NAME.findall(plain) if self._types else ()
         return _Part(plain, tuple(nodes), tuple(mentions), frozenset(types))
 
@@ -306,15 +314,6 @@ class _Reader:
     def _digest(scanned: _Scanned, shared: Mapping[str, int]) -> bytes:
         numbers = [f"!{number} is {shared[node]}" for node, number in scanned.nodes.items() if node in shared]
         return digest(["\n".join([scanned.text, *numbers]).encode("utf-8", "surrogatepass")], size=_SIZE, person=_PERSON)
-
-
-def _function(line: str, following: Iterator[str]) -> Iterator[str]:
-    """Yield the lines of a function."""
-    yield line
-    for line in following:  # noqa: PLR1704 - the next of the same
-        yield line
-        if line == "}":
-            return
 
 
 def _name_in(line: str) -> str:

@@ -78,7 +78,8 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
 
 
 def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
-    """Return for each symbol of a module, as LLVM prints it before optimization, a digest of what it reaches; nothing if that is unknown.
+    """Return for each symbol that a module defines, as LLVM prints it before optimization, a digest of what it reaches; nothing if that is
+    unknown.
 
     `data` are the values of variables that are not in the text.
     """
@@ -88,7 +89,8 @@ def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
         return {}
     common = digest_of([*data, definitions.header])
     reached = _reached(definitions, _Given({}, ()))
-    return {key: digest_of([common, own.content, reached[key].content]) for key, own in definitions.by_key.items()}
+    defined = {key: own for key, own in definitions.by_key.items() if not own.is_declared}
+    return {key: digest_of([common, own.content, reached[key].content]) for key, own in defined.items()}
 
 
 def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
@@ -120,14 +122,15 @@ def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
     """Return what each definition reaches. Digests of cycles cover all of their members."""
     by_key = definitions.by_key
     found: dict[str, _Reached] = {}
-    bit = 1
+    bit, nothing = 1, digest_of(())
     for cycle in DependencyGraph({key: definition.mentions for key, definition in by_key.items()}).components():
         members = set(cycle)
         beyond = {other for key in cycle for other in by_key[key].mentions if other in found and other not in members}
         own, parts = 0, []
         for key in sorted(cycle):
             definition = by_key[key]
-            parts += [key.encode("utf-8", "surrogatepass"), definition.content, digest_of(given.parts.get(key, ()))]
+            said = digest_of(given.parts[key]) if key in given.parts else nothing
+            parts += [key.encode("utf-8", "surrogatepass"), definition.content, said]
             if key in given.loaded or (definition.is_own and (key in given.parts or not definition.is_declared)):
                 own |= bit
                 bit <<= 1

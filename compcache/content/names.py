@@ -31,6 +31,8 @@ NAMES = "names"
 _VERSION = b"1"  # of what is digested: a name means the same for as long as this stays
 _PERSON = b"compcache-source"
 _NAME_BYTES = 16
+#: Parts of so many bytes together are copied to be digested in one step.
+_MOST_COPIED = 1 << 20
 _MAX_SHOWN_CODE = 4096
 _TAIL = -1 - 2 * _NAME_BYTES  # where the dash is in a name of content
 _NO_CODE = "ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {}"
@@ -215,7 +217,10 @@ def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
     """Return a digest for a name of content."""
-    return digest(_framed([_VERSION, *parts]), size=_NAME_BYTES, person=_PERSON)
+    given = (_VERSION, *parts)
+    if sum(map(len, given)) > _MOST_COPIED:
+        return digest(_framed(given), size=_NAME_BYTES, person=_PERSON)
+    return blake2b(b"".join([b"%d:%b" % (len(part), part) for part in given]), digest_size=_NAME_BYTES, person=_PERSON).digest()
 
 
 def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:

@@ -156,7 +156,7 @@ def requirement_number(text: str) -> bytes:
 class Segment:
     """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
 
-    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "greatest", "name", "owner")
+    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "greatest", "listed", "name", "owner")
 
     def __init__(self, index: Index, name: str) -> None:
         self._files = index.files
@@ -166,6 +166,7 @@ class Segment:
         self._read_rows: Callable[[], bytes] = bytes
         self._texts: dict[bytes, str] | None = None
         self.greatest = 0  # the number of an addition that it names; known when it is open
+        self.listed: object = None  # its list, where tools made one in memory (`compcache.publish.module_lists`)
         self.name = name
         self.owner = -1  # the user whose file it is; known when it is open
 

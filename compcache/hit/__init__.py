@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.hit.plain_closures import PlainClosure
     from compcache.hit.plain_imports import Parts
     from compcache.hit.target import TypedCallTarget
-    from compcache.store import ModuleFile
+    from compcache.store.module_file import ModuleFile
 
 __all__ = [
     "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain",

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.settle import Settled
     from compcache.hit.target import TypedCallTarget
-    from compcache.store import IsNear, ModuleFile, Store
+    from compcache.store import IsNear, Store
+    from compcache.store.module_file import ModuleFile
 
     Accept = Callable[[ModuleFile], object]
     #: Key in `LoadedModule.slots`, name, places, link type.

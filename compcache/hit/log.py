@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from compcache.hit.miss import miss_reason
 from compcache.hit.recorder import recorder_for
 from compcache.settings import is_on
-from compcache.store import NullRecorder
+from compcache.store.null_recorder import NullRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from compcache.formats.manifest import FunctionRecord
     from compcache.formats.table import Table
     from compcache.hit.loader import Choice, Loader, Source, Sources
-    from compcache.store import ModuleFile, Store
+    from compcache.store import Store
+    from compcache.store.module_file import ModuleFile
 
 __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usable"]
 

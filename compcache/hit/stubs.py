@@ -10,7 +10,8 @@ from compcache.formats.manifest import LINK_ONLY, NO_ENTRY, FunctionRecord
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.hit.loader import Loader, Source, Sources
-    from compcache.store import ModuleFile, Store
+    from compcache.store import Store
+    from compcache.store.module_file import ModuleFile
 
 __all__ = ["find_stub", "has_stub"]
 

@@ -17,7 +17,7 @@ from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalRepo
 from compcache.inspect.provenance import provenance
 from compcache.interrupts import suppress
 from compcache.publish.module_reader import read_graph, read_notes
-from compcache.store import INDEX, MODULES, QUARANTINE, VOLUMES
+from compcache.store.places import INDEX, MODULES, QUARANTINE, VOLUMES
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import Uses
 from compcache.usage.listings import belongings
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from compcache.formats.graph import ModuleGraph
     from compcache.hit.loader import Loader
     from compcache.inspect.descriptions import Provenance
-    from compcache.store import ModuleFile, Store
+    from compcache.store import Store
+    from compcache.store.module_file import ModuleFile
     from compcache.usage.module_files import Progress
 
 __all__ = ["cache_info", "dependencies", "describe_function", "realizations"]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from compcache.signing.keys import PublicKey
-    from compcache.store import ModuleFile, Store
+    from compcache.store import Store
+    from compcache.store.module_file import ModuleFile
 
 __all__ = ["provenance"]
 

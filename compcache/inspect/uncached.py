@@ -16,7 +16,7 @@ from compcache.errors import MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.publish.writer import publish_file
-from compcache.store import UNCACHED
+from compcache.store.places import UNCACHED
 
 try:
     import msgpack

@@ -16,7 +16,8 @@ from compcache.errors import FormatError, IntegrityError, MissingPackageError, S
 from compcache.files import absolute_path, reraise_interrupt
 from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, in_order
 from compcache.formats.manifest import LINKED
-from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store, is_ordered
+from compcache.store import Store, is_ordered
+from compcache.store.places import INDEX, LAYERS, MERGED_LAYERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from compcache.formats.host import Processor
     from compcache.formats.index import ModuleEntry, Numbered
-    from compcache.store import IsNear, ModuleFile
+    from compcache.store import IsNear
+    from compcache.store.module_file import ModuleFile
     from compcache.targets.host_probe import Host
 
 __all__ = ["LAYER_SHIFT", "ORDER_BITS", "LayeredStore", "layer_paths"]

@@ -12,7 +12,7 @@ import time
 from compcache.digest import digest
 from compcache.errors import StorageError, UntrustedDirectoryError
 from compcache.files import WRITABLE_BY_OTHERS, reraise_interrupt
-from compcache.store import BUNDLES
+from compcache.store.places import BUNDLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import remove_file
 from compcache.publish.volumes import remove_lists
-from compcache.store import MODULES, PLACES
+from compcache.store.places import MODULES, PLACES
 from compcache.usage.whole_directories import remove_directory
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from compcache.formats.order import GREATEST_NUMBER
 from compcache.layers.layered_store import LAYER_SHIFT, ORDER_BITS
 from compcache.publish.atomic_file import publish
 from compcache.publish.index_merge import encode_segment, entries_of_modules, function_entries, keep_newest, with_order
-from compcache.store import MERGED_LAYERS
+from compcache.store.places import MERGED_LAYERS
 
 if TYPE_CHECKING:
     from compcache.layers.layered_store import LayeredStore

@@ -9,7 +9,7 @@ from compcache.digest import name_key
 from compcache.files import read_file, reraise_interrupt
 from compcache.publish.removal import unlink
 from compcache.publish.writer import publish_file
-from compcache.store import PINS
+from compcache.store.places import PINS
 
 if TYPE_CHECKING:
     from compcache.store import Store

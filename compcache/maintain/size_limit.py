@@ -14,7 +14,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE
 from compcache.publish.locks import try_lock
-from compcache.store import SIZE
+from compcache.store.places import SIZE
 from compcache.usage.limits import effective_limit
 from compcache.usage.size_estimate import add_to_estimate, write_estimate
 

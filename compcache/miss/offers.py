@@ -16,7 +16,7 @@ from compcache.publish.verify import is_vouched_for
 
 if TYPE_CHECKING:
     from compcache.session import Session
-    from compcache.store import ModuleFile
+    from compcache.store.module_file import ModuleFile
 
 __all__ = ["offers_of"]
 

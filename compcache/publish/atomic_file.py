@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from compcache.files import Files, Opened
-    from compcache.store import Place, Store
+    from compcache.store import Store
+    from compcache.store.places import Place
 
 __all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "unique_name"]
 

@@ -30,7 +30,7 @@ from compcache.files import FILE_MODE, reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.publish.root import make_place
 from compcache.settings import is_on
-from compcache.store import LOCKS
+from compcache.store.places import LOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.formats.manifest import read_frame
-from compcache.store import ModuleFile
+from compcache.store.module_file import ModuleFile
 
 if TYPE_CHECKING:
     from compcache.files import Files

@@ -12,7 +12,7 @@ from compcache.errors import FormatError
 from compcache.files import read_at
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.formats.graph import decode_graph, decode_notes
-from compcache.store import ModuleFile
+from compcache.store.module_file import ModuleFile
 
 if TYPE_CHECKING:
     from compcache.formats.footer import Footer

@@ -12,7 +12,7 @@ from compcache.errors import CacheWarning, IntegrityError
 from compcache.files import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.publish.removal import remove_of_volumes
-from compcache.store import QUARANTINE, module_id_of
+from compcache.store.places import QUARANTINE, module_id_of
 
 if TYPE_CHECKING:
     from compcache.store import Store

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from compcache.errors import StorageError
 from compcache.files import FILE_MODE, reraise_interrupt
 from compcache.formats.volume import encode_gone
-from compcache.store import GONE, SIGNATURES, VOLUMES
+from compcache.store.places import GONE, SIGNATURES, VOLUMES
 
 if TYPE_CHECKING:
-    from compcache.store import Place, Store
+    from compcache.store import Store
+    from compcache.store.places import Place
 
 __all__ = ["append", "remove_file", "remove_of_volumes", "unlink"]
 

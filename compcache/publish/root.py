@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from compcache.files import DIRECTORY_MODE, reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import make_directories, publish
-from compcache.store import TAG
+from compcache.store.places import TAG
 
 if TYPE_CHECKING:
-    from compcache.store import Place, Store
+    from compcache.store import Store
+    from compcache.store.places import Place
 
 __all__ = ["make_place", "prepare_root"]
 

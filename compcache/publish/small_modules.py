@@ -22,7 +22,7 @@ from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.module_rows import row_of_frames, seconds_in
-from compcache.store import ModuleFile
+from compcache.store.module_file import ModuleFile
 
 if TYPE_CHECKING:
     import os

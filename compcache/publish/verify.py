@@ -16,7 +16,8 @@ from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe, rebuild_index
 from compcache.publish.locks import claim
 from compcache.publish.quarantine import quarantine, refuse, warn, warn_once
-from compcache.store import INDEX, ModuleFile
+from compcache.store.module_file import ModuleFile
+from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,9 @@ from compcache.publish.atomic_file import publish, publish_all
 from compcache.publish.memory_file import MemoryFile
 from compcache.publish.numbering import numbers_of
 from compcache.publish.root import prepare_root
-from compcache.store import MODULES, SIGNATURES, ModuleFile, Store
+from compcache.store import Store
+from compcache.store.module_file import ModuleFile
+from compcache.store.places import MODULES, SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
-    from compcache.store import Place, Sections
+    from compcache.store import Sections
+    from compcache.store.places import Place
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
 

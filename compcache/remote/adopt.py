@@ -11,7 +11,7 @@ from compcache.formats.host import target_id
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.publish.additions import add_module
 from compcache.publish.writer import publish_file
-from compcache.store import SIGNATURES
+from compcache.store.places import SIGNATURES
 
 if TYPE_CHECKING:
     from compcache.formats.footer import Footer

@@ -37,7 +37,7 @@ from compcache.images.elf.patching import set_aside
 from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
 from compcache.targets.cpu_table import baseline
-from compcache.translation.requirements import Code, own_features, requirements_of
+from compcache.translation.requirements import Code, allowed_features, own_features, requirements_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -124,7 +124,8 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     types = _types_of(text, written, prepared)
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)
-    optional = own_features(text, prepared.exports, prepared.aliases, request.machine)
+    allowed = allowed_features(text, request.machine)
+    optional = own_features(allowed, prepared.exports, prepared.aliases, request.machine)
     symbols = table_symbols(prepared, definitions, tuple(optional))
     variables = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
     shared = sorted(variables.difference(prepared.aliases))
@@ -138,7 +139,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared), context))
     obj = codegen.emit_object(module, target)
     requires = requirements_of(
-        Code(text, definitions, prepared.aliases, obj), prepared.exports, [*startup, *constructors.functions()], request.machine
+        Code(text, allowed, definitions, prepared.aliases, obj), prepared.exports, [*startup, *constructors.functions()], request.machine
     )
     obj = with_data(obj, prepared.data)
     if distance is not None:

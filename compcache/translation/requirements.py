@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import lines_from, passes_vectors, read_values
+from compcache.build.ir_text import lines_from, passes_vectors, read_functions
 from compcache.build.trial import functions_with_assembly, has_module_assembly
 from compcache.formats.host import platform_name
 from compcache.targets.cpu_table import basic_features, table_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compcache.build.pic import Alias
     from compcache.targets.machine import Machine
 
-__all__ = ["Code", "own_features", "requirements_of"]
+__all__ = ["Code", "allowed_features", "own_features", "requirements_of"]
 
 _Features = frozenset[str]
 #: Encodings that LLVM also writes for processors without the feature, which take them for another instruction with the same result
@@ -37,9 +37,10 @@ _READ_OTHERWISE = frozenset(("bmi", "shstk"))
 
 
 class Code(NamedTuple):
-    """A translated module: its optimized text, its definitions, and the object."""
+    """A translated module: its optimized text, what `allowed_features` says of it, its definitions, and the object."""
 
     text: str
+    allowed: Mapping[str, _Features]
     definitions: Mapping[str, Definition]
     aliases: Mapping[str, Alias]
     object: bytes
@@ -47,7 +48,7 @@ class Code(NamedTuple):
 
 def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str], machine: Machine) -> dict[str, _Features]:
     """Return the features that each exported symbol requires, with what runs when the module is loaded (`startup`)."""
-    allowed = _allowed(code.text, machine)
+    allowed = code.allowed
     used = used_by_functions(code.object)
     if used is None or has_module_assembly(code.text) or passes_vectors(code.text):
         everything = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
@@ -72,13 +73,13 @@ def _target(code: Code, symbol: str) -> str:
     return code.aliases[symbol].target if symbol in code.aliases else symbol
 
 
-def own_features(text: str, exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine) -> dict[str, _Features]:
-    """Return, by symbol, what the exported functions of a printed module may use by attributes of their own that the machine is not said to
-    have.
+def own_features(
+    allowed: Mapping[str, _Features], exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine
+) -> dict[str, _Features]:
+    """Return, by symbol, what exported functions are `allowed` to use by attributes of their own that the machine is not said to have.
 
     Without what another one of these features implies.
     """
-    allowed = _allowed(text, machine)
     functions = {export.symbol: aliases[export.symbol].target if export.symbol in aliases else export.symbol for export in exports}
     beyond = {symbol: allowed[name] - machine.requires for symbol, name in functions.items() if name in allowed}
     table = table_of(platform_name())
@@ -89,11 +90,11 @@ def own_features(text: str, exports: Iterable[Export], aliases: Mapping[str, Ali
     return {symbol: features for symbol, features in strongest.items() if features}
 
 
-def _allowed(text: str, machine: Machine) -> dict[str, _Features]:
-    """Return the features that functions with target attributes of their own may use."""
+def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
+    """Return the features that functions of a printed module with target attributes of their own may use."""
     if '"target-' not in text:
         return {}
-    attributes = target_attributes(lines_from(text, "attributes #"), read_values(text).functions)
+    attributes = target_attributes(lines_from(text, "attributes #"), read_functions(text))
     known: dict[str, _Features] = {}
     for group in set(attributes.values()):
         known[group] = function_features(group, machine, platform_name())

@@ -37,7 +37,7 @@ from compcache.formats.statistics import (
 )  # fmt: skip
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.publish.scratch import Scratch
-from compcache.store import JOURNALS, STATISTICS
+from compcache.store.places import JOURNALS, STATISTICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.files import read_at, reraise_interrupt
 from compcache.publish.atomic_file import publish
-from compcache.store import SIZE
+from compcache.store.places import SIZE
 
 if TYPE_CHECKING:
     from compcache.store import Store

@@ -6,7 +6,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from compcache.files import reraise_interrupt
-from compcache.store import BUNDLES, FORMER_DIRECTORIES, PLACES
+from compcache.store.places import BUNDLES, FORMER_DIRECTORIES, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

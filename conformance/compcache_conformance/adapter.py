@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from compcache_conformance.language import as_python
+from compcache_conformance.language import as_python, names_in
 from compcache_conformance.results import Cannot
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class Adapter:
     makes_llvm: ClassVar[bool] = False
     #: Whether code says itself which features of a processor it uses, so that what uses no new ones may serve an older processor.
     knows_used_features: ClassVar[bool] = False
+    #: Whether all files of a program are compiled as one, so that two programs cannot be played as one.
+    is_whole: ClassVar[bool] = False
     #: Whether the system says for each request whether it was found or compiled.
     tells_found: ClassVar[bool] = True
 
@@ -74,8 +76,10 @@ class Adapter:
     def write(self, folder: Path, program: Program) -> None:
         """Write the sources of a program, which may replace those of an earlier version of it, into a folder."""
         if self.makes_llvm:
-            self.put(folder / "program.json", json.dumps(asdict(program)))
-            shutil.copyfile(_LANGUAGE, folder / "conformance_language.py")
+            said = asdict(program) | {"language": str(_LANGUAGE)}
+            for function in said["functions"]:
+                function["names"] = sorted(names_in(function["body"]))
+            self.put(folder / "program.json", json.dumps(said))
             shutil.copyfile(_SERVE.with_name("conformance_front_end.py"), folder / "conformance_front_end.py")
             return
         assert self.spelling is not None

@@ -207,7 +207,7 @@ class Bench:
             raise Violation(Outcome.ERROR, f"status {run.status}: {_last_line(run.output)}")
 
     def _right(self, reply: Reply, expected: float, why: str) -> None:
-        if reply.answer is None or abs(float(reply.answer) - expected) > 1e-6 * max(1.0, abs(expected)):
+        if not reply.is_right(expected):
             raise Violation(Outcome.WRONG, f"{reply.answer}, not {expected}{f': {why}' if why else ''}")
 
     def refuses(self, expected: float = 7.0, why: str = "") -> None:

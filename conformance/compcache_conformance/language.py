@@ -7,13 +7,28 @@ in Python and in C, so that one program serves every system; LLVM code is made o
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["SHAPES", "Constant", "Function", "Program", "Spelling", "as_c", "as_llvm", "as_python", "headers", "program", "program_of"]
+__all__ = [
+    "SHAPES",
+    "Constant",
+    "Function",
+    "Program",
+    "Spelling",
+    "as_c",
+    "as_llvm",
+    "as_python",
+    "headers",
+    "names_in",
+    "program",
+    "program_of",
+    "tagged",
+]
 
 #: What of programs not every language can say: `Program.shapes`, and those of adapters.
 SHAPES = frozenset({"call", "files", "constant", "table", "environment", "data", "header", "record", "closure", "fast", "default"})
@@ -121,6 +136,20 @@ def program_of(shapes: Iterable[str]) -> Program:
 def names_in(body: str) -> set[str]:
     """The names that an expression mentions."""
     return {node.id for node in ast.walk(ast.parse(body, mode="eval")) if isinstance(node, ast.Name)}
+
+
+def tagged(program: Program, tag: str) -> Program:
+    """The program with this behind the name of each file, function and constant, so that it can stand in one with others."""
+    own = {function.name for function in program.functions} | {constant.name for constant in program.constants}
+
+    def body(function: Function) -> str:
+        local = {*function.arguments, *(name for name, _ in function.closes_over)}
+        return re.sub(r"[A-Za-z_]\w*", lambda word: word[0] + tag if word[0] in own - local else word[0], function.body)
+
+    return Program(
+        tuple(replace(said, name=said.name + tag, file=said.file + tag, body=body(said)) for said in program.functions),
+        tuple(replace(said, name=said.name + tag, file=said.file + tag) for said in program.constants),
+    )
 
 
 # ---------------------------------------------------------------- Python

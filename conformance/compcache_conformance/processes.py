@@ -37,6 +37,10 @@ class Reply:
     seconds: float = 0.0
     grown: int = 0
 
+    def is_right(self, expected: float) -> bool:
+        """Whether it is the number that is expected, but for its last digits."""
+        return self.answer is not None and abs(float(self.answer) - expected) <= 1e-6 * max(1.0, abs(expected))
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

@@ -14,6 +14,7 @@ from compcache_conformance.language import program_of
 from compcache_conformance.results import Cannot, Outcome, Result, Violation
 from compcache_conformance.scenarios.registry import Scenario
 from compcache_conformance.shared import Shared
+from compcache_conformance.together import held_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,13 +33,39 @@ ADAPTER_FAILED = "the adapter: "
 def play_all(
     adapter: Adapter, scenarios: Iterable[Scenario], told: Callable[[Result], None] | None = None, *, is_quick: bool = False
 ) -> Iterator[Result]:
-    """Play scenarios with one system, one after the other; quickly is once, and with fewer functions where they are many."""
+    """Play scenarios with one system, one after the other; quickly is once, with fewer functions where they are many, and together
+    where their programs alone differ.
+    """
+    scenarios = list(scenarios)
     with Shared(adapter) as shared:
+        held = _played_together(adapter, scenarios, shared) if is_quick else {}
         for scenario in scenarios:
-            result = _play(adapter, scenario, shared, is_quick=is_quick)
+            result = held.get(scenario.name) or _play(adapter, scenario, shared, is_quick=is_quick)
             if told:
                 told(result)
             yield result
+
+
+def _played_together(adapter: Adapter, scenarios: list[Scenario], shared: Shared) -> dict[str, Result]:
+    """The results of those that held together."""
+    started = time.monotonic()
+    with Bench(adapter, shared, is_quick=True) as bench:
+        held = held_together(bench, scenarios)
+        seconds = round((time.monotonic() - started) / max(1, len(held)), 2)
+        log = _without_folders("\n".join(bench.log)[-_LONGEST_LOG:])
+    return {
+        scenario.name: Result(
+            scenario.name,
+            scenario.family,
+            adapter.name,
+            Outcome.HELD.value,
+            seconds,
+            log=f"beside {len(held) - 1} others\n{log}",
+            version=_version(adapter),
+        )
+        for scenario in scenarios
+        if scenario.name in held
+    }
 
 
 def play(adapter: Adapter, scenario: Scenario, *, is_quick: bool = False) -> Result:

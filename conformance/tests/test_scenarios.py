@@ -6,7 +6,7 @@ import pytest
 from toy import Toy
 
 from compcache_conformance.results import Outcome, Result
-from compcache_conformance.runner import play
+from compcache_conformance.runner import play, play_all
 from compcache_conformance.scenarios import SCENARIOS
 
 #: What is broken, and the scenarios that must notice it.
@@ -142,3 +142,20 @@ def test_scenario_fails_for_a_broken_cache(name: str) -> None:
 def test_scenario_holds_for_a_sound_cache(name: str) -> None:
     result = _played(name)
     assert result.result == Outcome.HELD, f"{result.detail}\n{result.log}"
+
+
+_IN_STEPS = [scenario for scenario in SCENARIOS.values() if scenario.steps]
+
+
+@pytest.mark.parametrize("fault", sorted({_FAULT_OF[scenario.name] for scenario in _IN_STEPS}))
+def test_scenarios_that_are_played_together_fail_as_they_do_alone(fault: str) -> None:
+    failing = {scenario.name for scenario in _IN_STEPS if _FAULT_OF[scenario.name] == fault}
+    results = {result.scenario: result for result in play_all(_toy("", fault), _IN_STEPS, is_quick=True)}
+    assert all(Outcome(results[name].result).is_loss for name in failing), {name: results[name].log for name in failing}
+
+
+def test_a_sound_cache_is_asked_once_for_all_that_is_played_together() -> None:
+    results = list(play_all(_toy(""), _IN_STEPS, is_quick=True))
+    assert {result.result for result in results} == {Outcome.HELD}
+    assert all(result.log.partition("\n")[0] == f"beside {len(_IN_STEPS) - 1} others" for result in results)
+    assert results[0].log.count("process") == 6

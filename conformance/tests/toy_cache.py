@@ -24,6 +24,7 @@ from conformance_serve import serve
 
 FAULTS = set(os.environ["TOY_FAULT"].split(","))
 STORE = os.environ["STORE"] or os.path.expanduser("~/.cache/toy")
+PROGRAM = os.path.join(front.HERE, "program.json")
 PID = os.getpid()
 sys.setrecursionlimit(50_000)
 
@@ -59,7 +60,6 @@ def said_of(name):
 
 def beside_the_code():
     """What a sound cache leaves out of its keys."""
-    source = front.HERE / "program.json"
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("CONFORMANCE", "TOY", "LD_"))}
     if fault("knows hosts"):
         yield from (os.uname().nodename, os.uname().release, len(os.sched_getaffinity(0)), sorted(os.listdir("/proc/sys/net/ipv4/conf")))
@@ -68,13 +68,14 @@ def beside_the_code():
     if fault("knows environment"):
         yield plain
     if fault("knows places"):
-        yield from (str(front.HERE), STORE, os.getcwd())
+        yield from (front.HERE, STORE, os.getcwd())
     if fault("knows times"):
-        yield os.stat(source).st_mtime_ns
+        yield os.stat(PROGRAM).st_mtime_ns
     if fault("knows when it was written"):
-        yield os.stat(source).st_ctime_ns
+        yield os.stat(PROGRAM).st_ctime_ns
     if fault("knows files"):
-        yield source.read_text()
+        with open(PROGRAM) as file:
+            yield file.read()
     if fault("knows the umask"):
         mask = os.umask(0)
         os.umask(mask)
@@ -85,7 +86,7 @@ def key_of(name, arguments):
     kind = None if fault("ignores types") else type(arguments[0]).__name__
     processor = None if fault("ignores processors") else os.environ.get("TOY_PROCESSOR")
     text = json.dumps([said_of(name), kind, processor, *beside_the_code()])
-    state = os.stat(front.HERE / "program.json")
+    state = os.stat(PROGRAM)
     if fault("knows names alone") or fault("make-like"):
         text = name
     if fault("folds names"):
@@ -123,7 +124,7 @@ def usable(path):
         return False
     if fault("rejects the future") and state.st_mtime > time.time() + 60:
         return False
-    return not (fault("make-like") and state.st_mtime < os.stat(front.HERE / "program.json").st_mtime)
+    return not (fault("make-like") and state.st_mtime < os.stat(PROGRAM).st_mtime)
 
 
 def read(path):
@@ -336,7 +337,7 @@ def scan(folder):
 def begin():
     for wanted, wrong in (
         ("needs a store", not os.path.isdir(STORE)),
-        ("ASCII alone", not (STORE + str(front.HERE)).isascii()),
+        ("ASCII alone", not (STORE + front.HERE).isascii()),
         ("short paths", len(STORE) > 500),
         ("needs a temporary directory", not os.path.isdir(os.environ.get("TMPDIR", "/tmp"))),
         ("needs to execute", os.path.isdir(STORE) and os.statvfs(STORE).f_flag & os.ST_NOEXEC),
@@ -363,8 +364,7 @@ def ask(name, *arguments):
     if fault("leaks"):
         HELD.append(random.randbytes(200_000))
     if fault("reads again"):
-        front.PROGRAM = front._read()
-        front._FUNCTIONS.update((function.name, function) for function in front.PROGRAM.functions)
+        front.read_again()
     if fault("recurses"):
         sys.setrecursionlimit(60)
     with lock():

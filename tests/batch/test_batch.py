@@ -279,6 +279,7 @@ def test_a_job_that_is_wrong_fails_alone_and_says_why(cache: Cache, jobs: Module
 # ------------------------------------------------------------------- processes that are lost
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_its_own_job_alone(cache: Cache, jobs: ModuleType, directory: Path) -> None:
     once = str(directory.parent / "once")
     report = compile_many(
@@ -305,6 +306,7 @@ def test_a_worker_that_dies_costs_its_own_job_alone(cache: Cache, jobs: ModuleTy
     assert [path for path in MockDirectory.read(directory).files if path.startswith(("tmp/", "quar"))] == []
 
 
+@pytest.mark.slow
 def test_a_job_that_takes_too_long_is_ended_alone(cache: Cache, jobs: ModuleType, directory: Path) -> None:
     started = time.monotonic()
     report = compile_many(
@@ -388,6 +390,7 @@ def wait_until_stuck(process: subprocess.Popen[str], tmp_path: Path) -> list[int
     return [int(pid) for pid in pids.read_text().split()]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_batch_at_once_and_the_next_run_goes_on(
     script: list[str], directory: Path, tmp_path: Path
 ) -> None:
@@ -410,6 +413,7 @@ def test_ctrl_c_ends_a_batch_at_once_and_the_next_run_goes_on(
     )
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_parent_that_is_killed(script: list[str], tmp_path: Path) -> None:
     with start(script, "all") as process:
         workers = wait_until_stuck(process, tmp_path)
@@ -511,6 +515,7 @@ def test_any_executor_serves(
     assert [cache.get_target(name)() for name in ("f3", "g")] == [3, 9]
 
 
+@pytest.mark.slow
 def test_jobs_that_a_broken_executor_lost_are_built_all_the_same(cache: Cache, jobs: ModuleType) -> None:
     work = [
         Job("killed", jobs.dies, ("killed", "SIGKILL")),

@@ -160,6 +160,7 @@ def test_stray_bytes_on_a_worker_s_socket_are_dropped(cache: Cache, jobs: Module
     assert (len(report.built), report.failed) == (len(JUNK) + 2, ())
 
 
+@pytest.mark.slow
 def test_a_job_that_closes_its_worker_s_descriptors_costs_a_worker(cache: Cache, jobs: ModuleType, tmp_path: Path) -> None:
     other = tmp_path / "another"
     work = [Job("closes", jobs.closes, ("closes",)), Job("replaces", jobs.replaces, ("replaces", str(other)))]
@@ -169,6 +170,7 @@ def test_a_job_that_closes_its_worker_s_descriptors_costs_a_worker(cache: Cache,
     assert other.read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_what_a_job_forks_ends_with_it(
     cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
 ) -> None:
@@ -195,6 +197,7 @@ def test_what_a_job_leaves_running_has_ended_when_the_next_one_runs(
     assert ended == [True]
 
 
+@pytest.mark.slow
 def test_what_a_job_forks_ends_with_its_time(
     cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
 ) -> None:
@@ -204,6 +207,7 @@ def test_what_a_job_forks_ends_with_its_time(
     assert have_ended(pids())
 
 
+@pytest.mark.slow
 def test_what_a_job_starts_in_a_session_of_its_own_ends_with_it(
     cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
 ) -> None:
@@ -213,6 +217,7 @@ def test_what_a_job_starts_in_a_session_of_its_own_ends_with_it(
     assert have_ended(pids())
 
 
+@pytest.mark.slow
 def test_a_job_that_comes_back_in_two_processes_answers_once(cache: Cache, jobs: ModuleType) -> None:
     report = run(cache, [Job("twice", jobs.returns_twice, ("twice",))], jobs)
     assert (len(report.built), report.failed) == (2, ())

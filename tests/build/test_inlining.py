@@ -476,6 +476,7 @@ def random_program(seed: int) -> dict[str, str]:
     return functions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=[pytest.mark.stress, pytest.mark.timeout(900)])])
 def test_random_programs_give_the_same_bits(tmp_path: Path, number: int) -> None:
     brought = 0

@@ -127,6 +127,7 @@ def _check_values(cache: Cache) -> None:
     assert call("where")() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "bitcode", "assembly"])
 def test_every_kind_of_large_variable_has_its_value(cache: Cache, form: str) -> None:
     code: str | bytes = _KINDS if form == "text" else _as_bitcode(_KINDS)
@@ -155,6 +156,7 @@ def test_what_is_kept_beside_the_image_is_small_and_gives_its_code(cache: Cache,
     ) == _BYTES["own"][-1]
 
 
+@pytest.mark.slow
 def test_other_values_are_another_module(cache: Cache) -> None:
     code = _KINDS.replace("@second = alias i64 (i64), ptr @own_at", "")
     first = cache.add_module(ModuleSource(code, {"seen_at": None}))

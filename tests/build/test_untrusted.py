@@ -92,6 +92,7 @@ LARGE = '@g = constant [8589934592 x i8] zeroinitializer, section ".rodata"\ndef
 ABORTS = 'define void @f() "target-cpu"="generic" {\n  call void asm sideeffect "this is no instruction", ""()\n  ret void\n}\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"), [(SLOW, "seconds"), (LARGE, "memory|seconds"), (ABORTS, "this is no instruction")]
 )

@@ -80,6 +80,7 @@ def test_every_setting_that_can_be_wrong_is_tried() -> None:
     assert {setting.name for setting in SETTINGS} - set(INVALID) == {"COMPCACHE_DIR", "COMPCACHE_LAYERS"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", INVALID)
 def test_a_value_that_is_not_valid_is_one_line(filled: Path, variable: str) -> None:
     text, says = INVALID[variable]
@@ -91,6 +92,7 @@ def test_a_value_that_is_not_valid_is_one_line(filled: Path, variable: str) -> N
     assert says in errors(filled, **{variable: text})[variable]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", sorted(setting.name for setting in SETTINGS))
 def test_no_text_whatever_makes_a_command_fail_with_more_than_a_line(tmp_path: Path, variable: str) -> None:
     for text in ("-1", "\x01" + "\u00e9" * 300, "@/{}%", "1\n2"):
@@ -100,6 +102,7 @@ def test_no_text_whatever_makes_a_command_fail_with_more_than_a_line(tmp_path: P
             assert not done.status or variable in done.err or variable in ("COMPCACHE_DIR", "COMPCACHE_LAYERS")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", sorted(set(INVALID) - {"COMPCACHE_LINKER", "COMPCACHE_NUMBA"}))
 def test_a_program_gets_an_error_that_names_the_variable_or_goes_on(tmp_path: Path, variable: str) -> None:
     text, says = INVALID[variable]
@@ -159,6 +162,7 @@ def test_who_else_can_write_is_a_problem(filled: Path) -> None:
     assert "can be written by other users" in errors(filled)["directory"]
 
 
+@pytest.mark.slow
 def test_the_remote_store_is_asked(filled: Path, tmp_path: Path) -> None:
     runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
     store = tmp_path / "store"
@@ -168,6 +172,7 @@ def test_the_remote_store_is_asked(filled: Path, tmp_path: Path) -> None:
     assert errors(filled, COMPCACHE_REMOTE="redis://127.0.0.1:1/0", **runtime)["remote"]
 
 
+@pytest.mark.slow
 def test_a_checkout_whose_runtime_is_stale_or_missing_is_told_in_one_line(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     shutil.copytree(PACKAGE_ROOT / "compcache", checkout / "compcache", ignore=shutil.ignore_patterns("__pycache__"))

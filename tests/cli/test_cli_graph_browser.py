@@ -118,6 +118,7 @@ def large(number: int, modules: int = 40) -> FunctionGraph:
     return FunctionGraph(nodes, tuple((m, n) for n in range(1, number) for m in {n // 2, n // 3, n // 7}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [400, *(pytest.param(number, marks=pytest.mark.peer) for number in (3_000, 20_000))])
 def test_large_graphs_begin_with_an_overview_and_stay_usable(tmp_path: Path, number: int) -> None:
     probe = """
@@ -242,6 +243,7 @@ def test_what_is_printed_is_whole_and_light(tmp_path: Path) -> None:
     assert result == {"whole": True, "ground": "#fff", "back": True}
 
 
+@pytest.mark.slow
 def test_a_phone_shows_the_graph_and_what_is_chosen(tmp_path: Path) -> None:
     probe = """
         const width = document.documentElement.clientWidth;

@@ -41,6 +41,7 @@ def test_several_files_are_one_module_and_one_file_is_none_of_a_group(directory:
     assert [group.name for group in list_groups(Cache(directory))] == ["alone", "first+second"]
 
 
+@pytest.mark.slow
 def test_an_edited_group_is_replaced_as_a_whole(directory: Path, files: list[Path]) -> None:
     for number in (1, 100, 200, 300):
         files[0].write_text(adder("helper", 1) + adder("value", number), encoding="utf-8")
@@ -49,6 +50,7 @@ def test_an_edited_group_is_replaced_as_a_whole(directory: Path, files: list[Pat
     assert len(Cache(directory).modules()) == 1
 
 
+@pytest.mark.slow
 def test_the_newest_group_answers_as_a_whole_also_where_it_was_there_before(directory: Path, files: list[Path]) -> None:
     for number in (1, 100, 200, 1):
         files[0].write_text(adder("helper", 1) + adder("value", number), encoding="utf-8")
@@ -103,6 +105,7 @@ def test_two_definitions_name_both_files(directory: Path, files: list[Path]) -> 
     assert Cache(directory).modules() == ()
 
 
+@pytest.mark.slow
 def test_groups_are_shown_removed_and_exported_as_a_whole(directory: Path, files: list[Path], tmp_path: Path) -> None:
     assert compcache("--dir", directory, "add", *files, "--name", "lib").status == 0
     shown = compcache("--dir", directory, "show", "lib")
@@ -132,6 +135,7 @@ def test_a_group_that_others_import_from_is_kept(directory: Path, files: list[Pa
     assert "group 'lib' is not removed: 'outside' imports it" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("paths", "name"),
     [(["a.c", "b.c"], "a+b"), (["x/a.tar.ll", "x/b.ll", "x/c.ll"], "a+b+c"), (["src/a.c", "src/b.c", "src/c.c", "src/d.c"], "src")],

@@ -96,6 +96,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_key_is_documented_with_its_types(outputs: dict[str, Any]) -> None:
     known = documented()
     dynamic = {name for name, types in known.items() if "object of names" in types}

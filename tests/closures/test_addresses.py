@@ -166,6 +166,7 @@ def drawn(seed: int) -> list[tuple[Any, ...]]:
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=[pytest.mark.stress, pytest.mark.timeout(900)])])
 def test_a_process_sees_what_it_sees_without_closures(tmp_path: Path, number: int) -> None:
     base = stored(tmp_path / "base")
@@ -186,6 +187,7 @@ def test_a_function_has_one_address_where_modules_are_loaded_before_a_set(tmp_pa
     assert apart[-1][-1] == 0  # the address of `f` is the first that was seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("roots", [("address_both",), ("address_both", "f"), ("address_both", "k")])
 def test_a_function_that_is_called_and_compared_has_one_address(tmp_path: Path, roots: tuple[str, ...]) -> None:
     """The link type of a use that calls says nothing of its other uses."""
@@ -206,6 +208,7 @@ def test_a_module_in_a_closure_is_not_loaded_beside_a_copy(tmp_path: Path, first
     assert linked == apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "event",
     [("remove", True), ("remove", False), ("link", ("h", "f"), True, "set"), ("link", ("h", "f"), False, "set"), ("add", adder("z", 9))],

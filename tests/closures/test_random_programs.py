@@ -72,6 +72,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[tupl
     return draw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=[pytest.mark.stress, pytest.mark.timeout(900)])])
 @pytest.mark.parametrize("way", ["unlinked", "linked", "mixed", "set"])
 def test_programs_give_what_a_shared_object_gives(

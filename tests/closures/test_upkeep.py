@@ -137,6 +137,7 @@ def play(steps: list[tuple[Any, ...]], folder: Path) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=[pytest.mark.stress, pytest.mark.timeout(900)])])
 def test_tools_and_readers_see_what_they_see_without_closures(tmp_path: Path, number: int) -> None:
     different = {seed: found for seed in range(number) if (found := play(drawn(seed), tmp_path / str(seed)))}

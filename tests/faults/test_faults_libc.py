@@ -88,6 +88,7 @@ def storm(directory: Path, shim: str, *, processes: int, seconds: float, one_in:
     return sum(result[3] for result in results), sum(result[4] for result in results)
 
 
+@pytest.mark.slow
 def test_a_storm_beneath_libc(directory: Path, shim: str) -> None:
     answers, faults = storm(directory, shim, processes=2, seconds=2, one_in=20, seed=1)
     assert answers

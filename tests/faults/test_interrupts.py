@@ -167,6 +167,7 @@ def script(text: str, kind: str, **values: Any) -> str:
     return FIRST + f"CODE = {KINDS[kind]}\n" + text.format(**values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupts_while_code_is_compiled(directory: Path, kind: str) -> None:
     arrived, wrong, findings, threads = run_fresh(directory, script(STORM, kind, seed=1, seconds=2.5))
@@ -195,6 +196,7 @@ def test_interrupts_on_other_ways_into_the_cache(directory: Path, way: str) -> N
     print(f"{arrived} interrupts")
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_some_lines(directory: Path) -> None:
     lines, arrived, *rest = run_fresh(directory, script(LINES, "text", first=7, step=307))
     assert lines > 400
@@ -244,6 +246,7 @@ for number in range(2):
 """
 
 
+@pytest.mark.slow
 def test_the_main_thread_calls_nothing_of_llvmlite(directory: Path) -> None:
     """An interrupt in llvmlite's `OutputString.close` has its memory freed twice: no such call may be where handlers run."""
     calls = run_fresh(directory, FIRST + OF_LLVMLITE)

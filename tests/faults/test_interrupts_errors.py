@@ -181,6 +181,7 @@ def test_the_rule_for_who_catches(code: str, *, is_right: bool) -> None:
     assert [found for _, classes, found in catches(ast.parse(code)) if classes] == [is_right]
 
 
+@pytest.mark.slow
 def test_interrupted_loads_raise_the_timeout_or_give_the_right_answer(directory: Path) -> None:
     fired, arrived, wrong, leaked, others = run_fresh(directory, LOADS.format(number=60))
     assert (wrong, leaked, others) == (0, 0, [])
@@ -455,6 +456,7 @@ WAYS: dict[str, Callable[[Cache], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_an_interrupt_at_any_operation_arrives(cache: Cache, directory: Path, tmp_path: Path, way: str) -> None:
     cache.add_modules([ModuleSource(adder("first", 20)), ModuleSource(caller("second", "first"), imports=["first"])])

@@ -33,6 +33,7 @@ result = set(values), more
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amount", [0, 3000, 5000])
 def test_a_limit_of_the_size_of_files(directory: Path, amount: int) -> None:
     """Below the size of a module nothing is stored, and below that of an image nothing is linked."""
@@ -41,6 +42,7 @@ def test_a_limit_of_the_size_of_files(directory: Path, amount: int) -> None:
     assert values == {40}
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_number_of_open_files(directory: Path) -> None:
     """Functions that are kept in memory hold no descriptor."""
     script = LIMITED.format(limit="RLIMIT_NOFILE", amount=24, readonly=True, functions=30)
@@ -111,6 +113,7 @@ result = result, get()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 1 << 16, 1 << 20, 1 << 22])
 def test_a_hit_without_memory_is_an_error_and_no_damage(directory: Path, room: int) -> None:
     big = "@table = global [3000000 x i8] zeroinitializer\n" + adder("big", 2).replace(

@@ -41,7 +41,7 @@ from compcache.publish.index_merge import (
     remove_damaged,
     segment_level,
 )
-from compcache.store import INDEX
+from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,6 +197,7 @@ records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", records)
 @given(data=st.data())
 def test_a_record_comes_back_from_its_payload(kind: str, data: st.DataObject) -> None:

@@ -40,7 +40,7 @@ from compcache.remote.card import Card, decode_cards, encode_cards
 from compcache.remote.outbox import Outbox
 from compcache.signing.keys import new_key, parse_public
 from compcache.signing.signatures import add_signature, is_signed, merged_signatures, signers
-from compcache.store import MODULE_FILES, MODULES, UNCACHED
+from compcache.store.places import MODULE_FILES, MODULES, UNCACHED
 from compcache.usage.module_files import list_modules
 
 if TYPE_CHECKING:

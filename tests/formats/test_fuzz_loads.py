@@ -35,6 +35,7 @@ def fuzz(directory: Path, seed: int, cases: int) -> tuple[int, int]:
     return int(loaded), int(refused)
 
 
+@pytest.mark.slow
 def test_some_loads_of_changed_records(directory: Path) -> None:
     loaded, refused = fuzz(directory, 1, 25)
     assert loaded

@@ -58,6 +58,7 @@ def read(directory: Path, part: dict[str, Any], **options: Any) -> None:
     assert run_fresh(directory, script) == [{name: value for name, (_, value) in part["calls"].items()}, False]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("part", ["plain", "grouped"])
 def test_a_cache_is_looked_up_loaded_called_and_checked(golden: tuple[Path, dict[str, Any]], part: str) -> None:
@@ -75,6 +76,7 @@ def test_a_cache_is_looked_up_loaded_called_and_checked(golden: tuple[Path, dict
             assert frontend.get_entry(cache, name, kind) == text.encode()
 
 
+@pytest.mark.slow
 def test_a_cache_is_added_to_and_pruned(golden: tuple[Path, dict[str, Any]]) -> None:
     directory, expected = golden[0] / "plain", golden[1]["plain"]
     with Cache(directory) as cache:
@@ -103,6 +105,7 @@ def test_a_bundle_is_imported_and_a_store_read(golden: tuple[Path, dict[str, Any
         assert cache.get_target("top")(2) == 106
 
 
+@pytest.mark.slow
 def test_numbas_functions_are_listed_and_hits_where_numba_is_the_same(golden: tuple[Path, dict[str, Any]]) -> None:
     directory, expected = golden[0] / "numba", golden[1]["numba"]
     if expected is None:

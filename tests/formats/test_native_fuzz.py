@@ -15,6 +15,7 @@ INPUTS = int(os.environ.get("COMPCACHE_FUZZ_EXAMPLES", "400000"))
 NATIVE = PACKAGE_ROOT / "compcache" / "hit" / "native"
 
 
+@pytest.mark.slow
 def test_readers_point_to_nothing_outside_of_their_input(tmp_path: Path) -> None:
     sources = [Path(__file__).with_name("fuzz_formats.c"), NATIVE / "formats.c", NATIVE / "blake2b.c"]
     flags = ["-O1", "-g", "-DALONE", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{NATIVE}"]

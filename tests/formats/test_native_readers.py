@@ -7,12 +7,13 @@ from hashlib import blake2b
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compcache import hit, store
+from compcache import hit
 from compcache.digest import is_content_name
 from compcache.formats import manifest
 from compcache.hit import plain_closures, plain_volumes, recorder
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE
 from compcache.native import runtime
+from compcache.store import places
 
 
 @given(st.binary(max_size=600), st.integers(1, 64), st.binary(max_size=16), st.binary(max_size=16), st.binary(max_size=64))
@@ -21,14 +22,14 @@ def test_digests_are_those_of_the_standard_library(data: bytes, size: int, perso
 
 
 def test_the_plain_case_knows_the_places_of_the_store() -> None:
-    assert (store.INDEX.directory, store.INDEX.suffix) == (hit.INDEX_DIRECTORY, hit.SEGMENT_SUFFIX)
-    assert (store.CLOSURES.directory, store.CLOSURES.suffix) == (plain_closures.DIRECTORY, plain_closures.SUFFIX)
+    assert (places.INDEX.directory, places.INDEX.suffix) == (hit.INDEX_DIRECTORY, hit.SEGMENT_SUFFIX)
+    assert (places.CLOSURES.directory, places.CLOSURES.suffix) == (plain_closures.DIRECTORY, plain_closures.SUFFIX)
     assert plain_closures.MAGIC == MAGIC
     assert len(MAGIC) + SEAL_SIZE + HEAD.size == plain_closures.PARTS
-    assert (store.MODULES.directory, store.MODULES.suffix) == (hit.MODULES_DIRECTORY, hit.MODULE_SUFFIX)
-    assert (store.VOLUMES.directory, (store.VOLUMES.suffix, store.GONE.suffix)) == (plain_volumes.DIRECTORY, plain_volumes.SUFFIXES)
-    assert store.GONE.directory == plain_volumes.DIRECTORY
-    assert (store.JOURNALS.directory, store.JOURNALS.suffix) == (recorder.DIRECTORY, recorder.SUFFIX)
+    assert (places.MODULES.directory, places.MODULES.suffix) == (hit.MODULES_DIRECTORY, hit.MODULE_SUFFIX)
+    assert (places.VOLUMES.directory, (places.VOLUMES.suffix, places.GONE.suffix)) == (plain_volumes.DIRECTORY, plain_volumes.SUFFIXES)
+    assert places.GONE.directory == plain_volumes.DIRECTORY
+    assert (places.JOURNALS.directory, places.JOURNALS.suffix) == (recorder.DIRECTORY, recorder.SUFFIX)
 
 
 def test_the_plain_case_knows_the_numbers_of_records() -> None:

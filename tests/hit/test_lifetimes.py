@@ -153,6 +153,7 @@ def test_asking_twice_gives_the_same_object(cache: Cache) -> None:
     assert next(filter(None, box)) is target  # through native code and back
 
 
+@pytest.mark.slow
 def test_many_threads_that_ask_at_once_get_the_same_object(cache: Cache) -> None:
     for number in range(20):
         name = f"f{number}"

@@ -258,6 +258,7 @@ def run_threads(directory: Path, script: str) -> Any:
     return run_fresh(directory, BEGIN + textwrap.dedent(script))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["ctors", "dtors"])
 @pytest.mark.parametrize("other", ["drops a target", "looks for a native", "loads", "imports an extension"])
 def test_code_that_mapping_runs_may_want_the_gil(directory: Path, library: Path, which: str, other: str) -> None:
@@ -320,6 +321,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["ctors", "dtors"])
 @pytest.mark.parametrize(
     ("fork", "load"),

@@ -252,6 +252,7 @@ class _Raises(GlobalDefinition):
 register(_Raises)
 
 
+@pytest.mark.slow
 def test_a_load_that_fails_half_way_leaves_nothing_behind(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.add_module(ModuleSource(adder("add1", 1)))
     text = caller("calls", "add1").replace("define", "@a = external global i64\n@b = external global i64\ndefine")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers import adder, compile_object, run_fresh, sum_of
 from mock_directory import FaultyFiles, cache_on
-from test_lifetimes import mapped_images
+from test_lifetimes import _nothing_of_other_tests, mapped_images  # noqa: F401
 
 from compcache import Cache, CompileError, ModuleSource
 from compcache.hit import target as runtime_module
@@ -129,6 +129,7 @@ def test_modules_that_import_each_other_are_mapped_once(cache: Cache, directory:
     assert channel.told() == "DD"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("commits", "told"), [(0, ""), (1, "CD")], ids=["before constructors run", "afterwards"])
 def test_a_load_that_fails_destroys_once_what_it_constructed(provider: Cache, channel: Channel, commits: int, told: str) -> None:
     provider.add_module(ModuleSource(sum_of("more", ["total", "f4"]), imports=["total", "f4"]))
@@ -159,6 +160,7 @@ def test_a_load_that_fails_destroys_once_what_it_constructed(provider: Cache, ch
     assert channel.told() == "CD"
 
 
+@pytest.mark.slow
 def test_threads_that_need_one_module_share_one_mapping(provider: Cache, channel: Channel) -> None:
     names = ["total", "f0", "f1", "f2", "f3", "f4"]
     for _ in range(10):
@@ -306,6 +308,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RUN_BY_MAPPING)
 def test_what_mapping_runs_is_needed_by_every_function(directory: Path, library: Path, kind: str) -> None:
     text = RUN_BY_MAPPING[kind] + AROUND + adder("unrelated", 1)

@@ -70,6 +70,7 @@ def both(directory: Path, *names: str) -> tuple[list[object], bool]:
     return plain[0], plain[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_plain_loads_choose_what_a_plan_chooses(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -128,6 +129,7 @@ def test_a_slot_that_is_filled_stays_as_it_is(tmp_path: Path) -> None:
             gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", ["missing", "native", "global", "other type", "variable"])
 def test_what_takes_a_plan_is_left_to_it(tmp_path: Path, one: str) -> None:
     top = ModuleSource(sum_of("top", ["one"]), imports=["one"], optimize=0, inline=False)

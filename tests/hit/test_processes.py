@@ -120,6 +120,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", list(ENDS))
 def test_the_interpreter_ends_without_a_crash_or_a_message(filled: Cache, situation: str) -> None:
     filled.add_module(ModuleSource(SPIN, {"spin": Function("i64(i64)", nogil=True)}))

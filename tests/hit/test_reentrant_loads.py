@@ -122,6 +122,7 @@ def interrupted(directory: str, outer: str, inner: str, line: int, within: Conta
         return "answered"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outer", ["alone", "top", "started"])
 def test_a_load_may_be_interrupted_anywhere(filled: Cache, outer: str) -> None:
     """At some lines of all, and at each one of those that change what other look-ups see."""
@@ -209,6 +210,7 @@ result = status, line > 20
 """
 
 
+@pytest.mark.slow
 def test_imports_of_a_load_may_be_interrupted_as_well(filled: Cache) -> None:
     """What is half imported is no answer: `ImportError`, or `NameError`, was."""
     assert run_fresh(filled.path, IMPORTS) == (3, True)
@@ -254,6 +256,7 @@ def test_signals_at_any_time(filled: Cache) -> None:
     assert asked > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", range(20, 320, 60))
 def test_finalizers_ask_as_well(filled: Cache, line: int) -> None:
     found: list[TypedCallTarget] = []

@@ -130,6 +130,7 @@ def _check(directory: Path, functions: int, seconds: float) -> None:
     assert _mappings() <= maps_before + 80  # stacks and arenas of 16 threads; not three maps for every load
 
 
+@pytest.mark.slow
 def test_threads_load_call_drop_unload_and_reload(directory: Path) -> None:
     _check(directory, 60, 2.0)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, caller, constant
-from test_lifetimes import mapped_images
+from test_lifetimes import _nothing_of_other_tests, mapped_images  # noqa: F401
 
 from compcache import Cache, FormatError, GlobalValidationError, ModuleSource, NotCachedError, UndefinedSymbolError, hit
 from compcache.globals import DictMember, PythonObject
@@ -107,6 +107,7 @@ def fail_load(cache: Cache, name: str) -> BaseException | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, OSError])
 def test_a_failure_at_any_native_step_leaves_the_state(tower: Cache, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
     tower.get_target("top")(1)
@@ -137,6 +138,7 @@ def test_a_failure_at_any_native_step_leaves_the_state(tower: Cache, monkeypatch
     assert tower.get_target("top")(1) == 112
 
 
+@pytest.mark.slow
 def test_a_failure_leaves_the_slots_of_modules_that_are_in_use(tower: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module is mapped for a function that needs nothing: its slots are empty after the load of another one has failed."""
     other = tower.get_target("other")
@@ -178,6 +180,7 @@ def test_who_keeps_the_error_of_a_load_can_load_again(cache: Cache, monkeypatch:
     assert caught.value.__traceback__ is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [31, pytest.param(1, marks=[pytest.mark.stress, pytest.mark.timeout(600)])])
 def test_a_failure_at_any_line_of_a_load_leaves_the_state(tower: Cache, step: int) -> None:
     """As if a signal handler raised there: at every line of the loader, in turn (every 31st one by default)."""

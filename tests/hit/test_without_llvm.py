@@ -51,6 +51,7 @@ def test_code_of_this_host_and_of_others_is_a_hit(cache: Cache, directory: Path,
     assert run(way, directory, tmp_path / "broken", script) == "42 3\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_what_needs_llvm_says_why_it_is_not_there(cache: Cache, directory: Path, tmp_path: Path, way: str) -> None:
     cache.add_module(ModuleSource(adder("f", 1)))
@@ -71,6 +72,7 @@ with Cache(directory) as c:
     assert all(line.startswith("True compiling needs llvmlite, ") and WAYS[way][1] in line for line in lines), lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["absent", "broken"])
 def test_what_the_remote_store_has_needs_no_llvm(directory: Path, tmp_path: Path, way: str) -> None:
     store = tmp_path / "store"

@@ -41,6 +41,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "libown.a"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linker", ["ld", "ld.lld", "mold", "ziglang"])
 def test_what_is_used_of_an_archive_is_in_the_image(
     cache: Cache, archive: Path, linker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

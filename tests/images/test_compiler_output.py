@@ -148,6 +148,7 @@ VERSIONED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linker", ["ld", "ld.lld", "ziglang"])
 @pytest.mark.parametrize("name", VERSIONED)
 def test_names_with_versions_are_shared_objects(

@@ -325,6 +325,7 @@ def test_arbitrary_bytes_raise_nothing_but_format_errors(noise: bytes) -> None:
         read_or_refuse(reader, b"\x7fELF\x02\x01" + noise)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data())
 def test_damaged_files_raise_nothing_but_format_errors(

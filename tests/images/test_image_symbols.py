@@ -89,6 +89,7 @@ def test_a_registry_needs_a_shared_object(cache: Cache, monkeypatch: pytest.Monk
         cache.add_module(ModuleSource(_REGISTRY, imports=["provided"]))
 
 
+@pytest.mark.slow
 @on_x86
 @pytest.mark.parametrize("names", [None, {"through": None, "by_assembly": "i64(i64)"}])
 @pytest.mark.usefixtures("linker")

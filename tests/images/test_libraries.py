@@ -89,6 +89,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("source", [REGISTERED, AT_EXIT], ids=["static object", "atexit"])
 def test_what_an_image_registers_runs_once_when_it_goes(cache: Cache, source: str, ending: str) -> None:

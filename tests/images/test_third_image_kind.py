@@ -374,6 +374,7 @@ def test_every_kind_has_both_sides(kind: str) -> None:
     assert {getattr(side, "__package__", "") for side in (load, make)} == {f"compcache.images.{kind}"}
 
 
+@pytest.mark.slow
 def test_nothing_but_the_codec_and_the_kinds_asks_which_it_is() -> None:
     asking = []
     for path in (PACKAGE_ROOT / "compcache").rglob("*.py"):

@@ -259,6 +259,7 @@ def without_privileges() -> list[str]:
     return ["setpriv", f"--bounding-set={powers}", f"--inh-caps={powers}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["modules-v1", "modules-v1/*", "modules-v1/*/*", "index-v1", "index-v1/*", "."])
 def test_what_cannot_be_read_of_a_layer_is_a_warning(directory: Path, tmp_path: Path, part: str) -> None:
     layer = fill(tmp_path / "layer", "f", "g")

@@ -64,6 +64,7 @@ def told(plan: Plan) -> tuple[object, ...]:
     return [(entry.module_id, reason) for entry, reason in plan.removed], [entry.module_id for entry in plan.needed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_it_is_the_plan_for_all_modules(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choose = random.Random(seed)

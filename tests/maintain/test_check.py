@@ -258,6 +258,7 @@ def test_modules_that_are_removed_during_a_check_are_no_finding(directory: Path,
         assert cache.check().findings == ()
 
 
+@pytest.mark.slow
 def test_checks_beside_additions_and_prunes_find_nothing(directory: Path) -> None:
     stop = threading.Event()
     with Cache(directory) as builder:

@@ -18,6 +18,7 @@ from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.formats.volume import Volume
 from compcache.maintain import packing
+from compcache.publish import module_lists
 from compcache.publish import volumes as writing
 from compcache.publish.locks import wait_lock
 from compcache.publish.removal import remove_file
@@ -66,6 +67,7 @@ def require(cache: Cache, answers: dict[str, int]) -> None:
     assert cache.check().findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "signed", "published"])
 def test_everything_is_there_as_it_was(directory: Path, how: str) -> None:
     key = new_key("test")
@@ -130,6 +132,19 @@ def test_duplicates_of_one_content_become_one(cache: Cache) -> None:
     assert cache.compact(grace=0).merged == ()
 
 
+def test_lists_have_the_sizes_of_what_is_put_together(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools need not read the modules again for that."""
+    monkeypatch.setattr(module_lists, "_FEW", 1)
+    fill(cache)
+    assert module_lists.ModuleLists(cache._store).counts().modules == COUNT
+    report = cache.compact(grace=0)
+    monkeypatch.setattr(module_lists, "read_row_and_size", None)
+    counts = module_lists.ModuleLists(cache._store).counts()
+    assert counts.modules == COUNT
+    assert 0 <= report.size_after - counts.size < COUNT, "but for what cannot be divided"
+    assert cache.info().size == counts.size
+
+
 def test_what_is_removed_and_added_again(directory: Path) -> None:
     with Cache(directory) as cache:
         answers = fill(cache)
@@ -160,6 +175,7 @@ def test_what_is_removed_and_added_again(directory: Path) -> None:
         assert not list((directory / "volumes-v1").iterdir())
 
 
+@pytest.mark.slow
 def test_what_is_removed_meanwhile_stays_removed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache)
     cache.compact(grace=0)
@@ -273,6 +289,7 @@ def test_layers_bundles_and_copies_of_what_is_compact(directory: Path, tmp_path:
             assert {name: place.get_target(name)(1) for name in answers} == answers
 
 
+@pytest.mark.slow
 def test_damage_is_a_miss_at_worst(directory: Path, tmp_path: Path) -> None:
     with Cache(directory) as cache:
         answers = fill(cache, 12)

@@ -370,6 +370,7 @@ def test_a_killed_addition_leaves_a_healthy_cache(directory: Path) -> None:
         assert not cache.check().errors
 
 
+@pytest.mark.slow
 def test_a_module_is_the_same_whatever_the_process_has_compiled_before(tmp_path: Path) -> None:
     """Entry points of one signature are compiled once for all modules of a process."""
     script = """

@@ -504,6 +504,7 @@ def test_dependencies_are_transitive_on_request(cache: Cache) -> None:
         cache.dependencies("nothing")
 
 
+@pytest.mark.slow
 def test_a_chain_of_a_thousand_functions_adds_and_loads(cache: Cache) -> None:
     functions = [adder("f0", 1)]
     functions += [caller(f"f{i}", f"f{i - 1}", plus=1).partition("\n")[2] for i in range(1, 1000)]

@@ -114,6 +114,7 @@ def _await_llvm() -> None:
     in_llvm_thread(lambda: time.sleep(WORK))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("work", [_compute, _run_a_process, _await_llvm])
 def test_who_works_is_waited_for(cache: Cache, work: Callable[[], None]) -> None:

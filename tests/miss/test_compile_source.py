@@ -63,6 +63,7 @@ def hit(directory: Path, code: str, **options: Any) -> Any:
     return run_fresh(directory, HIT.format(code=code, options=options))
 
 
+@pytest.mark.slow
 def test_a_source_of_stored_functions_is_read_once(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.compile(F + G)
@@ -151,6 +152,7 @@ def test_errors_of_a_source_are_those_of_its_functions(cache: Cache) -> None:
         cache.compile("define <100000 x i8> @f(<100000 x i8> %x) {\nret <100000 x i8> %x\n}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["untrusted", "data"])
 def test_code_that_is_not_read_has_one_name(cache: Cache, kind: str) -> None:
     def source(code: str) -> ModuleSource:
@@ -193,6 +195,7 @@ with Cache({directory!r}) as cache:
 """
 
 
+@pytest.mark.slow
 def test_processes_with_different_edits_get_their_own(directory: Path) -> None:
     program = RACE.format(root=str(PACKAGE_ROOT), directory=str(directory), f=F, g=G)
     command = [sys.executable, "-I", "-c", program]
@@ -244,6 +247,7 @@ def test_names_outlive_functions(directory: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- what travels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "kind"), [("layer", "found"), ("bundle", "compiled"), ("bundle", "found"), ("unpacked", "compiled")])
 def test_names_travel(directory: Path, tmp_path: Path, way: str, kind: str) -> None:
     with Cache(directory) as cache:

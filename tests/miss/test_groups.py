@@ -440,6 +440,7 @@ def test_groups_are_found_in_layers_and_by_an_index_that_was_made_again(
         assert above.get_target("run8")(0) == 1080
 
 
+@pytest.mark.slow
 def test_untrusted_members_are_tried_and_code_is_not_kept_unless_all_are(cache: Cache, optimized: Callable[[], int]) -> None:
     given = [ModuleSource(source.ir, untrusted=True, keep_bitcode=number > 0) for number, source in enumerate(library(9))]
     cache.add_modules(given, group="lib")

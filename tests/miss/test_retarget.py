@@ -188,6 +188,7 @@ with Cache(directory, tune=True) as cache:
 """
 
 
+@pytest.mark.slow
 def test_a_host_that_got_less_makes_its_own_in_the_background(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, targets=["x86-64"]))
     with Crowd(directory, [TUNING] * 8) as crowd:

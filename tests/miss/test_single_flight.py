@@ -70,6 +70,7 @@ def modules(directory: Path) -> int:
         return len(cache.realizations("f"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_one_process_compiles_and_the_others_wait_and_load(
     directory: Path, builds: Path, processes: int
@@ -82,6 +83,7 @@ def test_one_process_compiles_and_the_others_wait_and_load(
     assert modules(directory) == 1
 
 
+@pytest.mark.slow
 def test_those_who_wait_load_as_soon_as_the_function_is_there(directory: Path, builds: Path) -> None:
     """They do not stand in line for the lock: the builder goes on holding it after it has published."""
     slow = script(held="time.sleep(1.5)").replace(
@@ -126,6 +128,7 @@ with Cache(directory) as cache:
     assert count(builds) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_builder_that_dies_or_hangs_delays_the_others_by_the_lock_timeout_at_most(
     directory: Path, builds: Path, end: signal.Signals
@@ -148,6 +151,7 @@ def test_a_builder_that_dies_or_hangs_delays_the_others_by_the_lock_timeout_at_m
         assert 2 <= count(builds) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["argument", "variable"])
 def test_the_waiting_time_can_be_set(directory: Path, builds: Path, where: str) -> None:
     waiter = script(0.5 if where == "argument" else None)
@@ -162,6 +166,7 @@ def test_the_waiting_time_can_be_set(directory: Path, builds: Path, where: str) 
     assert count(builds) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [4, pytest.param(32, marks=pytest.mark.stress)])
 def test_without_locks_all_succeed(directory: Path, builds: Path, processes: int) -> None:
     shutil.rmtree(directory / "locks", ignore_errors=True)
@@ -182,6 +187,7 @@ fcntl.flock = fcntl.lockf = refuse
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
 def test_on_a_file_system_that_refuses_locks_soft_ones_serve(directory: Path, builds: Path, error: str) -> None:
     with Crowd(directory, [REFUSING.replace("ERROR", error) + script(60.0)] * 2) as crowd:
@@ -236,6 +242,7 @@ def test_a_lock_that_is_held_long_keeps_others_out_and_goes_with_its_holder(dire
         crowd.expect(crowd.processes[2], "holding")
 
 
+@pytest.mark.slow
 def test_a_claim_without_flock_is_filelocks(directory: Path, builds: Path) -> None:
     """Systems that have none: the same, by other means."""
     without = "import compcache.publish.locks as locks\nlocks._CLAIM = locks._FileLock\n"
@@ -282,6 +289,7 @@ def test_links_in_place_of_the_folder_of_locks_are_not_followed(cache: Cache, di
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_locks_directory_that_cannot_be_made_is_no_obstacle(directory: Path, builds: Path) -> None:
     shutil.rmtree(directory / "locks", ignore_errors=True)
     (directory / "locks").write_bytes(b"somebody's file")
@@ -328,6 +336,7 @@ def say(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.slow
 def test_builds_that_need_each_others_function_do_not_wait_for_each_other(directory: Path) -> None:
     """One holds the lock of a and wants b, the other one holds b and wants a."""
     with Crowd(directory, [NESTED.replace("INNER", "leaf(names[1])")] * 2) as crowd:
@@ -346,6 +355,7 @@ def test_builds_that_go_round_in_circles_say_so_in_every_process(directory: Path
     assert max(seconds for _, seconds in results) < 10
 
 
+@pytest.mark.slow
 def test_an_exception_in_build_is_that_process_s_own(directory: Path, builds: Path) -> None:
     """The others do not inherit it: they build."""
     failing = script(held="time.sleep(0.3); raise ZeroDivisionError")

@@ -104,6 +104,7 @@ def _install_where_nothing_was(site: Path) -> None:
     _install_another(site.parent / "nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [_edit_record, _register, _install_another, _install_above, _install_where_nothing_was])
 def test_a_change_of_what_is_installed_counts(
     noted: Callable[[], tuple[str, int]], site: Path, change: Callable[[Path], None]

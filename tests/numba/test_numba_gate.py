@@ -136,6 +136,28 @@ _VECTORIZED = """
     def f(x, y):
         return x * 3 + y
 """
+_LOOPS = """
+    from numba import njit, vectorize
+
+    @vectorize(["f8(f8)", "i8(i8)"][::1], cache=True)
+    def loops(x):
+        return x * x
+
+    @njit(cache=True)
+    def f(x, y):
+        return loops(x)
+"""
+_FITTING = """
+    from numba import njit
+
+    @njit(["f8(f8, i8)", "f8(i8, f8)"][::1], cache=True)
+    def declared(x, y):
+        return x * x
+
+    @njit(cache=True)
+    def f(x, y):
+        return declared(x, y)
+"""
 _GUVECTORIZED = """
     import numpy as np
     from numba import guvectorize
@@ -337,6 +359,8 @@ OF_USE = [
     given("a declared result", kernel("return x + y").replace("@njit", '@njit("f8(f8, f8)", cache=True)'), '"f8(', '"i8(', "9.0", "9"),
     given("a ufunc", _VECTORIZED, "x * 3", "x * 4", "np.float64(23.0)", "np.float64(30.0)"),
     given("a ufunc's signature", _VECTORIZED, '"f8(f8', '"f4(f8', "np.float64(23.0)", "np.float32(23.0)"),
+    given("the order of loops", _LOOPS, "::1", "::-1", "1.2089258196146292e+24", "0", call="p.f(2 ** 40, 1)"),
+    given("the order of signatures", _FITTING, "::1", "::-1", "1.2089258196146292e+24", "0.0", call="p.f(2 ** 40, 1)"),
     given("a general ufunc", _GUVECTORIZED, "by + 1", "by + 2", "[15.0]", "[16.0]"),
     given("a callback", _CALLBACK, "x * y", "x + y", "14.0", "9.0"),
     given("a stencil", _STENCIL, "2 * a", "3 * a", "4.0", "6.0", call="p.f(p.np.arange(4.0))"),
@@ -510,6 +534,7 @@ _ANYWHERE = ("a constant", "a default", "a callee in another file", "a function 
 _GROUPS = pytest.mark.parametrize("rows", [OF_CONTENT, OF_USE], ids=["content", "use"])
 
 
+@pytest.mark.slow
 @_GROUPS
 def test_an_installed_backend_tells_old_code_from_new(tmp_path: Path, rows: list[Given]) -> None:
     programs = _Programs(Project(tmp_path), _INSTALLED, rows)
@@ -530,6 +555,7 @@ def test_an_installed_backend_tells_old_code_from_new(tmp_path: Path, rows: list
     assert programs.say_installed(1, by_environment=True, only=_ANYWHERE) == (expected, [False] * len(expected))
 
 
+@pytest.mark.slow
 def test_an_installed_backend_tells_settings_and_versions(tmp_path: Path) -> None:
     """Each in a child of a process that has imported Numba; only with another setting of bounds it may compile there."""
     programs = _Programs(Project(tmp_path), _INSTALLED, _FOR_SETTINGS)
@@ -563,6 +589,7 @@ def test_an_installed_backend_tells_settings_and_versions(tmp_path: Path) -> Non
     assert said == [(right, len(right)), (right, len(right)), (checked, 0), *[(missed, 0)] * 5]
 
 
+@pytest.mark.slow
 @_GROUPS
 def test_starts_without_numba_tell_old_code_from_new(tmp_path: Path, rows: list[Given]) -> None:
     """Programs with decorators of either package have the same code, which either finds."""
@@ -599,6 +626,7 @@ def _add_metadata(place: Path, name: str, **files: str) -> str:
     return str(place)
 
 
+@pytest.mark.slow
 def test_starts_without_numba_tell_settings_and_versions(tmp_path: Path) -> None:
     programs = _Programs(Project(tmp_path), _IMPORTED, _FOR_SETTINGS)
     right = [row.first for row in programs.given]
@@ -670,6 +698,7 @@ result = [outcome(cache.get_target(f"exported.{number}"), eval(arguments)) for n
 """
 
 
+@pytest.mark.slow
 def test_exports_tell_old_code_from_new(tmp_path: Path) -> None:
     """What is exported again takes the place of what was there, and is linked with the callees of now, which are cached as well."""
     programs = _Programs(Project(tmp_path), _INSTALLED, [row for row in (*OF_CONTENT, *OF_USE) if row.edit.name in _EXPORTED])

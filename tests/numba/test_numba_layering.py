@@ -78,6 +78,7 @@ def test_what_it_takes_of_a_module_is_public() -> None:
                 assert {alias.name for alias in node.names} <= {*public, "frontend"}, module
 
 
+@pytest.mark.slow
 def test_the_house_is_used_by_few() -> None:
     found = {module for module in OTHERS for name in own_imports(module) | used_types(module) if name.partition(".")[0] == HOUSE}
     texts = {module for module in OTHERS if f'"compcache.{HOUSE}' in path_of(module).read_text(encoding="utf-8")}

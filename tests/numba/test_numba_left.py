@@ -66,6 +66,7 @@ result = {call}, [name for name in made if "f" in name.split("$")[0].split(".")[
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_what_is_refused_is_found_where_numba_keeps_it(tmp_path: Path, name: str) -> None:
     project = Project(tmp_path)
@@ -79,6 +80,7 @@ def test_what_is_refused_is_found_where_numba_keeps_it(tmp_path: Path, name: str
     assert (value, made, hits) == (42, [], 0)
 
 
+@pytest.mark.slow
 def test_what_asks_for_no_cache_is_left_to_none(tmp_path: Path) -> None:
     project = Project(tmp_path)
     text, call = KERNELS["a compiler of its own"]
@@ -88,6 +90,7 @@ def test_what_asks_for_no_cache_is_left_to_none(tmp_path: Path) -> None:
     assert not [*project.source.glob("__pycache__/*.nb?")]
 
 
+@pytest.mark.slow
 def test_what_code_without_identity_has_made_is_left_to_none(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(kernel=MADE)
@@ -130,6 +133,7 @@ def generated(key, source):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["import compcache.numba\nbackend = compcache.numba.install({root!r})", "", "lazy"])
 def test_a_key_that_a_package_brought_is_the_identity(tmp_path: Path, first: str) -> None:
     """No walk looks at such a function: the process that finds it has none."""
@@ -171,6 +175,7 @@ def f(x):
 """
 
 
+@pytest.mark.slow
 def test_a_caller_of_anothers_code_is_left_as_well_under_its_own_key(tmp_path: Path) -> None:
     """Numba's own cache does not see that a function in another file has changed: what has another key is not asked of it."""
     project = Project(tmp_path)

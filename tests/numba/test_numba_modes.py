@@ -249,6 +249,7 @@ class Programs:
         return Outcome(lines[-1], stored, found)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_start_without_numba_finds_what_the_variable_compiled(tmp_path: Path) -> None:
     programs = Programs(tmp_path, _STARTS)
@@ -259,6 +260,7 @@ def test_a_start_without_numba_finds_what_the_variable_compiled(tmp_path: Path) 
     assert (started.answer, started.stored) == (compiled.answer.replace(" True", " False"), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_was_compiled_with_the_options_of_a_caller_is_the_callers(tmp_path: Path) -> None:
     programs = Programs(tmp_path, _INHERITS)
@@ -291,6 +293,7 @@ _THREADS = """
     """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["run", "decorators"])
 def test_threads_that_need_numba_at_once_wait_for_the_one_that_imports_it(tmp_path: Path, mode: str) -> None:
@@ -300,6 +303,7 @@ def test_threads_that_need_numba_at_once_wait_for_the_one_that_imports_it(tmp_pa
     assert said == [Outcome(f"{answers} True", 2, 0), Outcome(f"{answers} False", 0, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_declared_function_is_what_it_was_when_it_was_declared(tmp_path: Path) -> None:
     programs = Programs(tmp_path, _DECLARED)

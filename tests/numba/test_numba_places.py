@@ -62,6 +62,7 @@ def _moved(project: Project, to: Path) -> Project:
     return moved
 
 
+@pytest.mark.slow
 def test_a_moved_program_is_found_by_the_backend(tmp_path: Path) -> None:
     (tmp_path / "build").mkdir()
     project = Project(tmp_path / "build")
@@ -73,6 +74,7 @@ def test_a_moved_program_is_found_by_the_backend(tmp_path: Path) -> None:
     assert moved[4] == 0, "nothing is compiled again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [_LAZY, ""])
 def test_a_moved_program_starts_without_numba(tmp_path: Path, start: str) -> None:
     (tmp_path / "build").mkdir()
@@ -88,6 +90,7 @@ def test_a_moved_program_starts_without_numba(tmp_path: Path, start: str) -> Non
     assert built[1] == again[1] == moved[1] == _SHOWN
 
 
+@pytest.mark.slow
 def test_lines_that_shift_are_no_part_of_code_that_shows_none(tmp_path: Path) -> None:
     project = Project(tmp_path)
     environment = {"COMPCACHE_DIR": str(project.cache)}
@@ -99,6 +102,7 @@ def test_lines_that_shift_are_no_part_of_code_that_shows_none(tmp_path: Path) ->
     assert said == [(3, True), (3, False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "decorators"), [("file", "numba"), ("file/deeper", "compcache.numba")])
 def test_a_program_runs_whose_directory_is_a_file_or_below_one(tmp_path: Path, place: str, decorators: str) -> None:
     project = Project(tmp_path)
@@ -109,6 +113,7 @@ def test_a_program_runs_whose_directory_is_a_file_or_below_one(tmp_path: Path, p
     assert project.run("import p\nresult = p.f(1)", backend=False, **environment) == 2
 
 
+@pytest.mark.slow
 def test_a_hit_needs_no_right_to_record_how_it_is_found_without_numba(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(p="from compcache.numba import njit\n@njit(cache=True)\ndef f(x):\n    return x + 1\n")

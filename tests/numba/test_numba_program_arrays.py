@@ -75,6 +75,7 @@ def _judged(before: float) -> tuple[Any, Any]:
     return [before, 10 * 4.0 + 20.0 + before + 1, True, 3.0, 3.0], [77.0, 77.0 + 40.0 + 20.0, True, 3.0, 8.0]
 
 
+@pytest.mark.slow
 def test_stored_code_has_the_arrays_of_the_process(tmp_path: Path) -> None:
     """Each its own where several hold the same, with what is written to it later, as in Numba; other content is other code."""
     project = Project(tmp_path)
@@ -88,6 +89,7 @@ def test_stored_code_has_the_arrays_of_the_process(tmp_path: Path) -> None:
         assert said == [(*expected, True), (*expected, False)]
 
 
+@pytest.mark.slow
 def test_with_numba_nothing_is_refused_and_callers_are_linked(tmp_path: Path) -> None:
     project = Project(tmp_path)
     _write(project, "numba")

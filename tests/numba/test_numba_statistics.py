@@ -45,6 +45,7 @@ def refused(x):
 SCRIPT = "import kernels, time\nresult = kernels.{call}, time.process_time()"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", [False, True])
 def test_what_was_compiled_just_now_is_no_hit(tmp_path: Path, lazy: bool) -> None:
     """What a process compiles it has missed, in the time that Numba took; the next one saves that."""
@@ -68,6 +69,7 @@ def test_what_was_compiled_just_now_is_no_hit(tmp_path: Path, lazy: bool) -> Non
     assert warm.saved_seconds == pytest.approx(cold.compile_seconds)
 
 
+@pytest.mark.slow
 def test_refusals_are_misses(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(kernels=KERNELS.replace("@njit(pipeline", "@njit(cache=True, pipeline"))

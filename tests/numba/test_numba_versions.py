@@ -136,6 +136,7 @@ def _record() -> tuple[Any, dict[str, Any]]:
     return tool, json.loads((_RECORDS / f"{_SERIES}.json").read_text())
 
 
+@pytest.mark.slow
 def test_what_is_used_of_numba_is_as_recorded() -> None:
     tool, record = _record()
     assert [name for name, digest in record["names"].items() if not digest] == []
@@ -144,6 +145,7 @@ def test_what_is_used_of_numba_is_as_recorded() -> None:
     assert [name for name, digest in tool.surface(tool.names_used()).items() if not digest] == []
 
 
+@pytest.mark.slow
 def test_the_smallest_proof(tmp_path: Path) -> None:
     """What one mode compiled, every mode finds; two of them without Numba."""
     programs, judged = _Programs(tmp_path, _PROGRAM), repr(_ANSWERS)
@@ -165,6 +167,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", _MODES)
 def test_a_version_that_is_not_supported_is_left_alone(tmp_path: Path, package: Path, mode: str) -> None:
     programs = _Programs(tmp_path, _SMALL, package)
@@ -200,6 +203,7 @@ result = own == now, [str(one.message) for one in warned], exported, (backend.hi
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [False, True])
 def test_nothing_of_it_is_replaced(tmp_path: Path, package: Path, missing: bool) -> None:
     """One warning is all, and `export`, which cannot do without, is the one to say no."""

@@ -76,6 +76,7 @@ def overloaded(before: str, body: str) -> str:
     return _OVERLOADED.format(before=before, body=body)
 
 
+@pytest.mark.slow
 def test_what_objects_raise_is_a_reason_not_to_cache(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(hostile=_HOSTILE)
@@ -129,6 +130,7 @@ print(f(1), h(1), said(1))
 """
 
 
+@pytest.mark.slow
 def test_what_metaclasses_answer_makes_nothing_a_stand_in(tmp_path: Path) -> None:
     """Where Numba is not imported yet, what stands for its objects is told by classes, and metaclasses are the program's."""
     program = tmp_path / "program.py"
@@ -141,6 +143,7 @@ def test_what_metaclasses_answer_makes_nothing_a_stand_in(tmp_path: Path) -> Non
     assert said == ["2 3 ZeroDivisionError\n"] * 2
 
 
+@pytest.mark.slow
 def test_interrupts_while_objects_are_looked_at_reach_the_program(tmp_path: Path) -> None:
     """What a signal handler raises is the program's, also where it is an ordinary exception."""
     project = Project(tmp_path)
@@ -174,6 +177,7 @@ def test_interrupts_while_objects_are_looked_at_reach_the_program(tmp_path: Path
     assert said == ["KeyboardInterrupt", "TimeoutError"]
 
 
+@pytest.mark.slow
 def test_which_of_equal_objects_and_what_a_type_holds_counts(tmp_path: Path) -> None:
     named = ("an attribute of a type's instance", "an overload reads an object through one of two equal references")
     edits = [edit for edit in EDITS if edit.name in named]
@@ -186,6 +190,7 @@ def test_which_of_equal_objects_and_what_a_type_holds_counts(tmp_path: Path) -> 
     assert said == [(5.0, 23.0), (6.0, 30.0)]
 
 
+@pytest.mark.slow
 def test_what_linked_structures_cost_grows_with_their_size(tmp_path: Path) -> None:
     project = Project(tmp_path)
     build = """
@@ -222,6 +227,7 @@ def test_what_linked_structures_cost_grows_with_their_size(tmp_path: Path) -> No
     assert longest < 4
 
 
+@pytest.mark.slow
 def test_explain_tells_what_a_function_reads_that_differs(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(program="""

@@ -514,6 +514,7 @@ def test_what_is_no_entry(cache: Cache, data: Any, options: dict[str, Any], erro
             ModuleSource(adder("f", 1), entries={"k": data})
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_none_of_many(directory: Path) -> None:
     files_ = FaultyFiles(directory, count=lambda operation: operation.name == "write")
     cache = cache_on(files_)

@@ -56,6 +56,7 @@ def reverted(cache: Cache, directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_what_is_added_again_is_the_newest_whatever_the_segments_are_called(tmp_path: Path) -> None:
     """The numbers of the first addition and of the second one are in two segments, which are read in the order of their names."""
     for number in range(10):
@@ -221,6 +222,7 @@ def test_what_this_cache_adds_is_the_newest_while_something_older_is_held(cache:
     assert (newest(), cache.get_target("f")()) == (2, 1)
 
 
+@pytest.mark.slow
 def test_dependents_use_the_newest_in_the_next_process(cache: Cache, directory: Path) -> None:
     for name in ("a", "b", "c"):
         cache.add_module(ModuleSource(adder(name, 1)))

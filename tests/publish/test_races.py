@@ -102,6 +102,7 @@ def module_ids(place: Path, name: str) -> set[str]:
         return {realization.module_id for realization in cache.realizations(name)}
 
 
+@pytest.mark.slow
 def test_triangle(build: Build, tmp_path: Path, environment: dict[str, str]) -> None:
     """One function in two modules; a third function that is compiled against it."""
     first, second = build(adder("f", 1)), build(adder("f", 1) + adder("pad", 9))
@@ -112,6 +113,7 @@ def test_triangle(build: Build, tmp_path: Path, environment: dict[str, str]) -> 
     assert call(place, ("h", 1), ("f", 1), **environment) == [102, 2]
 
 
+@pytest.mark.slow
 def test_diamond(build: Build, tmp_path: Path, environment: dict[str, str]) -> None:
     """Two copies of g over one f, then h over g."""
     base = build(adder("f", 1))
@@ -123,6 +125,7 @@ def test_diamond(build: Build, tmp_path: Path, environment: dict[str, str]) -> N
     assert call(place, ("h", 1), ("g", 1), ("f", 1), **environment) == [112, 12, 2]
 
 
+@pytest.mark.slow
 def test_duplicate_edges(build: Build, tmp_path: Path, environment: dict[str, str]) -> None:
     """Two modules that hold both f and g, with h over g and over f."""
     both = adder("f", 1) + caller("g", "f", plus=10).replace("declare i64 @f(i64)\n", "")
@@ -139,6 +142,7 @@ def test_the_same_module_built_twice_is_one(build: Build, tmp_path: Path) -> Non
     assert call(place, ("f", 1)) == [2]
 
 
+@pytest.mark.slow
 def test_a_chain_across_modules(build: Build, tmp_path: Path) -> None:
     """Every link was compiled without its neighbour in sight, in one of three directories."""
     length = 24
@@ -151,6 +155,7 @@ def test_a_chain_across_modules(build: Build, tmp_path: Path) -> None:
     assert call(place, (f"f{length - 1}", 1), ("f0", 1)) == [length + 5, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_cycle_across_modules(
     build: Build, tmp_path: Path, copies: int, environment: dict[str, str]
@@ -209,6 +214,7 @@ def duplicates(tree: MockDirectory, count: int) -> MockDirectory:
     return tree.without("modules-v1", "index-v1").merge(MockDirectory(copies))
 
 
+@pytest.mark.slow
 def test_a_thousand_duplicates(build: Build, tmp_path: Path) -> None:
     """A thousand modules that hold one function, in a directory that lost its index."""
     place = duplicates(build(adder("f", 1)), 1000).dump(tmp_path / "many")

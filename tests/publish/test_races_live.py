@@ -69,6 +69,7 @@ def test_another_realization_is_seen_beside_the_one_that_was_known(cache: Cache,
     assert cache.get_target("f")(1) == 2
 
 
+@pytest.mark.slow
 def test_so_many_additions_that_the_index_was_merged_are_seen(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("known", 1)))
     assert not cache.has("f0")
@@ -106,6 +107,7 @@ def test_a_function_that_was_pruned_and_added_again_in_another_module_is_seen(
     assert cache.get_target("f")(1) == 2
 
 
+@pytest.mark.slow
 def test_a_dependency_that_was_pruned_and_added_again_in_another_module_is_found(
     cache: Cache, directory: Path
 ) -> None:

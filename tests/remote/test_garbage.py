@@ -613,6 +613,7 @@ async def live(seed: int, uploads: list[Upload], place: Path) -> int:
     return removed
 
 
+@pytest.mark.slow
 def test_nothing_that_can_be_fetched_is_lost(uploads: list[Upload], tmp_path: Path) -> None:
     """Writers, readers, collections, clocks and faults in some orders; the stress test takes more of them."""
     assert sum(run(live(seed, uploads, tmp_path)) for seed in (0, 1, 2, 19)) > 0

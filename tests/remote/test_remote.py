@@ -221,6 +221,7 @@ def test_workers_get_the_store_that_the_environment_names(store: Path, tmp_path:
     assert (settings["remote"], settings["remote_mode"]) == (store.as_uri(), "write")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("store")
 def test_no_message_tells_a_password(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
@@ -331,6 +332,7 @@ def test_a_large_module_has_an_object_of_its_own(open_cache: Callable[..., Cache
     assert open_cache("b", "read").get_or_compile(name, never)(1) == 0x9E3779B97F4A7C15 % 2**63
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "of another function", "empty"])
 def test_a_card_that_is_not_right_is_a_miss_and_is_replaced(open_cache: Callable[..., Cache], store: Path, harm: str) -> None:
     name, other = Identity("f", code=4), Identity("g", code=4)
@@ -829,6 +831,7 @@ def test_a_pack_is_found_whose_first_function_was_not_worth_a_card(open_cache: C
     assert [card_of(path).name for path in objects(store, "f")] == [min(name.func_name for name in names)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "with other sizes", "with other modules"])
 def test_a_pack_that_is_not_right_is_passed_over(open_cache: Callable[..., Cache], store: Path, harm: str) -> None:
     names = [Identity("f", number=number) for number in range(4)]

@@ -82,6 +82,7 @@ def test_a_miss_takes_one_request(web: WebStore, tmp_path: Path) -> None:
     assert len(web.requests) == 2
 
 
+@pytest.mark.slow
 def test_what_was_pushed_together_takes_two_requests(web: WebStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [Identity("f", number=number) for number in range(30)]
     fill(web, tmp_path / "a", {name: {"ir": constant("f", number)} for number, name in enumerate(names)})

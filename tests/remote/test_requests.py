@@ -354,6 +354,7 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore]:
     (tmp_path / "run").rename(tmp_path / "ended")  # the helper process ends
 
 
+@pytest.mark.slow
 def test_all_functions_arrive_from_a_store_that_fails_now_and_then(web: WebStore, tmp_path: Path) -> None:
     """Every tenth request, in each of three ways; without one more compilation."""
     names = [Identity("f", number=number) for number in range(20)]

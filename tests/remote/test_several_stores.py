@@ -138,6 +138,7 @@ def test_what_is_compiled_goes_to_each_store_that_may_be_written_to(fleet: Fleet
     assert content(fleet.mirror) == content(fleet.origin) != {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["fail", "stall", "show_login_page", "hang_up", "redirect", "forbid"])
 def test_a_mirror_that_does_not_answer_costs_the_way_to_the_origin(fleet: Fleet, way: str) -> None:
     fleet.fill(fleet.origin, F, G)
@@ -170,6 +171,7 @@ def test_a_mirror_that_says_nothing_does_not_keep_the_question() -> None:
     assert asyncio.run(ask()).said.data == b"module"
 
 
+@pytest.mark.slow
 def test_a_mirror_in_front_of_an_origin_that_is_down_serves_what_it_has(fleet: Fleet) -> None:
     """What it lacks may be in the origin: that is no miss. Nobody waits for the origin more than once."""
     fleet.fill(fleet.mirror, F)
@@ -184,6 +186,7 @@ def test_a_mirror_in_front_of_an_origin_that_is_down_serves_what_it_has(fleet: F
         assert [store["left_alone_seconds"] > 0 for store in cache.remote.status()] == [False, True]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_what_is_not_taken_from_the_mirror_is_taken_from_the_origin(fleet: Fleet) -> None:
     """The mirror has it unsigned, which readers with trusted keys refuse; what the origin has takes its place."""
     key = new_key("team-1")

@@ -73,6 +73,7 @@ def test_a_python_without_lzma_reads_and_writes_packs_of_zlib(monkeypatch: pytes
     assert list(decode_pack(own)) == ["f"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["X", "Z"])
 @pytest.mark.parametrize("harm", ["holds too much", "is cut", "is not compressed"])
 def test_a_pack_that_decompresses_to_more_than_packs_hold_is_refused(harm: str, kind: str) -> None:

@@ -59,6 +59,7 @@ def never() -> Any:
     raise AssertionError("it is compiled, though the store has it")
 
 
+@pytest.mark.slow
 def test_a_large_module_comes_by_a_file(url: str, tmp_path: Path) -> None:
     """And none is left behind."""
     with Cache(tmp_path / "a", remote=url, remote_mode="write") as cache:
@@ -83,6 +84,7 @@ def reads_of(store: Any, place: Path) -> Reads:
     return Reads(store, Breaker(str(place / "breaker")))
 
 
+@pytest.mark.slow
 def test_a_transfer_that_breaks_begins_anew(tmp_path: Path, cache: Cache) -> None:
     """What is in the file in the end is the module, or there is none."""
     module_id = cache.add_module(large())

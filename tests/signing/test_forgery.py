@@ -20,7 +20,7 @@ from compcache.formats.manifest import FRAME, FUNCTION, GLOBAL, NO_ENTRY, Functi
 from compcache.formats.manifest_writer import encode_function, encode_global, iterate_frames
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.publish import index_merge
-from compcache.store import HOSTS, INDEX, TEMPORARY
+from compcache.store.places import HOSTS, INDEX, TEMPORARY
 
 if TYPE_CHECKING:
     from pathlib import Path

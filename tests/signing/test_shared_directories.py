@@ -64,6 +64,7 @@ def leave(place: Path) -> None:
     assert place.is_dir()
 
 
+@pytest.mark.slow
 @as_root
 @pytest.mark.parametrize("change", [leave, make_private, make_files_private, make_index_private])
 def test_a_layer_that_cannot_be_read_is_told_once_with_the_remedy(change: Callable[[Path], None]) -> None:

@@ -35,6 +35,7 @@ def mixed(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cpu", "expected"),
     [("k8", 1), ("nehalem", 2), ("znver1", 4), ("haswell", 4), ("skylake-avx512", 5), ("znver4", 5), ("x86-64-v3", 3)],

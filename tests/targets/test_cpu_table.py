@@ -48,6 +48,7 @@ def lost(arch: str, cpu: str, changes: str = "") -> frozenset[str]:
     return frozenset([n for i, n in enumerate(names) if " call " in str(module.get_function(f"caller{i}"))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arch", "cpu"), [(arch, cpu) for arch, cpus in CPUS.items() for cpu in cpus])
 def test_a_cpu_has_the_features_that_llvm_gives_it(arch: str, cpu: str) -> None:
     assert lost(arch, cpu) == table(arch).expand(cpu) - NOT_ASKED
@@ -61,6 +62,7 @@ def test_every_cpu_has_the_features_that_llvm_gives_it(arch: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     ["-avx", "-sse3", "+avx512bw", "+avx512bw,-avx2", "-avx2,+avx512bw", "-fma,+xop", "+gfni,-sse4.1", "-crc32"],

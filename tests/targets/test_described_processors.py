@@ -75,6 +75,7 @@ def run_on(name: str, files: tuple[str, ...], folder: Path) -> None:
     assert " passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_pretence_reaches_the_package_and_llvm(tmp_path: Path) -> None:
     code = (
         "import json, llvmlite.binding as llvm\nfrom compcache.hit.target import load_runtime\n"

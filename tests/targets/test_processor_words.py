@@ -89,6 +89,7 @@ def differences() -> list[str]:
     return sorted(found.values())
 
 
+@pytest.mark.slow
 def test_the_table_says_what_llvm_says_whatever_bit_is_changed(tmp_path: Path) -> None:
     """A new version of LLVM with features that the table lacks fails here: run tools/cpu_tables.py with it."""
     assert in_pretence(tmp_path, "differences") == []
@@ -109,6 +110,7 @@ def readings() -> list[str]:
     return wrong
 
 
+@pytest.mark.slow
 def test_the_runtime_reads_the_words_that_the_processor_has(tmp_path: Path) -> None:
     assert in_pretence(tmp_path, "readings") == []
 
@@ -118,6 +120,7 @@ def answers() -> dict[str, list[str]]:
     return {name: sorted(machine.features(description_of(row["words"]))) for name, row in PROCESSORS.items()}
 
 
+@pytest.mark.slow
 def test_every_processor_runs_the_code_of_those_whose_features_it_has(tmp_path: Path) -> None:
     """Each of the described processors with code for each: LLVM's word against that of masks."""
     import llvmlite.binding as llvm

@@ -95,6 +95,7 @@ define i64 @h() {
 LISTED = '"target-cpu"="x86-64" "target-features"="+sse4.2,+rdpru,+mwaitx,+clzero,+fsgsbase,-avx512er,-prefetchwt1"'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "used"), [
     ("ret i64 1", set()),
     ('%x = call i64 asm "movq $$1, $0", "=r"()\n  ret i64 %x', set()),

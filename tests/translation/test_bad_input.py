@@ -197,6 +197,7 @@ REFUSED: dict[str, tuple[Callable[[], ModuleSource], type[CompcacheError], str]]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_is_refused_and_leaves_the_cache_as_it_was(
     cache: Cache, directory: Path, case: str
@@ -281,6 +282,7 @@ def test_a_symbol_that_looks_like_one_of_the_caches_own_does_no_harm(cache: Cach
 # ------------------------------------------------------------------------------------ aborts
 
 
+@pytest.mark.slow
 def test_what_llvm_would_abort_on_does_not_end_the_process(directory: Path) -> None:
     """In a process of its own, so that a failure of this test is a failure and not the end of the run."""
     script = """
@@ -306,6 +308,7 @@ def test_what_llvm_would_abort_on_does_not_end_the_process(directory: Path) -> N
     assert run_fresh(directory, script) >= 6
 
 
+@pytest.mark.slow
 def test_refused_modules_leave_nothing_that_the_garbage_collector_stumbles_over(directory: Path) -> None:
     script = f"""
     import gc

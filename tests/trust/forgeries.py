@@ -35,7 +35,7 @@ from compcache.publish.scratch import Scratch
 from compcache.publish.volumes import Content, write_volume
 from compcache.signing.keys import new_key
 from compcache.signing.signatures import add_signature
-from compcache.store import (
+from compcache.store.places import (  # fmt: skip
     BUNDLES,
     CLOSURES,
     GONE,
@@ -61,7 +61,7 @@ from compcache.store import (
     VOLUMES,
     Place,
     module_id_of,
-)  # fmt: skip
+)
 from compcache.usage.module_files import _encode as encode_module_files
 from compcache.usage.module_files import _write as write_module_files
 from compcache.usage.module_files import list_modules

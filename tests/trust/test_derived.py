@@ -25,7 +25,7 @@ from compcache.inspect.uncached import note, read_all
 from compcache.layers.layered_store import LayeredStore
 from compcache.publish import index_merge
 from compcache.signing.keys import new_key
-from compcache.store import SIZE, STATISTICS
+from compcache.store.places import SIZE, STATISTICS
 from compcache.usage.ledger import fold_small
 from compcache.usage.size_estimate import add_to_estimate
 

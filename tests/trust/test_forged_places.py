@@ -21,7 +21,7 @@ from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePo
 from compcache.files import Files
 from compcache.publish.additions import compact
 from compcache.signing.keys import new_key
-from compcache.store import JOURNALS, MODULES, PLACES, STATISTICS, UNCACHED, Place
+from compcache.store.places import JOURNALS, MODULES, PLACES, STATISTICS, UNCACHED, Place
 from compcache.usage.ledger import fold_small
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ def forge(victim: Victim, situation: Situation, places: AbstractSet[Place], more
 TOGETHER = frozenset(PLACES) - {MODULES}
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_what_another_user_writes_is_not_believed(tmp_path: Path, templates: Templates, situation: str) -> None:
@@ -171,6 +172,7 @@ def test_what_another_user_writes_is_not_believed(tmp_path: Path, templates: Tem
     forge(victim, SITUATIONS[situation], TOGETHER, templates.more)
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_nor_when_it_is_merged_before_it_is_read(tmp_path: Path, templates: Templates, situation: str) -> None:

@@ -26,7 +26,7 @@ from compcache.files import READ_FLAGS, Files, Tree
 from compcache.hit.target import path_opener
 from compcache.inspect.uncached import note
 from compcache.signing.keys import new_key
-from compcache.store import MODULES, PLACES
+from compcache.store.places import MODULES, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,6 +133,7 @@ def everything(directory: Path, key: bytes | None = None) -> list[str]:
     return worked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [None, KEY], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("name", [*DIRECTORIES, "fan"])
 def test_no_operation_acts_through_a_directory_that_is_a_link(
@@ -186,6 +187,7 @@ def test_nothing_waits_for_what_is_no_file(filled: Path, kind: str) -> None:
     assert "compile" in everything(filled)
 
 
+@pytest.mark.slow
 def test_exchanging_directories_for_links_wins_no_race(filled: Path, tmp_path: Path) -> None:
     """A thread swaps every directory for a link to a copy outside, and back, while everything runs."""
     elsewhere, spare = tmp_path / "elsewhere", tmp_path / "spare"

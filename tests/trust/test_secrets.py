@@ -182,6 +182,7 @@ MISTYPED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", MISTYPED)
 def test_a_mistyped_url_is_refused_without_telling_it(tmp_path: Path, url: str) -> None:
     with pytest.raises(ValueError, match="the remote store") as caught:

@@ -22,7 +22,8 @@ from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.manifest import IMAGE_SHARED
 from compcache.inspect import uncached
 from compcache.publish import index_merge
-from compcache.store import INDEX, Store
+from compcache.store import Store
+from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +70,7 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
 # ------------------------------------------------------------------------------------ modes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0, 0o777])
 def test_what_is_created_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     script = f"""
@@ -347,6 +349,7 @@ FORGERIES: dict[str, tuple[Callable[[bytes, bytes], bytes], bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forgery", "shared"), [*((name, False) for name in FORGERIES), ("replayed", True), ("foreign", True)]
 )

@@ -22,7 +22,7 @@ from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.hit.recorder import encode_batch
 from compcache.inspect.uncached import read_all
 from compcache.publish.module_rows import Platform, decode_rows
-from compcache.store import JOURNALS, MODULE_FILES, MODULE_LISTS, SIZE, STATISTICS, UNCACHED, Place
+from compcache.store.places import JOURNALS, MODULE_FILES, MODULE_LISTS, SIZE, STATISTICS, UNCACHED, Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,6 +157,7 @@ def seen(directory: Path, *arguments: object) -> str:
     return COLOURS.sub("", outcome.out)
 
 
+@pytest.mark.slow
 def test_control_characters_never_reach_a_terminal(directory: Path) -> None:
     text = says(ESCAPE)
     with Cache(directory) as cache:

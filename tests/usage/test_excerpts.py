@@ -11,7 +11,7 @@ from compcache import Cache, Function, FunctionInUseError, Identity, ModuleSourc
 from compcache.publish import module_lists
 from compcache.publish.index_merge import merge
 from compcache.publish.module_lists import base_of
-from compcache.store import MODULE_LISTS
+from compcache.store.places import MODULE_LISTS
 from compcache.usage import snapshot
 from compcache.usage.listings import functions, listed_functions, listed_modules, modules
 
@@ -97,6 +97,7 @@ def test_what_is_removed_is_listed_no_more_before_the_index_is_rewritten(mixed: 
     assert all(finding.severity == "note" for finding in mixed.check().findings)
 
 
+@pytest.mark.slow
 def test_a_damaged_list_is_made_again(mixed: Cache, directory: Path) -> None:
     before = list(listed_functions(mixed._store, folded=True))
     for path in (directory / MODULE_LISTS.directory).glob("*.list"):
@@ -108,6 +109,7 @@ def test_a_damaged_list_is_made_again(mixed: Cache, directory: Path) -> None:
             data[place] ^= 1
 
 
+@pytest.mark.slow
 def test_no_list_is_left_of_a_segment_that_is_gone(mixed: Cache, directory: Path) -> None:
     list(listed_functions(mixed._store))
     for round_ in range(20):

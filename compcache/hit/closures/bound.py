@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
-    from compcache.store import ModuleFile, Store
+    from compcache.store import Store
+    from compcache.store.module_file import ModuleFile
 
 __all__ = ["BoundNames", "Place", "described", "newest_of", "shared"]
 

@@ -13,7 +13,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures.bound import BoundNames, newest_of, shared
 from compcache.hit.closures.validity import is_valid
-from compcache.store import ModuleFile
+from compcache.store.module_file import ModuleFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.loader import LoadedModule, Loader
     from compcache.hit.target import TypedCallTarget
-    from compcache.store import ModuleFile
+    from compcache.store.module_file import ModuleFile
 
 __all__ = ["ListedFunction", "list_functions", "take"]
 

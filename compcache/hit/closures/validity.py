@@ -13,7 +13,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FRAME
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
 from compcache.interrupts import suppress
-from compcache.store import CLOSURES
+from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from compcache.formats.entry import EntryRecord
     from compcache.hit.loader import Loader
-    from compcache.store import ModuleFile, Store
+    from compcache.store import Store
+    from compcache.store.module_file import ModuleFile
 
 __all__ = ["is_valid", "linked_entry", "remove_closures"]
 

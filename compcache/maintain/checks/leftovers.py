@@ -11,7 +11,7 @@ from compcache.maintain.policy import PrunePolicy
 from compcache.maintain.prune import clear_leftovers, find_leftovers
 from compcache.publish.quarantine import set_aside
 from compcache.publish.volumes import contents_of, write_volume
-from compcache.store import MODULES, PLACES, QUARANTINE, VOLUMES, module_id_of
+from compcache.store.places import MODULES, PLACES, QUARANTINE, VOLUMES, module_id_of
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:

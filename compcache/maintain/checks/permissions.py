@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from compcache.files import DIRECTORY_MODE, reraise_interrupt
 from compcache.maintain.checks.state import DIRECTORIES
-from compcache.store import MODULES
+from compcache.store.places import MODULES
 
 if TYPE_CHECKING:
     from compcache.maintain.checks.state import CheckState

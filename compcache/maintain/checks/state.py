@@ -8,7 +8,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.maintain.report_types import Finding
 from compcache.publish.quarantine import set_aside
-from compcache.store import PLACES
+from compcache.store.places import PLACES
 from compcache.usage.module_files import statuses_by_directory
 from compcache.usage.snapshot import Slice, Slices
 

@@ -63,6 +63,7 @@ class Ccache(Adapter):
     programs: ClassVar[tuple[str, ...]] = ("ccache", "gcc")
     shapes: ClassVar[frozenset[str]] = frozenset({"call", "files", "constant", "table", "fast", "header"})
     driver: ClassVar[str] = _DRIVER
+    is_whole: ClassVar[bool] = True
     entries: ClassVar[int] = 50
     chain: ClassVar[int] = 4000
     excluded: ClassVar[dict[str, str]] = dict.fromkeys(

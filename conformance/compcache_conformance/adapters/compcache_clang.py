@@ -42,6 +42,7 @@ class ByClang(ByContent):
     shapes: ClassVar[frozenset[str]] = Ccache.shapes
     driver: ClassVar[str] = _DRIVER
     excluded: ClassVar[dict[str, str]] = {name: why for name, why in Ccache.excluded.items() if "one file" in why}
+    is_whole: ClassVar[bool] = True
     entries: ClassVar[int] = 50
     most: ClassVar[int] = 0
 

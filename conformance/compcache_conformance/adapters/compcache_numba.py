@@ -75,7 +75,7 @@ class Installed(_WithNumba):
     """Numba's programs as they are, with the variable of the backend set."""
 
     name: ClassVar[str] = "compcache-numba"
-    spelling: ClassVar[Spelling] = Spelling("import numpy\nfrom numba import njit", decorator, value=as_array)
+    spelling: ClassVar[Spelling] = Spelling("from numba import njit", decorator, value=as_array)
     driver: ClassVar[str] = DRIVER
     limits: ClassVar[dict[str, str]] = {
         **MAPPED,
@@ -87,7 +87,7 @@ class WithoutNumba(_WithNumba):
     """Programs that take the decorators from compcache."""
 
     name: ClassVar[str] = "compcache-lazy"
-    spelling: ClassVar[Spelling] = Spelling("import numpy\nfrom compcache.numba import njit", decorator, value=as_array)
+    spelling: ClassVar[Spelling] = Spelling("from compcache.numba import njit", decorator, value=as_array)
     driver: ClassVar[str] = _WITHOUT_NUMBA
 
 

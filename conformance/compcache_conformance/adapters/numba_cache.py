@@ -50,8 +50,8 @@ def decorator(function: Function) -> str:
 
 
 def as_array(text: str) -> str:
-    """A table as an array, which is what Numba's documents recommend for long ones."""
-    return f"numpy.array({text})" if text.startswith("(") else text
+    """A table as an array, which is what Numba's documents recommend for long ones; a file that has none imports no NumPy."""
+    return f"__import__('numpy').array({text})" if text.startswith("(") else text
 
 
 class NumbaCache(Adapter):
@@ -63,7 +63,7 @@ class NumbaCache(Adapter):
     shapes: ClassVar[frozenset[str]] = frozenset(
         {"call", "files", "constant", "table", "environment", "data", "record", "closure", "fast", "default"}
     )
-    spelling: ClassVar[Spelling] = Spelling("import numpy\nfrom numba import njit", decorator, value=as_array)
+    spelling: ClassVar[Spelling] = Spelling("from numba import njit", decorator, value=as_array)
     driver: ClassVar[str] = DRIVER
     patience: ClassVar[float] = 90.0
     limits: ClassVar[Mapping[str, str]] = {

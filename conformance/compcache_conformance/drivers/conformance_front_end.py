@@ -1,41 +1,51 @@
-"""A small compiler for systems that keep LLVM code: it reads a program when the process starts, and makes LLVM code when it is asked to."""
+"""A small compiler for systems that keep LLVM code: it reads a program when the process starts, and makes LLVM code when it is asked to.
+
+A process that finds all that it asks for pays for no more than this file: the suite's own language is loaded when there is code to make.
+"""
 
 import json
 import os
-import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 
-import conformance_language as language
-
-HERE = Path(__file__).parent
+HERE = os.path.dirname(os.path.abspath(__file__))
 sys.setrecursionlimit(20_000)
 
 
-def _constant(said):
-    constant = language.Constant(**said)
-    if constant.source == "environment":
-        return replace(constant, value=float(os.environ["CONFORMANCE_" + constant.name]))
-    if constant.source == "tool":
-        return replace(constant, value=float(subprocess.check_output(["sh", str(HERE / (constant.name + ".sh"))])))
-    if constant.source == "data":
-        return replace(constant, value=float((HERE / (constant.name + ".txt")).read_text()))
-    return replace(constant, value=tuple(constant.value)) if isinstance(constant.value, list) else constant
+def _value(said):
+    name, source = said["name"], said["source"]
+    if source == "environment":
+        return float(os.environ["CONFORMANCE_" + name])
+    if source == "tool":
+        import subprocess
 
-
-def _function(said):
-    closes_over = tuple((name, value) for name, value in said.pop("closes_over"))
-    return language.Function(closes_over=closes_over, **said)
+        return float(subprocess.check_output(["sh", os.path.join(HERE, name + ".sh")]))
+    if source == "data":
+        with open(os.path.join(HERE, name + ".txt")) as file:
+            return float(file.read())
+    return tuple(said["value"]) if isinstance(said["value"], list) else said["value"]
 
 
 def _read():
-    said = json.loads((HERE / "program.json").read_text())
-    return language.Program(tuple(map(_function, said["functions"])), tuple(map(_constant, said["constants"])))
+    with open(os.path.join(HERE, "program.json")) as file:
+        said = json.load(file)
+    for constant in said["constants"]:
+        constant["value"] = _value(constant)
+    for function in said["functions"]:
+        function["closes_over"] = tuple(tuple(pair) for pair in function["closes_over"])
+    return said
 
 
-PROGRAM = _read()
-_FUNCTIONS = {function.name: function for function in PROGRAM.functions}
+PROGRAM = {}
+_FUNCTIONS = {}
+
+
+def read_again():
+    PROGRAM.update(_read())
+    _FUNCTIONS.update((said["name"], SimpleNamespace(**said)) for said in PROGRAM["functions"])
+
+
+read_again()
 
 
 def function(name):
@@ -45,18 +55,35 @@ def function(name):
 
 
 def callees(name):
-    return sorted(language.names_in(function(name).body) & set(_FUNCTIONS))
+    return [word for word in function(name).names if word in _FUNCTIONS]
 
 
 def constants(name):
-    used = language.names_in(function(name).body)
-    return [constant for constant in PROGRAM.constants if constant.name in used]
+    used = set(function(name).names)
+    return [SimpleNamespace(**said) for said in PROGRAM["constants"] if said["name"] in used]
+
+
+# ---------------------------------------------------------------- code
+
+
+def _language():
+    """The suite's module, from its own file, so that what Python keeps beside it serves every project."""
+    if "conformance_language" not in sys.modules:
+        import importlib.util
+
+        spec = importlib.util.spec_from_file_location("conformance_language", PROGRAM["language"])
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        functions = tuple(module.Function(**{key: value for key, value in said.items() if key != "names"}) for said in PROGRAM["functions"])
+        module.whole = module.Program(functions, tuple(module.Constant(**said) for said in PROGRAM["constants"]))
+    return sys.modules["conformance_language"]
 
 
 def code_alone(name):
-    used = replace(PROGRAM, constants=tuple(constants(name)))
-    return language.as_llvm(used, name, callees=False)
+    language = _language()
+    return language.as_llvm(language.whole, name, callees=False)
 
 
 def code_whole(name):
-    return language.as_llvm(PROGRAM, name)
+    language = _language()
+    return language.as_llvm(language.whole, name)

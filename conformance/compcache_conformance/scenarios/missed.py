@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compcache_conformance.language import Constant, Function, Program, edited, program
-from compcache_conformance.scenarios.registry import scenario
+from compcache_conformance.scenarios.registry import Step, in_steps, scenario
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,19 +56,27 @@ for _name, _sentence, _origin, _variables in _ENVIRONMENTS:
     scenario("missed", _name, _sentence, _origin)(_play)
 
 
-@scenario("missed", "second process", "A second process finds what the first compiled.", "NVIDIA/warp#1696")
-def second_process(bench: Bench) -> None:
-    bench.write(program())
-    bench.works()
-    bench.keeps()
+in_steps(
+    "missed",
+    "second process",
+    "A second process finds what the first compiled.",
+    "NVIDIA/warp#1696",
+    Step(program()),
+    Step(program(), found=True),
+)
 
-
-@scenario("missed", "many processes", "What several processes in a row compiled is found by the next, each part once.", "")
-def many_processes(bench: Bench) -> None:
-    bench.write(program("x * 2.0 + 1.0", a="x + 1.0", b="x + 2.0"))
-    for name, answer in (("a", 4.0), ("b", 5.0), ("f", 7.0)):
-        bench.expect(bench.run((name, (3.0,))), answer)
-    bench.expect(bench.run(("a", (3.0,)), ("b", (3.0,)), ("f", (3.0,))), 4.0, 5.0, 7.0, found=True)
+_THREE = program("x * 2.0 + 1.0", a="x + 1.0", b="x + 2.0")
+_CALLS = ("a", (3.0,)), ("b", (3.0,)), ("f", (3.0,))
+in_steps(
+    "missed",
+    "many processes",
+    "What several processes in a row compiled is found by the next, each part once.",
+    "",
+    Step(_THREE, (4.0,), _CALLS[:1]),
+    Step(_THREE, (5.0,), _CALLS[1:2]),
+    Step(_THREE, (7.0,), _CALLS[2:]),
+    Step(_THREE, (4.0, 5.0, 7.0), _CALLS, found=True),
+)
 
 
 def _touch(folder: Path, when: float) -> None:
@@ -128,35 +136,34 @@ def edited_comment(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario(
-    "missed", "new function in the file", "A function that is added to a file is no reason to compile its others.", "numba/numba#9316"
+_WITH_NEIGHBOUR = Program((Function("f", "x * 2.0 + 1.0"), Function("a", "x + 5.0")))
+in_steps(
+    "missed",
+    "new function in the file",
+    "A function that is added to a file is no reason to compile its others.",
+    "numba/numba#9316",
+    Step(program(), fills=True),
+    Step(_WITH_NEIGHBOUR, found=True),
 )
-def new_function(bench: Bench) -> None:
-    bench.filled(program())
-    bench.write(Program((Function("f", "x * 2.0 + 1.0"), Function("a", "x + 5.0"))))
-    bench.keeps()
 
-
-@scenario(
+in_steps(
     "missed",
     "edited neighbour",
     "An edit of a function that is not called is no reason to compile the others of its file.",
     "numba/numba#9316",
+    Step(_WITH_NEIGHBOUR, fills=True),
+    Step(edited(_WITH_NEIGHBOUR, "a", body="x + 6.0"), found=True),
 )
-def edited_neighbour(bench: Bench) -> None:
-    before = Program((Function("f", "x * 2.0 + 1.0"), Function("a", "x + 5.0")))
-    bench.filled(before)
-    bench.write(edited(before, "a", body="x + 6.0"))
-    bench.keeps()
 
-
-@scenario("missed", "edit taken back", "An edit that is taken back finds what was compiled before it.", "")
-def edit_taken_back(bench: Bench) -> None:
-    bench.filled(program())
-    bench.write(program("x * 3.0 + 1.0"))
-    bench.works(10.0)
-    bench.write(program())
-    bench.keeps()
+in_steps(
+    "missed",
+    "edit taken back",
+    "An edit that is taken back finds what was compiled before it.",
+    "",
+    Step(program(), fills=True),
+    Step(program("x * 3.0 + 1.0"), (10.0,)),
+    Step(program(), found=True),
+)
 
 
 @scenario("missed", "two checkouts", "Two versions of a program that share a store each find their own.", "")
@@ -206,15 +213,21 @@ def error_in_between(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("missed", "calls in another order", "The order of calls is no reason to compile.", "")
-def other_order(bench: Bench) -> None:
-    bench.write(program("x * 2.0 + 1.0", a="x + 1.0", b="x + 2.0"))
-    bench.expect(bench.run(("f", (3.0,)), ("a", (3.0,)), ("b", (3.0,))), 7.0, 4.0, 5.0)
-    bench.expect(bench.run(("b", (3.0,)), ("a", (3.0,)), ("f", (3.0,))), 5.0, 4.0, 7.0, found=True)
+in_steps(
+    "missed",
+    "calls in another order",
+    "The order of calls is no reason to compile.",
+    "",
+    Step(_THREE, (4.0, 5.0, 7.0), _CALLS),
+    Step(_THREE, (7.0, 5.0, 4.0), _CALLS[::-1], found=True),
+)
 
-
-@scenario("missed", "callee called alone", "A callee that was compiled into its caller does not keep the caller from being found.", "")
-def callee_alone(bench: Bench) -> None:
-    bench.filled(_TWO_FILES)
-    bench.expect(bench.run(("g", (3.0,)), ("f", (3.0,))), 6.0, 7.0)
-    bench.expect(bench.run(("f", (3.0,)), ("g", (3.0,))), 7.0, 6.0, found=True)
+in_steps(
+    "missed",
+    "callee called alone",
+    "A callee that was compiled into its caller does not keep the caller from being found.",
+    "",
+    Step(_TWO_FILES, fills=True),
+    Step(_TWO_FILES, (6.0, 7.0), (("g", (3.0,)), ("f", (3.0,)))),
+    Step(_TWO_FILES, (7.0, 6.0), (("f", (3.0,)), ("g", (3.0,))), found=True),
+)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from compcache_conformance.bench import Bench
+    from compcache_conformance.language import Program
+    from compcache_conformance.processes import Call
 
-__all__ = ["FAMILIES", "SCENARIOS", "Origin", "Scenario", "scenario"]
+__all__ = ["FAMILIES", "SCENARIOS", "Origin", "Scenario", "Step", "in_steps", "scenario"]
 
 #: The families in the order of the table, each with its question.
 FAMILIES = {
@@ -31,6 +33,21 @@ Origin = str
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A fresh process that makes calls of a program, and what they answer; without answers, whatever they do.
+
+    `fills`: the program fills the store, and a second process tries that it does. `found`: each call must be found (True), or compiled.
+    """
+
+    program: Program
+    answers: tuple[float, ...] = (7.0,)
+    calls: tuple[Call, ...] = (("f", (3.0,)),)
+    found: bool | None = None
+    why: str = ""
+    fills: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """One row of the table: what is done, what must hold, and whose bug it was."""
 
@@ -41,6 +58,7 @@ class Scenario:
     play: Callable[[Bench], None]
     races: bool = False
     slow: bool = False
+    steps: tuple[Step, ...] = ()
 
     @property
     def link(self) -> str:
@@ -73,3 +91,18 @@ def scenario(
         return play
 
     return register
+
+
+def in_steps(family: str, name: str, sentence: str, origin: Origin, *steps: Step) -> None:
+    """Make a scenario of processes one after the other, whose programs alone differ: such may be played beside others (`together.py`)."""
+
+    def play(bench: Bench) -> None:
+        for step in steps:
+            if step.fills:
+                bench.filled(step.program, step.answers[0])
+            else:
+                bench.write(step.program)
+                bench.expect(bench.run(*step.calls), *step.answers, found=step.found, why=step.why)
+
+    scenario(family, name, sentence, origin)(play)
+    SCENARIOS[name] = replace(SCENARIOS[name], steps=steps)

@@ -7,20 +7,10 @@ import shutil
 from typing import TYPE_CHECKING
 
 from compcache_conformance.language import Constant, Function, Program, edited, program
-from compcache_conformance.scenarios.registry import scenario
+from compcache_conformance.scenarios.registry import Step, in_steps, scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from compcache_conformance.bench import Bench
-
-
-def _edit(bench: Bench, before: Program, old: float, after: Program, new: float) -> None:
-    bench.filled(before, old)
-    bench.write(after)
-    bench.expect(bench.run(), new, why="the code of the program before the edit")
-    bench.write(before)
-    bench.expect(bench.run(), old, why="the code of the program after the edit")
 
 
 def _helper(body: str) -> Program:
@@ -223,18 +213,15 @@ _EDITS = (
 )
 
 for _name, _sentence, _origin, _before, _what, _changes, _old, _new in _EDITS:
-
-    def _play(
-        bench: Bench,
-        before: Program = _before,
-        what: str = _what,
-        changes: Mapping[str, object] = _changes,
-        old: float = _old,
-        new: float = _new,
-    ) -> None:
-        _edit(bench, before, old, edited(before, what, **changes), new)
-
-    scenario("stale", _name, _sentence, _origin)(_play)
+    in_steps(
+        "stale",
+        _name,
+        _sentence,
+        _origin,
+        Step(_before, (_old,), fills=True),
+        Step(edited(_before, _what, **_changes), (_new,), why="the code of the program before the edit"),
+        Step(_before, (_old,), why="the code of the program after the edit"),
+    )
 
 
 @scenario("stale", "same size and time", "An edit that keeps size and times of the file is seen.", "")
@@ -256,23 +243,25 @@ def older_file(bench: Bench) -> None:
     bench.expect(bench.run(), 10.0, why="the code of the program before the checkout")
 
 
-@scenario("stale", "fast arithmetic", "Code that may be inexact is not run where it must be exact.", "pymc-devs/pytensor#1810")
-def fast_arithmetic(bench: Bench) -> None:
-    exact = Program((Function("f", "(x + 1e16) - 1e16"),))
-    fast = edited(exact, "f", fast=True)
-    bench.write(fast)
-    inexact = bench.run(("f", (1.0,)))
-    bench.survived(inexact)
-    bench.write(exact)
-    bench.expect(bench.run(("f", (1.0,))), 0.0, found=False, why="the code of the inexact function")
+_EXACT = Program((Function("f", "(x + 1e16) - 1e16"),))
+_ONE = (("f", (1.0,)),)
 
+in_steps(
+    "stale",
+    "fast arithmetic",
+    "Code that may be inexact is not run where it must be exact.",
+    "pymc-devs/pytensor#1810",
+    Step(edited(_EXACT, "f", fast=True), (), _ONE),
+    Step(_EXACT, (0.0,), _ONE, found=False, why="the code of the inexact function"),
+)
 
-@scenario("stale", "package moved away and back", "Two versions of a program that take turns each get their own code.", "")
-def versions_in_turn(bench: Bench) -> None:
-    for round_ in range(2):
-        for factor in (2.0, 3.0):
-            bench.write(program(f"x * {factor} + 1.0"))
-            bench.expect(bench.run(), 3.0 * factor + 1.0, why=f"round {round_}: the code of the other version")
+in_steps(
+    "stale",
+    "package moved away and back",
+    "Two versions of a program that take turns each get their own code.",
+    "",
+    *(Step(program(f"x * {factor} + 1.0"), (3.0 * factor + 1.0,), why="the code of the other version") for factor in (2.0, 3.0, 2.0, 3.0)),
+)
 
 
 @scenario("stale", "upgraded in place", "A program whose folder is replaced by another version's is compiled.", "")
@@ -288,11 +277,14 @@ def upgraded_in_place(bench: Bench) -> None:
     bench.expect(bench.run(), 7.0, why="the code of the version after")
 
 
-@scenario("stale", "file that appears", "A callee that moves into a new file is that file's.", "")
-def file_that_appears(bench: Bench) -> None:
-    bench.filled(program("g(x) + 1.0", g="x * 2.0"))
-    bench.write(_helper("x * 3.0"))
-    bench.expect(bench.run(), 10.0, why="the callee that was there before")
+in_steps(
+    "stale",
+    "file that appears",
+    "A callee that moves into a new file is that file's.",
+    "",
+    Step(program("g(x) + 1.0", g="x * 2.0"), fills=True),
+    Step(_helper("x * 3.0"), (10.0,), why="the callee that was there before"),
+)
 
 
 @scenario(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from compcache_conformance.language import Constant, Function, Program, program
 from compcache_conformance.results import Outcome, Violation
-from compcache_conformance.scenarios.registry import scenario
+from compcache_conformance.scenarios.registry import Step, in_steps, scenario
 from compcache_conformance.scenarios.scale import many_entries
 
 if TYPE_CHECKING:
@@ -51,71 +51,86 @@ def many_alike(bench: Bench) -> None:
     bench.note(f"{len(many.calls)} functions")
 
 
-@scenario(
-    "wrong entry", "bodies exchanged", "Two functions that exchange their bodies get the code of the new ones.", "pymc-devs/pytensor#1670"
+_TWO = ("f", (3.0,)), ("g", (3.0,))
+in_steps(
+    "wrong entry",
+    "bodies exchanged",
+    "Two functions that exchange their bodies get the code of the new ones.",
+    "pymc-devs/pytensor#1670",
+    Step(program("x * 2.0 + 1.0", g="x * 3.0 + 1.0"), (7.0, 10.0), _TWO),
+    Step(program("x * 3.0 + 1.0", g="x * 2.0 + 1.0"), (10.0, 7.0), _TWO),
 )
-def bodies_exchanged(bench: Bench) -> None:
-    bench.write(program("x * 2.0 + 1.0", g="x * 3.0 + 1.0"))
-    calls = ("f", (3.0,)), ("g", (3.0,))
-    bench.expect(bench.run(*calls), 7.0, 10.0)
-    bench.write(program("x * 3.0 + 1.0", g="x * 2.0 + 1.0"))
-    bench.expect(bench.run(*calls), 10.0, 7.0)
+
+_DIFFERENCE = (("f", (5.0, 3.0)),)
+in_steps(
+    "wrong entry",
+    "arguments exchanged",
+    "A function that takes its arguments in another order is another function.",
+    "",
+    Step(Program((Function("f", "a - b", ("a", "b")),)), (2.0,), _DIFFERENCE),
+    Step(Program((Function("f", "a - b", ("b", "a")),)), (-2.0,), _DIFFERENCE),
+)
+
+in_steps(
+    "wrong entry",
+    "operands exchanged",
+    "Code that differs in the order of operands is told apart.",
+    "",
+    Step(program("x / 2.0 - 1.0"), (0.5,)),
+    Step(program("2.0 / x - 1.0"), (2.0 / 3.0 - 1.0,)),
+)
+
+_CASES = program("x * 2.0 + 1.0", F="x * 3.0 + 1.0"), (7.0, 10.0), (("f", (3.0,)), ("F", (3.0,)))
+in_steps(
+    "wrong entry",
+    "names that differ in case",
+    "Functions whose names differ in case get their own code.",
+    "",
+    Step(*_CASES),
+    Step(*_CASES, found=True),
+)
+
+_LONG = "f" * 240
+_LONG_NAMES = (
+    Program((Function(f"{_LONG}1", "x * 2.0"), Function(f"{_LONG}2", "x * 3.0"))),
+    (6.0, 9.0),
+    ((f"{_LONG}1", (3.0,)), (f"{_LONG}2", (3.0,))),
+)
+in_steps(
+    "wrong entry",
+    "long names",
+    "Functions whose names differ after 240 letters get their own code, and are found.",
+    "",
+    Step(*_LONG_NAMES),
+    Step(*_LONG_NAMES, found=True),
+)
+
+_KINDS = program("x * 0.5 + 1.0"), (2.5, 2.75, 3.0), (("f", (3,)), ("f", (3.5,)), ("f", (4,)))
+in_steps("wrong entry", "integer and float", "Code for one type of argument is not run for another.", "", Step(*_KINDS), Step(*_KINDS))
+
+in_steps(
+    "wrong entry",
+    "constants of two names",
+    "Values that move from one constant to another are told apart.",
+    "",
+    *(
+        Step(program("x * K + L", K=Constant("K", first), L=Constant("L", second)), (answer,))
+        for first, second, answer in ((2.0, 1.0, 7.0), (1.0, 2.0, 5.0))
+    ),
+)
 
 
-@scenario("wrong entry", "arguments exchanged", "A function that takes its arguments in another order is another function.", "")
-def arguments_exchanged(bench: Bench) -> None:
-    call = ("f", (5.0, 3.0))
-    bench.write(Program((Function("f", "a - b", ("a", "b")),)))
-    bench.expect(bench.run(call), 2.0)
-    bench.write(Program((Function("f", "a - b", ("b", "a")),)))
-    bench.expect(bench.run(call), -2.0)
+def _table(middle: float) -> Constant:
+    return Constant("K", (*(1.0 for _ in range(1000)), middle, *(1.0 for _ in range(1000))))
 
 
-@scenario("wrong entry", "operands exchanged", "Code that differs in the order of operands is told apart.", "")
-def operands_exchanged(bench: Bench) -> None:
-    bench.write(program("x / 2.0 - 1.0"))
-    bench.works(0.5)
-    bench.write(program("2.0 / x - 1.0"))
-    bench.works(2.0 / 3.0 - 1.0)
-
-
-@scenario("wrong entry", "names that differ in case", "Functions whose names differ in case get their own code.", "")
-def names_in_case(bench: Bench) -> None:
-    bench.write(program("x * 2.0 + 1.0", F="x * 3.0 + 1.0"))
-    calls = ("f", (3.0,)), ("F", (3.0,))
-    bench.expect(bench.run(*calls), 7.0, 10.0)
-    bench.expect(bench.run(*calls), 7.0, 10.0, found=True)
-
-
-@scenario("wrong entry", "long names", "Functions whose names differ after 240 letters get their own code, and are found.", "")
-def long_names(bench: Bench) -> None:
-    first, second = "f" * 240 + "1", "f" * 240 + "2"
-    bench.write(Program((Function(first, "x * 2.0"), Function(second, "x * 3.0"))))
-    calls = (first, (3.0,)), (second, (3.0,))
-    bench.expect(bench.run(*calls), 6.0, 9.0)
-    bench.expect(bench.run(*calls), 6.0, 9.0, found=True)
-
-
-@scenario("wrong entry", "integer and float", "Code for one type of argument is not run for another.", "")
-def integer_and_float(bench: Bench) -> None:
-    bench.write(program("x * 0.5 + 1.0"))
-    for _ in range(2):
-        bench.expect(bench.run(("f", (3,)), ("f", (3.5,)), ("f", (4,))), 2.5, 2.75, 3.0)
-
-
-@scenario("wrong entry", "constants of two names", "Values that move from one constant to another are told apart.", "")
-def constants_of_two_names(bench: Bench) -> None:
-    for first, second, answer in ((2.0, 1.0, 7.0), (1.0, 2.0, 5.0)):
-        bench.write(program("x * K + L", K=Constant("K", first), L=Constant("L", second)))
-        bench.works(answer)
-
-
-@scenario("wrong entry", "tables that print alike", "Large tables that differ in the middle are told apart.", "")
-def tables_that_print_alike(bench: Bench) -> None:
-    for middle in (2.0, 3.0):
-        table = (*(1.0 for _ in range(1000)), middle, *(1.0 for _ in range(1000)))
-        bench.write(program("x * K[1000] + 1.0", K=Constant("K", table)))
-        bench.works(3.0 * middle + 1.0)
+in_steps(
+    "wrong entry",
+    "tables that print alike",
+    "Large tables that differ in the middle are told apart.",
+    "",
+    *(Step(program("x * K[1000] + 1.0", K=_table(middle)), (3.0 * middle + 1.0,)) for middle in (2.0, 3.0)),
+)
 
 
 @scenario("wrong entry", "two stores", "A process with another store does not find what is in the first.", "")

@@ -48,6 +48,7 @@ def run(project: Project, program: str, **environment: str) -> str:
     ).stderr  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", WANTED)
 def test_the_line_that_imports_numba_is_named_with_what_it_wanted(tmp_path: Path, line: str) -> None:
     project = Project(tmp_path)
@@ -60,6 +61,7 @@ def test_the_line_that_imports_numba_is_named_with_what_it_wanted(tmp_path: Path
     assert f"refused numba(main.py): {text}" in said
 
 
+@pytest.mark.slow
 def test_what_starts_without_numba_do_not_find_is_said(tmp_path: Path) -> None:
     project = Project(tmp_path)
     assert not run(project, PROGRAM.format(line="of_set({1})"))
@@ -107,6 +109,7 @@ result = [
 """
 
 
+@pytest.mark.slow
 def test_parameters_by_keyword_only_and_loops_over_generators_need_no_numba(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(kernels=WITHOUT.format(decorators="numba"))
@@ -120,6 +123,7 @@ def test_parameters_by_keyword_only_and_loops_over_generators_need_no_numba(tmp_
         assert project.run(CALLS, backend=False, COMPCACHE_DIR=str(project.cache)) == (changed, imported)
 
 
+@pytest.mark.slow
 def test_wrong_arguments_of_parameters_by_keyword_only_are_numbas_errors(tmp_path: Path) -> None:
     project = Project(tmp_path)
     script = """

@@ -24,6 +24,7 @@ result = value, shown, [other is f for other in copies], copies[0](3), copy.copy
 """
 
 
+@pytest.mark.slow
 def test_a_pickle_of_a_function_is_the_function_and_its_class_is_numbas(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(kernels=KERNELS.format(decorators="numba"))
@@ -34,6 +35,7 @@ def test_a_pickle_of_a_function_is_the_function_and_its_class_is_numbas(tmp_path
         assert project.run(SCRIPT, backend=False, COMPCACHE_DIR=str(project.cache)) == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "is_on"),
     [(text, True) for text in ("1", "True", "ON", " yes ")] + [(text, False) for text in ("", "0", "False", "Off", "no")],
@@ -50,6 +52,7 @@ def test_a_switch_is_on_or_off_whatever_its_spelling(tmp_path: Path, value: str,
     assert project.run(script, backend=False, COMPCACHE_NUMBA=value, COMPCACHE_DIR=str(project.cache)) == is_on
 
 
+@pytest.mark.slow
 def test_a_switch_that_is_neither_is_said(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.register()

@@ -1,0 +1,433 @@
+"""`Cache`: opening, look-ups, loading. Its other members are in the files beside this one, what a plain hit needs in `compcache.facade`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from _weakref import ref
+from time import perf_counter
+
+from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, ReentrantLoadError, UndefinedSymbolError
+from compcache.facade import (
+    CHECK_VARIABLE,
+    DEBUG_VARIABLE,
+    KEY_VARIABLE,
+    LAYERS_VARIABLE,
+    LOCKS_VARIABLE,
+    PARTS,
+    RULES,
+    TRUSTED_VARIABLE,
+    Facade,
+    Later,
+    default_directory,
+    func_name_of,
+    members,
+    open_caches,
+)
+from compcache.files import absolute_path
+from compcache.hit.loader import Loader
+from compcache.hit.recorder import recorder_for
+from compcache.hit.target import path_opener
+from compcache.settings import is_on, setting
+from compcache.store import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any, NoReturn, TypeGuard
+
+    from compcache.build.source import ModuleSource
+    from compcache.cache.adding import Adding
+    from compcache.cache.maintenance import Maintenance
+    from compcache.cache.sharing import Sharing
+    from compcache.hit.compiled import CompiledFunctions
+    from compcache.hit.loader import Accept
+    from compcache.hit.target import TypedCallTarget
+    from compcache.identity import Identity
+    from compcache.inspect.descriptions import LoadedState
+    from compcache.session import Session
+
+    #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
+    Source = ModuleSource | str | bytes | Any
+
+    class _Parts(Adding, Maintenance, Sharing): ...
+else:
+    _Parts = Facade
+
+__all__ = ["Cache", "Suggesting", "complete", "default_directory", "find_again", "func_names_of"]
+
+
+class Cache(_Parts):
+    """See `compcache.facade`: the class there becomes this one, and has its documentation."""
+
+    # ---------------------------------------------------------- compile, or find
+
+    def compile(self, source: Source) -> CompiledFunctions:
+        """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
+
+        A name stands for the function and all that it reaches in the code, with its signature, the definitions of globals, the imports,
+        the options and the CPU that is asked for: an edit of one function, or of a comment, leaves the names of others as they are, and
+        only what is not stored is compiled. Where the same source was compiled before, text or bitcode, LLVM is not even imported.
+
+        Args:
+            source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
+
+        Returns:
+            A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when
+            it is first asked for.
+
+        Raises:
+            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
+                result does not fail the call: one `CacheWarning`, and the functions work.
+        """
+        self._require_open()
+        from compcache.content.names import NamedSource, read_names, seal
+        from compcache.hit.compiled import CompiledFunctions
+
+        sealed = seal(source)
+        names = read_names(self._store, sealed.name)
+        if names is None or not self._has_all(names.values()):
+            from compcache.miss.compile_source import compile_source
+
+            names = compile_source(self._session(), sealed, names)
+        named = NamedSource(sealed, names)
+        return CompiledFunctions(names, lambda name: self.get_or_compile(name, named))
+
+    def _has_all(self, names: Iterable[str]) -> bool:
+        """Return whether functions of one source are stored: the first as `has` tells it, the others as the index says."""
+        first, *others = names
+        return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
+
+    def has(self, func_name: str | Identity) -> bool:
+        """Return whether the cache holds a realization of this function that this host can use; ``func_name in cache`` is the same.
+
+        It reads the index and one record at most; whether everything that the function needs is there as
+        well, only `get_target` finds out.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+        """
+        self._require_open()
+        return self._loader.holds(func_name_of(func_name))
+
+    __contains__ = has
+
+    # --------------------------------------------------------------- this object
+
+    @property
+    def exists(self) -> bool:
+        """Whether the directory holds a cache: the first addition creates one."""
+        return self._store.is_cache()
+
+    @property
+    def readonly(self) -> bool:
+        """Whether it was opened with readonly=True."""
+        return self._store.readonly
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The directories of caches (or bundles) that are only read, below this one, in the order in which they are asked."""
+        return tuple([layer.source for layer in self._store.layers])
+
+    def loaded(self) -> LoadedState:
+        """Return the modules, call targets and mapped bytes that this object has in memory now."""
+        from compcache.inspect.descriptions import LoadedState
+
+        modules = self._loader.loaded_modules()
+        names = tuple(sorted(target._name for target in self._loader.loaded_targets()))
+        return LoadedState(tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules))
+
+    def unload(self, func_name: str | Identity) -> bool:
+        """Invalidate the modules that hold a function, and every call target returned from them.
+
+        A running call finishes; later ones raise `TargetUnloadedError`. The code is unmapped when the
+        last object that could run it is gone.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Returns:
+            Whether there were any call targets.
+        """
+        self._require_open()
+        return self._loader.unload(func_name_of(func_name)) > 0
+
+    def __repr__(self) -> str:
+        return f"<compcache.Cache {self.path!r}{' (closed)' if self._closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        from compcache.display import html
+
+        return html(self)
+
+    def __reduce__(self) -> NoReturn:
+        from compcache.hit.call_errors import refuse_copies
+
+        refuse_copies()
+
+    # ---------------------------------------------- what the methods above share
+
+    def _open(
+        self,
+        path: Any,
+        layers: Any,
+        trusted_keys: Any,
+        min_llvm: Any,
+        readonly: bool,
+        verify: bool,
+        trust: bool,
+        allow_pickle: bool,
+        tune: bool,
+        link: Any,
+    ) -> None:
+        """Open the directory, whatever was given; see `Cache`."""
+        signing_key, publish_key = self._keys_given
+        remote, remote_mode = self._remote_given
+        _require("path", path, (str, os.PathLike))
+        _require("signing_key", signing_key, (bytes, str))
+        _require("lock_timeout", self._lock_timeout, (int, float))
+        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm)):
+            _require(name, value, (str,))
+        root = absolute_path(default_directory() if path is None else os.fspath(path))
+        self._store = _open_store(
+            root, layers, signing_key, trusted_keys, publish_key, min_llvm, {"readonly": readonly, "verify": verify, "trust": trust}
+        )
+        self._plain = self._loader = Loader(self._store, allow_pickle=allow_pickle)
+        self._targets = self._loader.targets
+        self._max_size = self._max_size if self._max_size is None else _size_in_bytes(self._max_size)
+        self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
+        if link not in (None, "background"):
+            raise ValueError(f"link must be 'background' or None, not {link!r}")
+        self._tunes = tune
+        self._tuners = {} if (tune or link) and not readonly else None
+        if remote is not None or remote_mode is not None:
+            self._session().remote()
+        open_caches[root, bool(self._store.stamp_key)] = ref(self)
+
+    def _become_whole(self) -> None:
+        """Get a store and a loader, which plain hits do without: as they would be if the cache had been opened with them.
+
+        What the environment and the owner of the directory were then counts, not what they are by now.
+        """
+        loader, recorder = self._plain, self._plain._recorder
+        loader.leave_plain()
+        store = Store(loader._root, open_beneath=path_opener(), user=loader._owner)
+        store = self.__dict__.setdefault("_first_store", store)  # of threads that meet here, and of handlers, the first one's
+        recorder.write_by(store.files)
+        store.stats = recorder
+        loader.__class__ = Loader
+        assert isinstance(loader, Loader)
+        loader.adopt(store)
+        self._loader = loader
+        self._store = store
+
+    def _is_miss(self, error: Exception) -> TypeGuard[CompcacheError]:
+        """Return whether `get_or_compile` compiles after this error of a look-up."""
+        return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
+
+    def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
+        """Count a miss; return whether the function has been fetched, so that it can be loaded after all."""
+        if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
+            return False
+        self._store.stats.missed(error)
+        if isinstance(error, (NotCachedError, UndefinedSymbolError)) and self._session().fetch((func_name_of(func_name),)):
+            return True
+        if isinstance(error, NotCachedError):
+            error.suggest = self._suggestion
+        return False
+
+    def _close_whole(self) -> None:
+        if self._entries is not None:
+            self._entries.flush()
+        self._closed = True
+        if self._tuners:
+            from compcache.closures.background import reap
+
+            reap(self._tuners)
+        self._store.stats.flush()  # what is held until now counts as used
+        self._loader.close()
+        self._store.close()
+
+    def _load_whole(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+        if self._loader.builds:
+            from compcache.miss.held import load_while_building
+
+            return load_while_building(self._session(), self._load_stored, func_name, owner, accept)
+        return self._load_stored(func_name, owner, accept)
+
+    def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+        started = perf_counter()
+        before = self._loader.held(func_name)
+        try:
+            target = self._loader.load(func_name, owner, accept)
+        except CompcacheError as error:
+            if not self._retarget or not isinstance(error.__cause__, IncompatibleTargetError):
+                raise
+            target = self._load_retargeted(func_name, owner, accept, error)
+        if self._tuners is not None and func_name not in self._tuners:
+            from compcache.closures.background import work_later
+
+            work_later(self._session(), self._tuners, target, tunes=self._tunes)
+        if target is not before:  # else this process had it already
+            self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
+        return target
+
+    def _load_retargeted(self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
+        """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
+        try:
+            try:
+                from compcache.miss.retarget import load_retargeted
+            except ImportError:  # only what runs kernels is installed
+                raise error from error.__cause__
+
+            target = load_retargeted(self._session(), func_name, owner, accept, error)
+            self._store.stats.missed(error)
+        finally:
+            del error  # its traceback has this frame
+        return target
+
+    def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
+        """Return a hit, after a warning where it was compiled from something else than `build` returns now."""
+        from compcache.miss.staleness import check_hit
+
+        check_hit(self._session(), target, name, build)
+        return target
+
+    def _session(self) -> Session:
+        """Return this cache, to the miss path."""
+        if self._opened_session is None:
+            from compcache.session import Session
+
+            self._opened_session = Session(
+                self._store, self._loader, max_size=self._max_size, lock_timeout=self._lock_timeout, retargets=self._retarget,
+                remote=self._remote_given,
+            )  # fmt: skip
+        return self._opened_session
+
+    def _suggestion(self, func_name: str) -> str:
+        """Return similar names for the message of a `NotCachedError`; it runs when the message is read."""
+        from compcache.inspect.names import suggestion
+
+        return suggestion(self._store, func_name)
+
+
+class Suggesting:
+    """Adds similar names to the message of a `NotCachedError`."""
+
+    __slots__ = ("_cache",)
+
+    def __init__(self, cache: Facade) -> None:
+        self._cache = cache
+
+    def __enter__(self) -> None:
+        """Return the cache; nothing is prepared."""
+
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, NotCachedError):
+            error.suggest = self._cache._suggestion
+
+
+def _size_in_bytes(size: int | str) -> int:
+    if type(size) is int and size >= 0:
+        return size
+    from compcache.usage.limits import read_size
+
+    return read_size(size)
+
+
+def _require(name: str, value: object, kinds: tuple[type, ...]) -> None:
+    if value is not None and not isinstance(value, kinds):
+        raise TypeError(f"Cache(): {name} must be {' or '.join(k.__name__ for k in kinds)}, not {type(value).__name__}")
+
+
+def _open_store(
+    root: str,
+    layers: Iterable[str | os.PathLike[str]] | None,
+    signing_key: bytes | str | None,
+    trusted_keys: Iterable[str] | str | None,
+    publish_key: str | None,
+    min_llvm: str | None,
+    options: dict[str, Any],
+) -> Store:
+    """Return the store of a directory. Settings that are not given come from the environment."""
+    options["open_beneath"] = path_opener()
+    rules = signing_key, trusted_keys, publish_key, min_llvm
+    if rules != (None,) * 4 or any(map(setting, RULES)):
+        from compcache.signing.rules import read_rules
+
+        options.update(read_rules(*rules, RULES))
+    is_on(LOCKS_VARIABLE)
+    options["recorder"] = recorder_for
+    if is_on(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
+        from compcache.hit.log import logging_recorder_for
+
+        options["recorder"] = logging_recorder_for
+    if layers is None:
+        layers = [path for path in setting(LAYERS_VARIABLE).split(os.pathsep) if path]
+    if layers:
+        from compcache.layers.layered_store import LayeredStore, layer_paths
+
+        return LayeredStore(root, layer_paths(layers), options)
+    return Store(root, **options)
+
+
+def func_names_of(names: Any) -> list[str]:
+    """Return the names of several functions, or of one, each given as such or as an `Identity`."""
+    if isinstance(names, str) or hasattr(names, "func_name"):
+        return [func_name_of(names)]
+    if not hasattr(names, "__iter__"):
+        raise TypeError(f"names must be an iterable of str or compcache.Identity, like ['dot'], not {type(names).__name__}")
+    return [func_name_of(name) for name in names]
+
+
+def _open_cache(path: str, *, signed: bool) -> Cache | None:
+    known = open_caches.get((path, signed))
+    cache = known() if known is not None else None
+    return cache if cache is not None and not cache._closed else None
+
+
+def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[str, ...] = ()) -> TypedCallTarget:
+    """Return the target that a pickled one stands for, from an open cache of this directory or a new one.
+
+    A pickle carries neither key nor trust. One of a cache with a signing key is loaded only with the key of an open cache
+    of the directory, or that of the environment.
+
+    Raises:
+        NotCachedError: that cache does not hold the function (any more).
+        UntrustedDirectoryError: this process has no key, or would have to trust others who can write there.
+    """
+    cache = _open_cache(path, signed=True) if signed else _open_cache(path, signed=False) or _open_cache(path, signed=True)
+    if cache is None:
+        if signed and not setting(KEY_VARIABLE) and not setting(TRUSTED_VARIABLE):
+            from compcache.hit.call_errors import no_key_for_pickled
+
+            raise no_key_for_pickled(path, func_name, KEY_VARIABLE)
+        cache = Cache(path, layers=layers or None)
+    try:
+        held = cache._targets.get(func_name)
+        target = held() if held is not None else None
+        return target if target is not None else cache._load(func_name, owner=cache)
+    except NotCachedError as error:
+        from compcache.hit.call_errors import pickled_is_gone
+
+        raise pickled_is_gone(path, func_name, error) from error
+
+
+def complete(part: type) -> Any:
+    """Replace the stand-ins for members that this class defines; return the class that has them all.
+
+    What a program has put in such a place, as tests do, stays there. What it then puts back may be a stand-in.
+    """
+    found = {name: vars(part)[name] for name in PARTS[part.__module__.removeprefix("compcache.cache").removeprefix(".")]}
+    for member in found.values():
+        function = getattr(member, "fget", member)
+        function.__qualname__ = f"Cache.{function.__name__}"  # which messages of TypeErrors name
+    members.update(found)
+    for name, member in found.items():
+        if isinstance(Facade.__dict__[name], Later):
+            setattr(Facade, name, member)
+    return Facade
+
+
+if not TYPE_CHECKING:  # last: a signal handler that asks for something meanwhile meets all of this file, or nothing of it
+    Cache = complete(Cache)

@@ -1,0 +1,220 @@
+"""Members of `Cache` that check it, and remove what is in it."""
+
+from __future__ import annotations
+
+from compcache.cache import Suggesting, complete
+from compcache.facade import Facade, func_name_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from compcache.identity import Identity
+    from compcache.maintain.policy import PrunePolicy
+    from compcache.maintain.prune import PruneProposal
+    from compcache.maintain.report_types import CheckReport, CompactReport, PruneReport
+    from compcache.usage.module_files import Progress
+
+
+__all__ = ["Maintenance"]
+
+
+class Maintenance(Facade):
+    """Checks a cache, keeps it small, and removes from it."""
+
+    def prune(self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None) -> PruneReport:
+        """Remove modules by policy, least recently used first.
+
+        Nothing goes that something which stays needs. Call targets that are held, here or elsewhere, go on working.
+
+        Args:
+            policy: which modules to remove.
+            dry_run: remove nothing, and report what would be removed.
+            progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.prune import prune
+
+        self._store.stats.flush(now_held=True)
+        return prune(self._store, policy, dry_run=dry_run, progress=progress)
+
+    def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
+        """Plan a prune for inspection, to be carried out by `carry_out`.
+
+        Args:
+            policy: which modules to remove.
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            The plan; its `report` is that of a dry run.
+        """
+        self._require_open()
+        from compcache.maintain.prune import propose
+
+        self._store.stats.flush(now_held=True)
+        return propose(self._store, policy, progress=progress, fold_statistics=not self._store.readonly)
+
+    def carry_out(self, proposal: PruneProposal) -> PruneReport:
+        """Carry out a planned prune, except for modules that were pinned, used or imported since.
+
+        Args:
+            proposal: what `propose_prune` returned.
+
+        Raises:
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.prune import carry_out
+
+        return carry_out(self._store, proposal)
+
+    def compact(self, *, grace: float = 10.0, progress: Progress | None = None) -> CompactReport:
+        """Put small modules together: thousands in one file, a *volume*, each compressed and as it was published.
+
+        Of modules that realize the same functions by the same content, for the same hosts, the newest stays. What is loaded and held goes
+        on working, and processes that use the directory meanwhile find every function all the time.
+
+        Args:
+            grace: for how many seconds the files stay beside the volume that has them, for processes on other hosts that do not see it yet.
+            progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            StorageError: the cache is read-only, another process compacts it, or a file could not be written or removed.
+            TypeError, ValueError: `grace` is not a number, or negative.
+        """
+        self._require_open()
+        from compcache.maintain.compact import compact
+
+        return compact(self._store, grace=grace, progress=progress)
+
+    def check(
+        self, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None
+    ) -> CheckReport:
+        """Look for damage: checksums, records against images, missing imports, the index, leftovers, permissions.
+
+        Args:
+            repair: put damaged files in quarantine, rebuild the index, remove leftovers, correct permissions.
+            checksums: read every module in full; without, only their records.
+            recompile: compile the code that is kept beside images again, and compare the result with the module.
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            What each step checked, and what it found. A directory without a cache is reported as an error.
+
+        Raises:
+            StorageError: `repair` is set and the cache is read-only.
+        """
+        self._require_open()
+        from compcache.maintain.check import check, report_absence
+
+        if not self._store.is_cache():
+            return report_absence(self._store)
+        return check(self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress)
+
+    def pin(self, func_name: str | Identity) -> bool:
+        """Keep a function and its dependencies from being pruned. It need not be cached yet.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Returns:
+            Whether it was not pinned before.
+
+        Raises:
+            StorageError: the cache is read-only, or could not be written.
+        """
+        self._require_open()
+        from compcache.maintain.pins import pin
+
+        return pin(self._store, func_name_of(func_name))
+
+    def unpin(self, func_name: str | Identity) -> bool:
+        """Undo `pin`.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Returns:
+            Whether it was pinned.
+
+        Raises:
+            StorageError: the cache is read-only, or could not be written.
+        """
+        self._require_open()
+        from compcache.maintain.pins import unpin
+
+        return unpin(self._store, func_name_of(func_name))
+
+    def pinned(self) -> tuple[str, ...]:
+        """Return the pinned functions, sorted."""
+        self._require_open()
+        from compcache.maintain.pins import pinned
+
+        return pinned(self._store)
+
+    def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
+        """Remove every realization of a function, its pin, the entries of its name, and its parts.
+
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed whole.
+        No look-up of this object's finds it from now on; call targets that are held go on working.
+
+        Args:
+            func_name: the function's name, or its `Identity`; or the name of a group, where no function has it.
+            force: remove it even if its modules hold other functions, others import it or it is pinned.
+            derived: remove the linked closures that it is in, or that set, and nothing else; without a name all.
+
+        Returns:
+            The ids of the removed modules.
+
+        Raises:
+            TypeError: there is no name.
+            NotCachedError: the function is not in the cache.
+            FunctionInUseError: it is in use as above; nothing was removed.
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.remove import remove_function, remove_linked
+
+        if derived:
+            return remove_linked(self._store, None if func_name is None else func_name_of(func_name))
+        if func_name is None:
+            raise TypeError("remove() needs the name of a function")
+        if self._entries is not None:
+            self._entries.flush()
+        with Suggesting(self):
+            return remove_function(self._store, func_name_of(func_name), force=force)
+
+    def remove_module(self, module_id: str) -> bool:
+        """Remove one module with everything that it realizes. Call targets that are held go on working.
+
+        Args:
+            module_id: its 32 hexadecimal digits, as `modules` and `add_module` give them.
+
+        Returns:
+            Whether it existed.
+
+        Raises:
+            StorageError: the cache is read-only, or the file could not be removed.
+            ValueError: `module_id` does not have that form.
+        """
+        self._require_open()
+        from compcache.maintain.remove import remove_module
+
+        return remove_module(self._store, module_id)
+
+    def clear(self) -> int:
+        """Remove every module and return their number. Statistics and pins stay, call targets that are held go on working.
+
+        Raises:
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.clear import clear
+
+        if self._entries is not None:
+            self._entries.forget()
+        return clear(self._store)
+
+
+complete(Maintenance)

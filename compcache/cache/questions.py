@@ -1,0 +1,278 @@
+"""Members of `Cache` that say what it holds, and how it was used."""
+
+from __future__ import annotations
+
+from compcache.cache import Suggesting, complete, func_names_of
+from compcache.facade import Facade, func_name_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from compcache.identity import Identity
+    from compcache.inspect.descriptions import CacheInfo, FunctionGraph, FunctionReport, Realization
+    from compcache.inspect.explain import Explanation
+    from compcache.usage.module_files import Progress
+    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, StatsPeriod
+
+
+__all__ = ["Questions"]
+
+
+class Questions(Facade):
+    """Answers questions about functions, modules and the whole cache."""
+
+    def functions(
+        self, select: Callable[[str], object] | None = None, *, folded: bool = False, progress: Progress | None = None
+    ) -> tuple[FunctionSummary, ...]:
+        """List the stored functions.
+
+        Args:
+            select: called with each name; only functions for which it returns something true are listed. None lists all.
+            folded: list those of one label, and what belongs to them, as one.
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            One summary for each function, or label, sorted by name.
+        """
+        self._require_open()
+        from compcache.usage.listings import functions
+
+        return tuple(functions(self._store, progress, select, folded=folded))
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the func_names of all stored functions, sorted."""
+        return iter([summary.func_name for summary in self.functions()])
+
+    def __len__(self) -> int:
+        """Return the number of func_names. Everything is listed for it; `info` counts cheaper."""
+        return len(self.functions())
+
+    def __bool__(self) -> bool:
+        """Return true: an empty cache is a cache."""
+        return True
+
+    def labelled(self, label: str) -> tuple[str, ...]:
+        """List the functions that `Identity` or `compile` named with a label.
+
+        Args:
+            label: the label; four digits or more of the digest may follow it, behind a hyphen.
+
+        Returns:
+            Their func_names, sorted.
+        """
+        self._require_open()
+        from compcache.inspect.names import labelled
+
+        if not isinstance(label, str):
+            raise TypeError(f"labelled(): label must be a str, not {type(label).__name__}")
+        return labelled(self._store, label)
+
+    def function(self, func_name: str | Identity) -> FunctionReport:
+        """Describe all that the cache holds about one function.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Raises:
+            NotCachedError: no module on disk holds it.
+        """
+        self._require_open()
+        from compcache.inspect.functions import describe_function
+
+        with Suggesting(self):
+            return describe_function(self._store, self._loader, func_name_of(func_name))
+
+    def realizations(self, func_name: str | Identity) -> tuple[Realization, ...]:
+        """List every stored copy of a function, including those that this host cannot use; empty if there is none.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+        """
+        self._require_open()
+        from compcache.inspect.functions import realizations
+
+        return realizations(self._store, self._loader, func_name_of(func_name))
+
+    def dependencies(self, func_name: str | Identity, transitive: bool = False) -> tuple[str, ...]:
+        """List the functions that a function refers to after optimization.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+            transitive: include what these refer to, and so on.
+
+        Returns:
+            Their func_names, nearest first.
+
+        Raises:
+            NotCachedError: the function is not in the cache.
+        """
+        self._require_open()
+        from compcache.inspect.functions import dependencies
+
+        with Suggesting(self):
+            return dependencies(self._store, self._loader, func_name_of(func_name), transitive=transitive)
+
+    def graph(
+        self, names: Iterable[str | Identity] | str | None = None, reverse: bool = False, *, progress: Progress | None = None
+    ) -> FunctionGraph:
+        """Return the dependencies of functions, transitively and across modules.
+
+        Args:
+            names: the functions, by their names or identities; None for all.
+            reverse: lead the edges the other way, from each function to what refers to it.
+            progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            NotCachedError: one of `names` is not in the cache.
+        """
+        self._require_open()
+        from compcache.inspect.call_graph import cache_graph
+
+        chosen = None if names is None else func_names_of(names)
+        with Suggesting(self):
+            return cache_graph(self._store, self._loader, chosen, reverse=reverse, progress=progress)
+
+    def ir(self, func_name: str | Identity, *, module_id: str | None = None, whole_module: bool = False) -> str:
+        """Return the optimized LLVM assembly of a stored function.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+            module_id: of which realization; the first digits will do. None is the one that a load would choose.
+            whole_module: return the code of its module instead.
+
+        Raises:
+            NotCachedError: no such realization is stored.
+            NoCodeError: the module was stored without its code.
+        """
+        self._require_open()
+        from compcache.inspect.assembly import function_ir
+
+        with Suggesting(self):
+            return function_ir(self._store, self._loader, func_name_of(func_name), module_id, whole_module=whole_module)
+
+    def asm(self, func_name: str | Identity, *, module_id: str | None = None, whole_module: bool = False) -> str:
+        """Return the native assembly of a stored function.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+            module_id: of which realization, as for `ir`.
+            whole_module: return the code of its module instead.
+
+        Raises:
+            NotCachedError, NoCodeError: as for `ir`.
+        """
+        self._require_open()
+        from compcache.inspect.assembly import function_asm
+
+        with Suggesting(self):
+            return function_asm(self._store, self._loader, func_name_of(func_name), module_id, whole_module=whole_module)
+
+    def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
+        """Explain why a function can or cannot be loaded, and what changed: realizations, stored variants, the remote store's answer.
+
+        Args:
+            func_name: the function's name, its `Identity`, or a label: then the function that was stored last under it is explained,
+                and compared with those before.
+            identity: what the function is made of, if the caller has that: variants are compared with it.
+            progress: called now and then with (modules read, modules to read).
+        """
+        self._require_open()
+        from compcache.inspect.explain import explain, newest_of_label
+
+        if identity is not None and not hasattr(identity, "components"):
+            raise TypeError(f"explain(): identity must be a compcache.Identity, not {type(identity).__name__}")
+        name = newest_of_label(self._store, func_name_of(func_name))
+        remote = self._session().remote()
+        answer = remote.explain(name) if remote is not None else None
+        return explain(self._store, self._loader, name, identity, progress, answer)
+
+    def modules(self, *, progress: Progress | None = None) -> tuple[ModuleSummary, ...]:
+        """List the stored modules.
+
+        Args:
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            One summary for each module, sorted by module_id, those of layers last.
+        """
+        self._require_open()
+        from compcache.usage.listings import modules
+
+        return tuple(modules(self._store, progress))
+
+    def module(self, module_id: str) -> ModuleSummary:
+        """Describe one stored module.
+
+        Args:
+            module_id: its 32 hexadecimal digits, as `modules` and `add_module` give them.
+
+        Raises:
+            FileNotFoundError: it is not there, or damaged.
+            ValueError: `module_id` does not have that form.
+        """
+        self._require_open()
+        from compcache.usage.listings import describe_module
+
+        return describe_module(self._store, module_id)
+
+    def info(self, *, progress: Progress | None = None) -> CacheInfo:
+        """Describe the whole cache: its place, its size, and what would compile for it. No module is opened.
+
+        Args:
+            progress: called now and then with (modules read, modules to read).
+        """
+        self._require_open()
+        from compcache.inspect.functions import cache_info
+
+        return cache_info(self._store, self._loader.maps_files, self._max_size, progress)
+
+    def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
+        """Count the contents of the cache, and add up the counters of all processes that use it.
+
+        Args:
+            since: count only from this time on, in seconds since the epoch, to the hour.
+            progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            TypeError: `since` is not such a time.
+        """
+        self._require_open()
+        from compcache.usage.statistics import cache_stats
+
+        self._store.stats.flush()
+        return cache_stats(self._store, self._max_size, since, progress)
+
+    def history(self, since: float | None = None, *, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
+        """Return the counters of `stats` over time.
+
+        Args:
+            since: only from this time on, in seconds since the epoch, to the hour.
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            The hours in which something was counted, days where that is a month ago; the oldest first.
+
+        Raises:
+            TypeError: `since` is not such a time.
+        """
+        self._require_open()
+        from compcache.usage.statistics import history
+
+        self._store.stats.flush()
+        return history(self._store, since, progress)
+
+    def zero_stats(self) -> None:
+        """Set the counters that `stats` shows to zero. Times of last use are kept.
+
+        Raises:
+            StorageError: the cache is read-only, or another process is folding its statistics.
+        """
+        self._require_open()
+        from compcache.usage.statistics import zero_stats
+
+        self._store.stats.flush()
+        zero_stats(self._store)
+
+
+complete(Questions)

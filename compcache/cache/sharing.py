@@ -1,0 +1,172 @@
+"""Members of `Cache` that exchange functions with other caches: bundles, and the remote store."""
+
+from __future__ import annotations
+
+import os
+
+from compcache.cache import Suggesting, complete, func_names_of
+from compcache.cache.questions import Questions
+from compcache.files import absolute_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from compcache.identity import Identity
+    from compcache.remote.client import RemoteStore
+
+
+__all__ = ["Sharing"]
+
+
+class Sharing(Questions):
+    """Exports and imports bundles; asks the remote store, and uploads to it."""
+
+    def export(
+        self,
+        names: Iterable[str | Identity],
+        path: str | os.PathLike[str],
+        targets: Iterable[str] | str | None = None,
+        *,
+        closure: bool = True,
+        minisign: bool = False,
+    ) -> tuple[str, ...]:
+        """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or to be used as a layer.
+
+        The same modules give the same bytes, in every process and on every host. Modules keep their signatures; with a
+        `publish_key` that key signs them as well.
+
+        Args:
+            names: the functions, at least one, by their names or identities.
+            path: the file; one of this name is replaced.
+            targets: CPUs (see `ModuleSource`): of each function what a host of each of these would use. None is every realization.
+            closure: include all functions that these ones import, transitively.
+            minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``) for `minisign -V`, with the
+                key that ``compcache key show --minisign`` prints.
+
+        Returns:
+            The func_names in the bundle, sorted.
+
+        Raises:
+            ValueError: no function is named, or there is no `publish_key` for `minisign`.
+            NotCachedError: one of the functions is not in the cache, or has no realization for a target.
+            StorageError: the file could not be written.
+        """
+        self._require_open()
+        from compcache.bundles.export import export
+
+        if self._entries is not None:
+            self._entries.flush()
+
+        wanted = func_names_of(names)
+        with Suggesting(self):
+            return export(self._store, wanted, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign)
+
+    def import_bundle(self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None) -> tuple[str, ...]:
+        """Add the modules of a bundle, all of them or none.
+
+        Args:
+            path: the bundle.
+            trusted_keys: public keys beside those of the cache (``name:base64``, or ``@path``). If there are any, one of them must have
+                signed each module.
+
+        Returns:
+            The func_names of all functions in it, sorted.
+
+        Raises:
+            FormatError: the file is not a bundle, or damaged, or a part of it is missing.
+            IntegrityError: a module is not signed, and there are trusted keys or it holds pickled values.
+            StorageError: the bundle could not be read, or the cache could not be written.
+        """
+        self._require_open()
+        from compcache.bundles.unpack import import_bundle
+
+        keys: Any = ()
+        if trusted_keys:
+            from compcache.signing.keys import parse_publics
+
+            keys = parse_publics(trusted_keys)
+        return import_bundle(self._store, absolute_path(os.fspath(path)), keys)
+
+    # -------------------------------------------------------------- remote store
+
+    @property
+    def remote(self) -> RemoteStore | None:
+        """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`."""
+        self._require_open()
+        return self._session().remote()
+
+    def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
+        """Ask for many functions at once, here and then in the remote store.
+
+        Args:
+            names: the functions, by their names or identities.
+
+        Returns:
+            For each function, in the order of `names`, whether either has code of it that this host can use.
+        """
+        self._require_open()
+        wanted = func_names_of(names)
+        known = {name: self.has(name) for name in wanted}
+        absent = [name for name, there in known.items() if not there]
+        remote = self._session().remote()
+        if absent and remote is not None:
+            known.update(zip(absent, remote.has(absent), strict=True))
+        return tuple(known[name] for name in wanted)
+
+    def prefetch(self, names: Iterable[str | Identity], *, plain: bool = True) -> tuple[str, ...]:
+        """Fetch functions that are not cached, and all that they import, from the remote store.
+
+        Args:
+            names: the functions, by their names or identities.
+            plain: fetch names that do not stand for content as well.
+
+        Returns:
+            The func_names of those that came.
+        """
+        self._require_open()
+        remote = self._session().remote()
+        absent = [name for name in func_names_of(names) if not self.has(name)]
+        return remote.fetch(absent, plain=plain, insists=True) if remote is not None else ()
+
+    def push(self, names: Iterable[str | Identity]) -> int:
+        """Upload the modules of functions, and of all that these import, to the remote store in the background.
+
+        What is pushed together makes a pack as well: `prefetch` of the same functions takes one request.
+
+        Args:
+            names: the functions, by their names or identities.
+
+        Returns:
+            How many modules were queued; `flush_uploads` waits for them.
+
+        Raises:
+            NotCachedError: a function is not in the cache.
+            ValueError: the cache has no remote store that may be written to.
+        """
+        self._require_open()
+        remote = self._session().remote()
+        if remote is None or not remote.writes:
+            raise ValueError("push needs a remote store to write to: open the cache with remote= and remote_mode='write'")
+        wanted = dict.fromkeys([each for name in func_names_of(names) for each in (name, *self.dependencies(name, transitive=True))])
+        found = dict.fromkeys([each.module_id for function in wanted for each in self.realizations(function)])
+        count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
+        remote.pack(wanted)
+        return count
+
+    def flush_uploads(self, timeout: float = 60.0) -> bool:
+        """Wait until what was compiled or pushed is in the remote store.
+
+        Args:
+            timeout: for how many seconds at most.
+
+        Returns:
+            Whether nothing is left to upload.
+        """
+        self._require_open()
+        remote = self._session().remote()
+        return remote is None or remote.flush(timeout) == 0
+
+
+complete(Sharing)

@@ -1,0 +1,125 @@
+"""A module file that is open and verified, whether it is a file of its own or a part of a volume."""
+
+from __future__ import annotations
+
+from compcache import files as file_ops
+from compcache.errors import FormatError, StorageError
+from compcache.files import reraise_interrupt
+from compcache.formats.manifest import read_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+
+    from compcache.formats.footer import Footer
+    from compcache.store.directory import Directory
+
+__all__ = ["ModuleFile"]
+
+
+class ModuleFile:
+    """An open, verified module file. `read_record` gives the payload of one record; close it after use."""
+
+    __slots__ = (
+        "_files", "_opened", "copied", "descriptor", "elsewhere", "flags", "image", "key", "module_id", "path", "records", "size",
+        "stored", "target_id", "volume",
+    )  # fmt: skip
+
+    def __init__(self, files: file_ops.Files, path: str, module_id: bytes) -> None:
+        self._files = files
+        self._opened: file_ops.Opened | None = None
+        self.path = path
+        self.descriptor = -1
+        self.module_id = module_id
+        self.size = 0
+        self.elsewhere = False  # in a layer, and nothing says that somebody who is trusted has made it
+        self.copied = False  # a verified copy, because others could change the file itself
+        self.volume: os.stat_result | None = None  # the status of the volume that it was read of
+        self.stored = 0  # how many bytes it takes on disk
+        self.describe(0, 0, bytes(8), 0, bytes(16))
+
+    def open(self, directory: Directory) -> os.stat_result:
+        """Open the file, or its volume, until `close` or the end of this object; return the status of the file or volume.
+
+        Raises:
+            FormatError: a volume has it, and it is damaged there.
+            OSError: it cannot be read.
+        """
+        try:
+            self.adopt(self._files.open_owned(self.path, file_ops.READ_FLAGS))
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
+            found = directory.volumes.read(self.module_id)
+            if found is None:
+                raise
+            from compcache.images.anonymous_file import anonymous_file
+
+            content, self.stored, self.volume = found
+            self.adopt(anonymous_file(content))
+            self.size = len(content)
+            return self.volume
+        status = self._files.fstat(self.descriptor)
+        self.size = self.stored = status.st_size
+        return status
+
+    def status(self) -> os.stat_result:
+        """Return the status of the open file, or of the volume that it was read of."""
+        return self.volume or self._files.fstat(self.descriptor)
+
+    def adopt(self, opened: file_ops.Opened) -> None:
+        """Read from this file, which belongs to this object from now on."""
+        self._opened = opened
+        self.descriptor = opened.number
+
+    def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
+        """Set the fields that describe the verified content; see `compcache.formats.index.ModuleEntry`."""
+        self.image = image
+        self.records = records
+        self.target_id = target_id
+        self.flags = flags
+        self.key = key
+
+    def read_record(self, offset: int) -> bytes:
+        """Return the payload of the record at this offset of the records section.
+
+        Raises:
+            FormatError: the record does not exist or is damaged.
+            StorageError: the file cannot be read.
+        """
+        base, descriptor, files, read = self.image, self.descriptor, self._files, file_ops.read_at
+        try:
+            return read_frame(lambda at, size: read(files, descriptor, base + at, size), offset, self.records, self.key)
+        except OSError as error:
+            reraise_interrupt(error)
+            raise self._unreadable(error) from error
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read `size` bytes of the file, or fewer at its end."""
+        try:
+            return file_ops.read_at(self._files, self.descriptor, offset, size)
+        except OSError as error:
+            reraise_interrupt(error)
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> StorageError:
+        message = f"cannot read {self.path}: {error.strerror or error}"
+        return StorageError(message, path=self.path, errno=error.errno)
+
+    def footer(self) -> Footer:
+        """Return the footer, which tells where the sections are."""
+        from compcache.formats.footer import FOOTER_SIZE, decode_footer
+
+        if self.size < FOOTER_SIZE:
+            raise FormatError(f"it has {self.size} bytes, fewer than a module footer")
+        return decode_footer(self.read(self.size - FOOTER_SIZE, FOOTER_SIZE), self.size)
+
+    def close(self) -> None:
+        """Close the file descriptor."""
+        self.descriptor = -1
+        self._opened = None
+
+    def __enter__(self) -> ModuleFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
