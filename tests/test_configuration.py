@@ -121,6 +121,7 @@ def test_what_is_not_valid_names_the_file_and_the_key(home: dict[str, str], writ
     assert "hush" not in message
 
 
+@pytest.mark.slow
 def test_values_are_checked_where_they_are_used_and_the_key_is_named(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     path = write('max_size = "many"\n')
     fill(tmp_path / "kernels")

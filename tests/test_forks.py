@@ -252,6 +252,7 @@ def test_a_fork_waits_for_an_import_of_another_thread(directory: Path, module: s
     assert seconds > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["compcache.miss.compile_once", "compcache.build.codegen"])
 def test_an_import_that_does_not_end_begins_anew_in_the_child(directory: Path, module: str) -> None:
     """It may wait for what the forking thread holds."""

@@ -334,6 +334,7 @@ def test_a_module_knows_nothing_of_what_is_not_its_business() -> None:
 CALLERS = sorted(name for name in modules() if room_of(name) in {"batch", "cli", "numba"})
 
 
+@pytest.mark.slow
 def test_callers_use_what_the_facade_offers() -> None:
     """Nobody but the package's lower floors knows what a `Cache` is made of."""
     private = {name for name in {*vars(Cache(".")), *vars(Cache)} if name[0] == "_" and name[1] != "_"}

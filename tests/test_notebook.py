@@ -104,6 +104,7 @@ def test_an_error_in_a_cell_is_told_without_the_calls_that_found_it(shell: Any, 
     assert len(captured.stdout.splitlines()) < 8
 
 
+@pytest.mark.slow
 def test_commands_take_objects_of_the_notebook_by_name(shell: Any, tmp_path: Path) -> None:
     name = Identity("kernels.one", options={"size": 4})
     cache = Cache(tmp_path / "cache")

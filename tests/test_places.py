@@ -152,10 +152,12 @@ def kinds_present(cache: Cache) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_file_that_is_written_is_of_one_kind(everything: Cache) -> None:
     assert kinds_present(everything) == {place.form for place in PLACES}
 
 
+@pytest.mark.slow
 def test_clear_removes_what_the_table_says(everything: Cache) -> None:
     assert everything.clear() == 5
     assert kinds_present(everything) == {place.form for place in PLACES if not place.cleared}

@@ -11,7 +11,7 @@ import click
 
 from compcache.cli.output import is_terminal, printable
 from compcache.errors import NotCachedError
-from compcache.frontend import list_functions, list_groups, list_uncached
+from compcache.frontend import list_functions, list_groups, list_labels, list_uncached
 from compcache.identity import label_of
 
 if TYPE_CHECKING:
@@ -85,9 +85,8 @@ def by_last_part(cache: Cache, name: str) -> str:
     """
     if cache.has(name) or not name:
         return name
-    stored = [summary.func_name for summary in cache.functions()]
-    labels = {label_of(other) or other for other in stored} | {refusal.name for refusal in list_uncached(cache)}
-    labels |= {label.partition("(")[0] for label in labels}
+    refused = [refusal.name for refusal in list_uncached(cache)]
+    labels = {*list_labels(cache, name), *refused, *[label.partition("(")[0] for label in refused]}
     found = sorted(label for label in labels if label.endswith(f".{name}"))
     if name in labels or not found:
         return name

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from compcache.identity import label_of
-from compcache.publish.module_lists import ModuleLists
+from compcache.publish.module_lists import ModuleLists, last_part_of
 from compcache.usage.snapshot import statuses_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from compcache.store import Store
 
-__all__ = ["labelled", "suggestion"]
+__all__ = ["ending_in", "labelled", "suggestion"]
 
 T = TypeVar("T")
 _MAX_COMPARED = 2_000
@@ -36,6 +36,24 @@ def labelled(store: Store, label: str) -> tuple[str, ...]:
     return _stored(store, belongs, *[f"{base}\0" for base in (label, head) if base])
 
 
+def ending_in(store: Store, part: str) -> set[str]:
+    """Return the labels of stored functions, or their names without labels, that a part of a name stands for: with the types of arguments
+    or without, it is the whole or the end behind a dot. Others that begin with it are not read.
+    """
+    last = last_part_of(part)
+    bases = set[str]()
+    for lists in map(ModuleLists, (store, *store.layers)):
+        for behind in ("\0", "("):
+            bases.update(lists.bases(f"{part}{behind}"))
+            bases.update([base for _, base in lists.last_parts(f"{last}{behind}")])
+    found = set[str]()
+    for base in bases:
+        same = {label for label in (base, base.partition("(")[0]) if label == part or label.endswith(f".{part}")}
+        if not found.issuperset(same) and _stored(store, lambda _: True, f"{base}\0"):
+            found |= same
+    return found
+
+
 def _stored(store: Store, select: Callable[[str], bool], *prefixes: str) -> tuple[str, ...]:
     """Return the stored functions that are selected among those whose bases begin with a prefix, sorted."""
     names: set[str] = set()
@@ -48,9 +66,7 @@ def _stored(store: Store, select: Callable[[str], bool], *prefixes: str) -> tupl
 
 
 def suggestion(store: Store, name: str) -> str:
-    """Return the suggestion for a name that is not stored: the stored names with that label, or a similar one; "" if
-    it is stored itself.
-    """
+    """Return the suggestion for a name: stored names with that label, or a similar one; "" if the name is stored itself."""
     if any(True for _ in store.find(name)):
         return ""  # and this host cannot use it
     same = labelled(store, name)
@@ -66,7 +82,7 @@ def suggestion(store: Store, name: str) -> str:
 def _near(store: Store, name: str) -> str | None:
     from difflib import get_close_matches
 
-    parts: dict[str, str] = {}  # who gives no package
+    parts: dict[str, str] = {}  # the name has no package
     known: dict[str, None] = {}
     for lists in [ModuleLists(place) for place in (store, *store.layers)]:
         known.update(dict.fromkeys(_likely(name, lists.bases, str)))

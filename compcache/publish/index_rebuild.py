@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
-from compcache.files import reraise_interrupt, writer
+from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import LARGEST_FOREIGN, require_intact
 from compcache.formats.graph import decode_notes
@@ -20,21 +19,24 @@ from compcache.formats.manifest import SUSPECT
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
+from compcache.hit.target import path_opener
 from compcache.interrupts import suppress
+from compcache.processes.detached import LateFiles
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled, publish
+from compcache.publish.index_parts import MARK, OtherReader, fans_of, is_current, known_parts, part_name
 from compcache.publish.module_lists import forget_list, write_list
 from compcache.publish.module_rows import make_row
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.small_modules import IndexedModule, read_small_module
+from compcache.store import Store
 from compcache.store.module_file import ModuleFile
-from compcache.store.places import MODULES, PARTS, VOLUMES
+from compcache.store.places import PARTS
 
 if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
-    from compcache.store import Store
 
-__all__ = ["IndexedModules", "describe", "module_functions", "module_index", "module_order", "rebuild_index"]
+__all__ = ["IndexedModules", "describe", "module_functions", "module_index", "module_order", "read_from_the_end", "rebuild_index"]
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
 
@@ -89,7 +91,7 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("it is not a regular file")
         if module.size > LARGEST_FOREIGN:
-            raise FormatError("it is larger than what is read from other users")
+            raise FormatError("it exceeds the size limit for files of other users")
         require_intact(module.footer(), module_id, module.read)
         describe(module)
     except (OSError, FormatError) as error:
@@ -110,28 +112,16 @@ def rebuild_index(store: Store) -> int:
         OSError: the new index could not be written; the old one is unchanged.
     """
     index = store.index
-    publish(store.files, store.temporary, store.path(PARTS, _MARK), [], sync=False)
+    publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
     replaced = index_merge.readable(index)
     index_merge.remove_damaged(index)
-    known = _known_parts(store)
-    parts = [name for name in known if _is_current(store, name)]
-    done = {fan for name in parts for fan in _fans_of(name)}
-    fans = sorted(set(store.fans()) - done)
-    reading = IndexedModules()
-    first, started = "", 0
-    for fan in fans:
-        if not first:
-            first, started = fan, time.time_ns()
-        for module_id in store.module_ids(fan):
-            reading.add(store, module_id)
-        if len(reading.modules) >= _PART:
-            parts.append(reading.publish(store, _part_name(first, fan, started)))
-            first, reading = "", IndexedModules()
-    if parts and reading.modules:
-        parts.append(reading.publish(store, _part_name(first, fans[-1], started)))
-    segments = [Segment(index, name) for name in parts]
-    if segments:
-        count = index_merge.replace_by_merged(store, segments, replaced)
+    known = known_parts(store)
+    parts = {name: fans_of(name) for name in known if is_current(store, name)}
+    fans = sorted(set(store.fans()).difference(*parts.values()))
+    with OtherReader(store, fans, {*known}) as other:
+        reading = _read_parts(store, fans, parts, other)
+    if parts:
+        count = index_merge.replace_by_merged(store, [Segment(index, name) for name in parts], replaced)
     else:
         count = len(reading.modules)
         level = index_merge.segment_level(count)
@@ -141,7 +131,7 @@ def rebuild_index(store: Store) -> int:
         )
         for segment in replaced:
             forget_list(store, segment.name)
-    for name in {*parts, *known, _MARK}:
+    for name in {*parts, *known, *known_parts(store), MARK}:
         forget_list(store, name)
         with suppress(OSError):
             store.files.unlink(store.path(PARTS, name))
@@ -149,52 +139,47 @@ def rebuild_index(store: Store) -> int:
     return count
 
 
-#: Marks a rebuild that has begun and not ended.
-_MARK = PARTS.file_name("begun")
 #: The least number of modules in a part: as many as are read within a second.
 _PART = 4096
-#: The clock of files may be slow.
-_TICK = 20_000_000
 
 
-def _part_name(first: str, last: str, started: int) -> str:
-    return PARTS.file_name(f"{first}-{last}-{started:016x}")
+def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other: OtherReader) -> IndexedModules:
+    """Add parts of these directories to `parts`, and those of another process; return what was read if there are none."""
+    reading = IndexedModules()
+    for fan in fans:
+        parts.update(other.parts(parts))
+        if not any(fan in done for done in parts.values()):
+            reading.read(store, fan)
+        if len(reading.modules) >= _PART:
+            parts.update(reading.part(store))
+            reading = IndexedModules()
+    parts.update(other.parts(parts))
+    if parts and reading.modules:
+        parts.update(reading.part(store))
+    return reading
 
 
-def _known_parts(store: Store) -> list[str]:
-    """Return the parts that a rebuild has left, the latest first."""
-    found = [name for name in store.names(PARTS) if _PART_NAME.fullmatch(name)]
-    return sorted(found, key=lambda name: name[6:], reverse=True)
+def read_from_the_end(root: str, *, trust: bool) -> None:
+    """Read the directories of modules from the last one on into parts, until those that another process has read, which rebuilds the index
+    and has started this one. Runs in a process of its own.
 
-
-_PART_NAME = re.compile(r"[0-9a-f]{2}-[0-9a-f]{2}-[0-9a-f]{16}" + re.escape(PARTS.suffix))
-
-
-def _fans_of(part: str) -> list[str]:
-    return [f"{number:02x}" for number in range(int(part[:2], 16), int(part[3:5], 16) + 1)]
-
-
-def _is_current(store: Store, part: str) -> bool:
-    """Return whether a part is private to this user, can be read, and nothing was added to its directories since it was begun.
-
-    A part that others can write to, or without a MAC if there is a key, is read again, because it decides which directories are skipped.
+    Only directories of small modules that are clearly intact are read: the other process examines the rest, and says what is damaged.
     """
-    if store.stamp_key or store.exposed:
-        return False
-    try:
-        if writer(store.files.stat(store.path(PARTS, part))) != os.geteuid():
-            return False
-        segment = Segment(store.index, part)
-        if segment.functions.count < 0 or segment.requirements is None:
-            return False
-        present = set(store.present_names(store.directory(MODULES))).intersection(_fans_of(part))
-        started = int(part[6:22], 16) - _TICK
-        if store.volumes.are_there() and store.files.stat(store.directory(VOLUMES)).st_mtime_ns >= started:
-            return False
-        return all(store.files.stat(store.path(MODULES, fan)).st_mtime_ns < started for fan in present)
-    except (FormatError, OSError) as error:
-        reraise_interrupt(error)
-        return False
+    parent = os.getppid()
+    store = Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener())
+    former = known_parts(store)
+    done = {fan for name in former if is_current(store, name) for fan in fans_of(name)}
+    reading, own = IndexedModules(), set(former)
+    for fan in sorted(set(store.fans()) - done, reverse=True):
+        names = {*store.names(PARTS)}
+        if os.getppid() != parent or MARK not in names or any(fan in fans_of(name) for name in names - own - {MARK}):
+            return
+        is_read = reading.read_small(store, fan)
+        if reading.modules and (not is_read or len(reading.modules) >= _PART):
+            own.update(reading.part(store))
+            reading = IndexedModules()
+    if reading.modules:
+        reading.part(store)
 
 
 class IndexedModules:
@@ -206,6 +191,28 @@ class IndexedModules:
         self.modules: dict[bytes, bytes] = {}
         self.rows: list[tuple[Row, int]] = []
         self.greatest = 0
+        self._fans: list[str] = []
+        self._begun = 0
+
+    def read(self, store: Store, fan: str) -> None:
+        """Read a directory of modules. Raises what `add` raises."""
+        self._begun = self._begun or time.time_ns()
+        for module_id in store.module_ids(fan):
+            self.add(store, module_id)
+        self._fans.append(fan)
+
+    def read_small(self, store: Store, fan: str) -> bool:
+        """Read a directory of small modules that are clearly intact; where it has others nothing is read, and False returned."""
+        begun = self._begun or time.time_ns()
+        found = [(module_id, read_small_module(store, module_id)) for module_id in store.module_ids(fan)]
+        intact = [(module_id, module) for module_id, module in found if module is not None]
+        if len(intact) < len(found):
+            return False
+        for module_id, module in intact:
+            self._take(module_id, module)
+        self._begun = begun
+        self._fans.append(fan)
+        return True
 
     def add(self, store: Store, module_id: bytes) -> None:
         """Read a module. An unusable one adds nothing.
@@ -216,8 +223,10 @@ class IndexedModules:
             StorageError: nothing can be read now, for lack of descriptors or memory.
         """
         found = _read_module(store, module_id)
-        if found is None:
-            return
+        if found is not None:
+            self._take(module_id, found)
+
+    def _take(self, module_id: bytes, found: IndexedModule) -> None:
         indexed, entry, order, row, size = found
         self.modules[module_id] = entry
         self.rows.append((row, size))
@@ -225,12 +234,13 @@ class IndexedModules:
         self._requirements.update([needs for _, _, needs in indexed])
         self.greatest = max(self.greatest, order.number)
 
-    def publish(self, store: Store, name: str) -> str:
-        """Store them as a part of an index, under this name."""
+    def part(self, store: Store) -> dict[str, set[str]]:
+        """Store what was read of directories as a part of an index; return its name with these."""
+        name = part_name(self._fans, self._begun)
         write_list(store, name, self.rows)
         data = index_merge.encode_segment(*self.entries(), self.greatest)
         publish(store.files, store.temporary, store.path(PARTS, name), [data], sync=False)
-        return name
+        return {name: fans_of(name)}
 
     def entries(self) -> tuple[list[bytes], list[bytes], set[str]]:
         """Return the sorted entries of functions and of modules, and the requirements."""

@@ -61,8 +61,20 @@ if TYPE_CHECKING:
 
     #: Called from time to time with (modules read, modules to read).
     Progress = Callable[[int, int], object]
+    #: Gives what a module takes on the disk in bytes, -1 if it is not there.
+    SizeOf = Callable[[bytes], int]
 
-__all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "sorted_items", "write_list"]
+__all__ = [
+    "ListCounts",
+    "ModuleLists",
+    "base_of",
+    "forget_list",
+    "keep_list",
+    "last_part_of",
+    "sorted_items",
+    "write_empty_list",
+    "write_list",
+]
 
 _COUNTS = Struct("<5Q")
 _SIZE = Struct("<Q")
@@ -96,6 +108,11 @@ def base_of(name: str) -> str:
     return (label_of(name) if "-" in name else None) or name
 
 
+def last_part_of(base: str) -> str:
+    """Return what follows the last dot of a base that is not in types of arguments: ``f(a.T)`` of ``m.f(a.T)``."""
+    return base[base.partition("(")[0].rfind(".") + 1 :]
+
+
 def _text(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
@@ -110,7 +127,7 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
     for name, signature in zip(row.names, row.signatures, strict=True):
         base = base_of(name)
         yield b"n%b\0%b\0%b" % (_text(base), _text(name), key), b"\1" if signature.startswith(LINK_ONLY) else b""
-        last = base.rpartition(".")[2]
+        last = last_part_of(base)
         if last != base:
             yield b"t%b\0%b" % (_text(last), _text(base)), b""
     for name in row.imports:
@@ -212,7 +229,8 @@ class _List:
 
     def keys(self) -> SortedKeys | _InMemory:
         if self._keys is None:
-            self._keys = _open(self._store, self._segment.name) or self._make()
+            known = self._segment.listed
+            self._keys = known if isinstance(known, _InMemory) else _open(self._store, self._segment.name) or self._make()
         return self._keys
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
@@ -237,14 +255,17 @@ class _List:
         return self._keys
 
     def _make(self) -> SortedKeys | _InMemory:
-        """Make the list from the modules. If it cannot be stored it stays in memory."""
+        """Make the list from the modules. If it cannot be stored it stays in memory; that of a small segment as long as the segment."""
         store, segment = self._store, self._segment
-        if self._count() > _FEW and not store.readonly and not store.exposed:
+        if self._count() <= _FEW:
+            segment.listed = made = _InMemory(self._read())
+            return made
+        if not store.readonly and not store.exposed:
             with suppress(OSError):
                 _publish(store, segment.name, sorted_items(self._read()), ())
-                made = _open(store, segment.name)
-                if made is not None:
-                    return made
+                opened = _open(store, segment.name)
+                if opened is not None:
+                    return opened
         return _InMemory(self._read())
 
     def _count(self) -> int:
@@ -297,13 +318,25 @@ def _publish(store: Store, segment: str, items: Iterable[Item], gone: Container[
     publish(store.files, store.temporary, path, encode_keys(counter, counter.summary), sync=False)
 
 
-def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = ()) -> None:
-    """Make the list of a segment that will be published, from those of the segments that it replaces. A failure is harmless."""
+def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = (), size_of: SizeOf | None = None) -> None:
+    """Make the list of a segment that will be published, from those of the segments that it replaces. A failure is harmless.
+
+    `size_of` gives what modules take on the disk now; it is asked in the order of module_ids.
+    """
     lists = [_List(store, each, None) for each in merged]
     if store.readonly or store.exposed or sum(each._count() for each in lists) <= _FEW:
         return
     with suppress(OSError, FormatError):
-        _publish(store, segment, merge_keys([each.between(b"", _END) for each in lists]), gone)
+        items = merge_keys([each.between(b"", _END) for each in lists])
+        _publish(store, segment, items if size_of is None else _resized(items, size_of), gone)
+
+
+def _resized(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
+    for key, value in items:
+        if key[:1] == b"m":
+            yield key, value[:CHECK_SIZE] + _SIZE.pack(max(size_of(key[1:]), 0)) + value[CHECK_SIZE + _SIZE.size :]
+        else:
+            yield key, value
 
 
 def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
@@ -312,6 +345,12 @@ def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> N
     if len(known) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
             _publish(store, segment, sorted_items(item for row, size in known for item in _items_of(row, size)), ())
+
+
+def write_empty_list(store: Store, segment: str) -> None:
+    """Make the list of a segment that will be published and that names modules which others list. A failure is harmless."""
+    with suppress(OSError):
+        _publish(store, segment, (), ())
 
 
 def forget_list(store: Store, segment: str) -> None:

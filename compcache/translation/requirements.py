@@ -1,8 +1,8 @@
-"""What each function of a module requires of a processor: what its code, and the code that it reaches inside of the module, uses.
+"""The processor requirements of each function of a module: the features that its code uses, directly or in the code that it reaches in the
+module.
 
-Where machine code can be read (`compcache.targets.machine_code`), that is what counts. Where it cannot be, or where it does not tell all
-(inline assembly may hide instructions; vectors that go in and out are in registers that depend on the CPU), it is all that
-the compiler was allowed to use.
+If the machine code can be read (`compcache.targets.machine_code`), that counts. If not, or if it does not show everything (inline assembly
+may hide instructions; the registers of vector arguments depend on the CPU), all features that the compiler was allowed to use count.
 
 A call from code without a feature to code that has it by an attribute of its own is chosen at run time: it counts nothing. So is a call
 through a variable of another module, which requires what is called through it by code without features of its own.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import lines_from, passes_vectors, read_values
+from compcache.build.ir_text import lines_from, passes_vectors, read_functions
 from compcache.build.trial import functions_with_assembly, has_module_assembly
 from compcache.formats.host import platform_name
 from compcache.targets.cpu_table import basic_features, table_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compcache.build.pic import Alias
     from compcache.targets.machine import Machine
 
-__all__ = ["Code", "own_features", "requirements_of"]
+__all__ = ["Code", "allowed_features", "own_features", "requirements_of"]
 
 _Features = frozenset[str]
 #: Encodings that LLVM also writes for processors without the feature, which take them for another instruction with the same result
@@ -37,17 +37,18 @@ _READ_OTHERWISE = frozenset(("bmi", "shstk"))
 
 
 class Code(NamedTuple):
-    """A translated module: its optimized text, its definitions, and the object."""
+    """A translated module: its optimized text, what `allowed_features` says of it, its definitions, and the object."""
 
     text: str
+    allowed: Mapping[str, _Features]
     definitions: Mapping[str, Definition]
     aliases: Mapping[str, Alias]
     object: bytes
 
 
 def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str], machine: Machine) -> dict[str, _Features]:
-    """Return the features that each exported symbol requires, with what runs when the module is loaded (`startup`)."""
-    allowed = _allowed(code.text, machine)
+    """Return the required features of each exported symbol, including those of code that runs at loading (`startup`)."""
+    allowed = code.allowed
     used = used_by_functions(code.object)
     if used is None or has_module_assembly(code.text) or passes_vectors(code.text):
         everything = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
@@ -72,13 +73,13 @@ def _target(code: Code, symbol: str) -> str:
     return code.aliases[symbol].target if symbol in code.aliases else symbol
 
 
-def own_features(text: str, exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine) -> dict[str, _Features]:
-    """Return, by symbol, what the exported functions of a printed module may use by attributes of their own that the machine is not said to
-    have.
+def own_features(
+    allowed: Mapping[str, _Features], exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine
+) -> dict[str, _Features]:
+    """Return, by symbol, the features that exported functions are `allowed` to use by their own attributes, beyond those of the machine.
 
-    Without what another one of these features implies.
+    Features that others of these imply are left out.
     """
-    allowed = _allowed(text, machine)
     functions = {export.symbol: aliases[export.symbol].target if export.symbol in aliases else export.symbol for export in exports}
     beyond = {symbol: allowed[name] - machine.requires for symbol, name in functions.items() if name in allowed}
     table = table_of(platform_name())
@@ -89,11 +90,11 @@ def own_features(text: str, exports: Iterable[Export], aliases: Mapping[str, Ali
     return {symbol: features for symbol, features in strongest.items() if features}
 
 
-def _allowed(text: str, machine: Machine) -> dict[str, _Features]:
-    """Return the features that functions with target attributes of their own may use."""
+def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
+    """Return the features that functions of a printed module with target attributes of their own may use."""
     if '"target-' not in text:
         return {}
-    attributes = target_attributes(lines_from(text, "attributes #"), read_values(text).functions)
+    attributes = target_attributes(lines_from(text, "attributes #"), read_functions(text))
     known: dict[str, _Features] = {}
     for group in set(attributes.values()):
         known[group] = function_features(group, machine, platform_name())
@@ -101,9 +102,9 @@ def _allowed(text: str, machine: Machine) -> dict[str, _Features]:
 
 
 class _Reached:
-    """What functions and everything that they reach use, if the latter may use no more than the former.
+    """The features that functions use, directly or through the code that they reach, if that code may not use more than they may.
 
-    A variable passes on what each class of functions in it uses: those that may use the same.
+    A variable passes on the uses of each class of functions in it. A class may use the same features.
     """
 
     def __init__(self, code: Code, own: Mapping[str, _Features], allowed: Mapping[str, _Features], default: _Features) -> None:
@@ -120,8 +121,8 @@ class _Reached:
         self._spread(users)
 
     def of(self, name: str) -> _Features:
-        """Return what a function uses, itself or through others; for a variable, what may be called through it without a check of the
-        processor.
+        """Return the features that a function uses, directly or indirectly; for a variable, those of functions called through it without a
+        check of the processor.
         """
         used, own_class = self._used.get(name, {}), self._class.get(name, self._default)
         return frozenset[str]().union(*[features for class_, features in used.items() if class_ <= own_class])
@@ -134,7 +135,7 @@ class _Reached:
             waiting += [user for user in users.get(name, ()) if self._take(user, passed)]
 
     def _take(self, user: str, passed: Mapping[_Features, _Features]) -> bool:
-        """Add what a user reaches to what it uses; return whether that is more than before."""
+        """Add the features that a user reaches to its own; return whether this adds any."""
         mine, before = self._used[user], sum(map(len, self._used[user].values()))
         own_class = self._class.get(user)
         for class_, features in passed.items():

@@ -23,6 +23,8 @@ def directory(tmp_path: Path) -> Path:
         cache.add_module(ModuleSource(constant("solvers.lu.solve", 1)))
         total = Identity("solvers.total(int64)", version=1).func_name
         cache.add_module(ModuleSource(constant("two", 2), {total: Function("i64()", symbol="two")}))
+        mean = Identity("solvers.mean(units.Length)", version=1).func_name
+        cache.add_module(ModuleSource(constant("three", 3), {mean: Function("i64()", symbol="three")}))
         frontend.note_uncached(cache, "solvers.cholesky(float64)", "it reads a file")
         frontend.note_uncached(cache, "others.cholesky(int64)", "it reads a socket")
         frontend.note_uncached(cache, "others.qr(int64)", "it reads minds")
@@ -56,6 +58,7 @@ def test_modules_are_not_refused(directory: Path) -> None:
     assert (done.status, "--uncached" in done.err) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "status", "said"),
     [
@@ -64,6 +67,9 @@ def test_modules_are_not_refused(directory: Path) -> None:
         ("solve", 0, "solvers.lu.solve: hit"),
         ("lu.solve", 0, "solvers.lu.solve: hit"),
         ("total", 0, "solvers.total(int64)-"),
+        ("mean", 0, "solvers.mean(units.Length)-"),
+        ("mean(units.Length)", 0, "solvers.mean(units.Length)-"),
+        ("Length)", 1, "Length): miss (absent)"),
         ("olve", 1, "olve: miss (absent)"),
     ],
 )

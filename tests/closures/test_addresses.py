@@ -187,6 +187,7 @@ def test_a_function_has_one_address_where_modules_are_loaded_before_a_set(tmp_pa
     assert apart[-1][-1] == 0  # the address of `f` is the first that was seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("roots", [("address_both",), ("address_both", "f"), ("address_both", "k")])
 def test_a_function_that_is_called_and_compared_has_one_address(tmp_path: Path, roots: tuple[str, ...]) -> None:
     """The link type of a use that calls says nothing of its other uses."""

@@ -327,6 +327,7 @@ def test_graphs_are_of_the_modules_that_it_is_made_of(chain: Cache) -> None:
     assert chain.graph() == before
 
 
+@pytest.mark.slow
 def test_a_batch_links_what_it_has_compiled(directory: Path, tmp_path: Path) -> None:
     files = {"inner.ll": adder("inner", 3), "outer.ll": caller("outer", "inner", plus=1)}
     for name, text in files.items():
@@ -363,6 +364,7 @@ def test_bundles_leave_it_out(chain: Cache, tmp_path: Path) -> None:
         assert len(other.modules()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "processes"), [("directory", 1), ("above", 2)])
 def test_caches_with_layers_use_it(chain: Cache, directory: Path, tmp_path: Path, where: str, processes: int) -> None:
     """One of the layer, and one that is linked above it, for as long as nothing newer is found there or above."""

@@ -83,6 +83,21 @@ _COUNTS = [
     ("isinstance(1, DEP.A)", "import abc\nclass A(abc.ABC): pass\nclass B(A): pass\nif V == 3: B.register(int)"),
     ("DEP.T.limit", "from numba import types\nclass Q(types.Type): pass\nT = Q('q')\nT.limit = V"),
     ("DEP.T.fields[0]", "from numba import types\nclass Q(types.StructRef): pass\nT = Q([('aV' if V == 3 else 'b', types.int64)])"),
+    # what is set on classes of libraries, on Numba's types and modules, and what C holds under names that are computed
+    ("DEP.Formatter.limit", "from string import Formatter\nFormatter.limit = V"),
+    ("DEP.f.limit", "from string import Formatter\nf = Formatter()\nFormatter.limit = V"),
+    ("DEP.F().limit", "from string import Formatter\nclass F(Formatter): pass\nFormatter.limit = V"),
+    ("getattr(DEP.Formatter, 'lim' + 'it')", "from string import Formatter\nFormatter.limit = V"),
+    ("DEP.Formatter().parse('')", "from string import Formatter\nFormatter.parse = lambda *_: V"),
+    ("DEP.Template.delimiter", "from string import Template\nTemplate.delimiter = '$' if V == 3 else '%'"),
+    ("DEP.types.int64.limit", "from numba import types\ntypes.int64.limit = V"),
+    ("DEP.t.limit", "from numba import types\nt = types.Array(types.int64, 7, 'C')\nt.limit = V"),
+    ("DEP.types.Integer.limit", "from numba import types\ntypes.Integer.limit = V"),
+    ("DEP.numba.LIMIT", "import numba\nnumba.LIMIT = V"),
+    ("0\n    from numba import LIMIT\n    value = LIMIT", "import numba\nnumba.LIMIT = V"),
+    ("0\n    import numba\n    value = numba.types.TABLE[1]", "import numba\nnumba.types.TABLE = {1: V}"),
+    ("getattr(DEP.a, 'ba' + 'se')[0]", "import numpy as np\na = np.array([V, 1, 2])[1:]"),
+    ("getattr(DEP.e, '__cau' + 'se__').args[0]", "e = ValueError(1)\ne.__cause__ = ValueError(V)"),
     ("str(DEP.A)", "import numpy as np\nA = np.ones(1)\nnp.set_printoptions(precision=V)"),
     ("DEP.A / DEP.A", "import numpy as np\nA = np.zeros(1)\nnp.seterr(all='raise' if V == 3 else 'ignore')"),
 ]
@@ -173,6 +188,7 @@ def test_what_is_read_of_objects_counts(read: str, dep: str) -> None:
     assert all(one != two for one, two in zip(first, other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("read", "dep"), _REFUSED)
 def test_what_is_in_no_key_is_refused(read: str, dep: str) -> None:
     assert all(text.startswith("refused") for text in _contents(read, dep, 3))

@@ -136,6 +136,28 @@ _VECTORIZED = """
     def f(x, y):
         return x * 3 + y
 """
+_LOOPS = """
+    from numba import njit, vectorize
+
+    @vectorize(["f8(f8)", "i8(i8)"][::1], cache=True)
+    def loops(x):
+        return x * x
+
+    @njit(cache=True)
+    def f(x, y):
+        return loops(x)
+"""
+_FITTING = """
+    from numba import njit
+
+    @njit(["f8(f8, i8)", "f8(i8, f8)"][::1], cache=True)
+    def declared(x, y):
+        return x * x
+
+    @njit(cache=True)
+    def f(x, y):
+        return declared(x, y)
+"""
 _GUVECTORIZED = """
     import numpy as np
     from numba import guvectorize
@@ -337,6 +359,8 @@ OF_USE = [
     given("a declared result", kernel("return x + y").replace("@njit", '@njit("f8(f8, f8)", cache=True)'), '"f8(', '"i8(', "9.0", "9"),
     given("a ufunc", _VECTORIZED, "x * 3", "x * 4", "np.float64(23.0)", "np.float64(30.0)"),
     given("a ufunc's signature", _VECTORIZED, '"f8(f8', '"f4(f8', "np.float64(23.0)", "np.float32(23.0)"),
+    given("the order of loops", _LOOPS, "::1", "::-1", "1.2089258196146292e+24", "0", call="p.f(2 ** 40, 1)"),
+    given("the order of signatures", _FITTING, "::1", "::-1", "1.2089258196146292e+24", "0.0", call="p.f(2 ** 40, 1)"),
     given("a general ufunc", _GUVECTORIZED, "by + 1", "by + 2", "[15.0]", "[16.0]"),
     given("a callback", _CALLBACK, "x * y", "x + y", "14.0", "9.0"),
     given("a stencil", _STENCIL, "2 * a", "3 * a", "4.0", "6.0", call="p.f(p.np.arange(4.0))"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ import pytest
 from helpers import adder, constant
 
 from compcache import Cache, ModuleSource
-from compcache.publish import additions, index_merge, index_rebuild, module_lists, verify
+from compcache.processes import detached
+from compcache.publish import additions, apart, index_merge, index_parts, index_rebuild, module_lists, verify
 from compcache.publish.additions import merge, merge_large
 from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
-from compcache.publish.index_rebuild import IndexedModules, rebuild_index
+from compcache.publish.index_rebuild import IndexedModules, read_from_the_end, rebuild_index
 from compcache.publish.locks import try_lock
 from compcache.store import Store
 from compcache.store.places import MODULE_LISTS
@@ -74,22 +76,22 @@ class KilledError(Exception):
 def kill_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[bytes]:
     """Let a rebuild end after so many parts; the modules that are read from now on."""
     read: list[bytes] = []
-    publish, add = IndexedModules.publish, IndexedModules.add
+    publish, add = IndexedModules.part, IndexedModules.add
     left = [parts]
 
-    def publish_some(self: IndexedModules, store: Store, name: str) -> str:
+    def publish_some(self: IndexedModules, store: Store) -> dict[str, set[str]]:
         if not left[0]:
             raise KilledError
         left[0] -= 1
-        return publish(self, store, name)
+        return publish(self, store)
 
     def count(self: IndexedModules, store: Store, module_id: bytes) -> None:
         read.append(module_id)
         add(self, store, module_id)
 
     monkeypatch.setattr(index_rebuild, "_PART", 4)
-    monkeypatch.setattr(index_rebuild, "_TICK", 0)
-    monkeypatch.setattr(IndexedModules, "publish", publish_some)
+    monkeypatch.setattr(index_parts, "_TICK", 0)
+    monkeypatch.setattr(IndexedModules, "part", publish_some)
     monkeypatch.setattr(IndexedModules, "add", count)
     return read
 
@@ -211,7 +213,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         started.append(arguments)
         return 0
 
-    monkeypatch.setattr(additions, "start_detached", start)
+    monkeypatch.setattr(apart, "start_detached", start)
     return started
 
 
@@ -256,3 +258,59 @@ def test_merging_goes_on_in_a_process_of_its_own(cache: Cache, monkeypatch: pyte
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert all(cache.has(f"f{number}") for number in range(100))
+
+
+def from_the_end(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Let the second process of a rebuild be this one, which reads first; the modules that the rebuild reads itself."""
+    read = kill_after(monkeypatch, 100)
+
+    def run(store: Store, _: str, __: str) -> int:
+        read_from_the_end(store.root, trust=False)
+        read.clear()
+        return 1
+
+    monkeypatch.setattr(index_parts, "_MANY", 1)
+    monkeypatch.setattr(index_parts, "start_apart", run)
+    monkeypatch.setattr(index_parts, "has_ended", lambda _: True)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    return read
+
+
+@pytest.mark.usefixtures("many")
+def test_a_second_process_reads_all_that_is_intact(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = sorted((directory / "modules-v1").glob("*/*"))[11]
+    damaged.write_bytes(damaged.read_bytes().replace(b"\x7fELF", b"\x7fERR"))
+    read = from_the_end(monkeypatch)
+    with pytest.warns(UserWarning, match=damaged.name):
+        assert rebuild_index(Store(str(directory))) == 22
+    assert {*map(bytes.hex, read)} == {path.name[:32] for path in [*damaged.parent.iterdir(), damaged]}
+    assert in_index(directory) == (1, 0)
+    assert [path.name[:32] for path in (directory / "quarantine").iterdir()] == [damaged.name[:32]]
+    with Cache(directory) as other:
+        found = [number for number in range(20) if other.has(f"f{number}")]
+        assert len(found) >= 19
+        assert [other.get_target(f"f{number}")(1) for number in found] == [number + 1 for number in found]
+
+
+@pytest.mark.usefixtures("many")
+def test_the_second_process_ends_before_the_rebuild(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    start = detached.start_detached
+
+    def note(*arguments: Any) -> int:
+        started.append(start(*arguments))
+        return started[-1]
+
+    monkeypatch.setattr(index_parts, "_MANY", 1)
+    monkeypatch.setattr(index_parts, "_PATIENCE", 0.1)
+    monkeypatch.setattr(apart, "start_detached", note)
+    monkeypatch.setattr(apart, "_CHILD", "import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert rebuild_index(Store(str(directory))) == 23
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
+    monkeypatch.undo()
+    lose_index(directory)
+    monkeypatch.setattr(index_parts, "_MANY", 1)
+    assert rebuild_index(Store(str(directory))) == 23, "with a process that reads"
+    assert in_index(directory) == (1, 0)

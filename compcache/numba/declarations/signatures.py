@@ -102,9 +102,4 @@ def _compiled_of(state: State, key: Key, found: Declared) -> list[Compiled] | No
     else:  # a loop is made from a function
         bases = found.details[-1] if state.decorator != "cfunc" else []
     registered = tuple(key.content.registered)
-    return [Compiled(name.rpartition("-")[2], lines, registered) for name, lines in sorted(bases, key=_by_key)]
-
-
-def _by_key(base: tuple[str, str]) -> tuple[str, str]:
-    name, lines = base
-    return name.rpartition("-")[2], lines
+    return [Compiled(name.rpartition("-")[2], lines, registered) for name, lines in bases]

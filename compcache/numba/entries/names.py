@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
+
+from compcache.numba.identity.key import without_addresses
 
 if TYPE_CHECKING:
     from compcache.numba.identity.key import Identity
 
-__all__ = ["func_name_of", "label_of", "shown_signature", "without_addresses"]
+__all__ = ["func_name_of", "label_of", "shown_signature"]
 
 _MAX_SHOWN = 400  # characters of a signature in a name
-#: Addresses and numbers in Numba's text of types: of functions and objects, and of jitclasses.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
-
-
-def without_addresses(text: str) -> str:
-    """Return Numba's text of a type without the parts that differ between processes."""
-    return _ADDRESS.sub("", text)
 
 
 def _shown_types(items: Any) -> str:

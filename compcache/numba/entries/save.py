@@ -26,10 +26,11 @@ from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import why_copied
 from compcache.numba.entries.named_addresses import with_names
-from compcache.numba.entries.names import shown_signature, without_addresses
+from compcache.numba.entries.names import shown_signature
 from compcache.numba.entries.sources import sources_of
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
+from compcache.numba.identity.key import without_addresses
 from compcache.numba.identity.settings import chosen_cpu, compiled_for
 from compcache.numba.lazy.c_helpers import THREADING
 from compcache.numba.lazy.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description

@@ -14,6 +14,7 @@ from compcache.numba.lazy.entries import START, Key, Record, find_record, key_of
 from compcache.numba.lazy.installation import packages_are_those_of_keys
 from compcache.numba.lazy.marshalled import dump_marshalled
 from compcache.numba.registered.refusals import NotLazy
+from compcache.numba.registered.type_texts import NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,10 +92,7 @@ def text_of(type_: Any, given: list[Any] | None = None) -> str:
     return text
 
 
-_TEXTS = frozenset((
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64",
-    "complex128", "none", "unicode_type",
-))  # fmt: skip
+_TEXTS = frozenset((*NUMBERS, "none", "unicode_type"))
 
 
 def settings_are_the_environments() -> bool:

@@ -57,7 +57,8 @@ def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
 
 
 def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
-    """Return what all code of a dispatcher was compiled from; None if it may compile more, may be inlined, or is not fully known.
+    """Return what all code of a dispatcher was compiled from, in the order in which overloads are tried; None if it may compile more, may
+    be inlined, or is not fully known.
 
     `is_frozen`: it belongs to a ufunc that creates no more loops.
 
@@ -75,7 +76,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
         if one is None:
             return None
         found.append(one)
-    return sorted(found, key=lambda one: (one.key, one.lines)) or None
+    return found or None
 
 
 def _compiled_now(dispatcher: Any, result: Any) -> Compiled | None:

@@ -1,28 +1,34 @@
-"""Digests Numba's objects that functions read: jitted functions, types, stencils, signatures."""
+"""Digests Numba's objects that functions read: jitted functions, types, stencils, signatures.
+
+Functions of Numba feed the same as their stand-ins feed themselves without Numba, so that all processes compute the same.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.numba_plain import feed_stencil
 from compcache.numba.fingerprints.state import state_of
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
+from compcache.numba.registered.options import of_compiler
 from compcache.numba.registered.refusals import Unidentifiable
+from compcache.numba.registered.type_texts import SCALARS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from compcache.numba.fingerprints.walk import Walk
 
     Handler = Callable[[Walk, Any, str], None]
 
-__all__ = ["declared_locals", "handlers", "is_plain_type", "name_of_class"]
+__all__ = ["HAVE_STAND_INS", "declared_locals", "frozen_kernel", "handlers", "is_plain_type", "name_of_class"]
 
 
+@functools.cache
 def handlers() -> list[tuple[Any, Handler]]:
     """Return the handlers by type. The first match is used."""
     from llvmlite import ir
@@ -57,23 +63,31 @@ def handlers() -> list[tuple[Any, Handler]]:
 def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
     """Feed a dispatcher: the function that it compiles and its options, or what its code was compiled from if that is fixed."""
     function = value.py_func
+    if walk.without_numba and is_library_function(function):
+        walk.token("jitted by a library", function.__module__, function.__qualname__)
+        return
     real = _real(value) if type(value) is not value.__class__ else value
     fixed = fixed_code(real, is_frozen=is_frozen) if real is not None else None
-    if fixed is not None:
-        walk.feed_compiled(fixed)
-        return
+    if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
+        walk.feed_declared(fixed, function)
+    elif walk.without_numba:
+        walk.feed_jitted(function, of_compiler(value.targetoptions, value.locals))
+    else:
+        _compiling(walk, value, where)
+
+
+def _compiling(walk: Walk, value: Any, where: str) -> None:
+    """Feed a dispatcher that compiles its function for the types of calls, as keys of entries have it."""
+    function = value.py_func
     walk.token("jitted", value.__class__.__name__)  # a lazy function has the class of its dispatcher
     if is_library_function(function):
         walk.token("library function", function.__module__, function.__qualname__)
         return
-    _options(walk, dict(value.targetoptions), where)
-    for name, kind in sorted(declared_locals(value.locals).items()):
-        walk.token("local", name)
-        walk.value(kind, f"the type of {name!r} in {where}")
+    _options(walk, value, where)
     compiler = getattr(value, "_compiler", None)
     if compiler is not None:
         walk.token("pipeline", compiler.pipeline_class.__module__, compiler.pipeline_class.__qualname__)
-    walk.add_function(function, where, "named" if walk.mode == "named" else "compiled")
+    walk.add(function, where)
     is_itself = function is walk.compiled  # it may be in declaration: its signatures matter only to other readers
     if not getattr(value, "_can_compile", True) and not is_itself:
         walk.sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
@@ -91,34 +105,47 @@ def _lifted(walk: Walk, value: Any, where: str) -> None:
     walk.unknown(value, where)
 
 
-def _options(walk: Walk, options: dict[str, Any], where: str) -> None:
-    for key, option in sorted(options.items()):
+def _options(walk: Walk, compiler: Any, where: str) -> None:
+    for key, option in sorted(compiler.targetoptions.items()):
         walk.token("option", key)
         value = getattr(option, "flags", option)  # fast-math flags in their wrapper
         walk.value(list(value) if isinstance(value, tuple) else value, f"option {key!r} of {where}")
+    for name, kind in sorted(declared_locals(compiler.locals).items()):
+        walk.token("local", name)
+        walk.value(kind, f"the type of {name!r} in {where}")
 
 
 def _intrinsic(walk: Walk, value: Any, where: str) -> None:
-    walk.token("intrinsic", value._name, getattr(value, "_prefer_literal", ""))
+    prefers = getattr(value, "_prefer_literal", False)
+    if not walk.without_numba:
+        walk.token("intrinsic", value._name, prefers)
     if is_library_function(value._defn):
-        walk.token("library", value._defn.__module__, value._defn.__qualname__)
+        walk.token("library" if not walk.without_numba else "intrinsic of a library", value._defn.__module__, value._defn.__qualname__)
     else:
-        mode, walk.mode = walk.mode, "named" if walk.mode == "named" else "run"
-        walk.runs(value._defn, where)
-        walk.mode = mode
+        walk.depends_on("intrinsic", value._defn, {"prefer_literal": True} if prefers else {}, where)
 
 
 def _dufunc(walk: Walk, value: Any, where: str) -> None:
     """Feed one of Numba's ufuncs: its loops in the order in which they are tried, and what further loops are compiled from."""
-    walk.token("dufunc", value.identity, value._frozen)
-    walk.sequence(value._dispatcher.overloads, f"the loops of {where}")
-    _jitted(walk, value._dispatcher, where, is_frozen=value._frozen)
+    if not walk.without_numba:
+        walk.token("dufunc", value.identity, value._frozen)
+        walk.sequence(value._dispatcher.overloads, f"the loops of {where}")
+    _ufunc(walk, value, "", value.identity, value._dispatcher, where)
 
 
 def _gufunc(walk: Walk, value: Any, where: str) -> None:
     builder = value.gufunc_builder
-    walk.token("gufunc", value.signature, value.identity)
-    walk.value(builder.nb_func, where)
+    if not walk.without_numba:
+        walk.token("gufunc", value.signature, value.identity)
+    _ufunc(walk, value, builder.signature, builder.identity, builder.nb_func, where)
+
+
+def _ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: Any, where: str) -> None:
+    if walk.without_numba:
+        walk.token("ufunc of Numba", layout, repr(identity))
+        if not value._frozen:
+            walk.feed_declared(None, dispatcher.py_func)
+    _jitted(walk, dispatcher, where, is_frozen=value._frozen)
 
 
 def _cfunc(walk: Walk, value: Any, where: str) -> None:
@@ -127,12 +154,39 @@ def _cfunc(walk: Walk, value: Any, where: str) -> None:
         return
     walk.token("cfunc")
     walk.value(value._sig, where)
-    _options(walk, dict(value._compiler.targetoptions), where)
-    walk.add_function(value._pyfunc, where, "named" if walk.mode == "named" else "compiled")
+    _options(walk, value._compiler, where)
+    walk.add(value._pyfunc, where)
 
 
 def _stencil(walk: Walk, value: Any, _where: str) -> None:
-    feed_stencil(walk, value)
+    walk.feed_stencil(frozen_kernel(value.kernel_ir), value.mode, dict(value.options))
+
+
+#: The handlers of functions that have stand-ins.
+HAVE_STAND_INS = frozenset((_jitted, _intrinsic, _dufunc, _gufunc, _stencil))
+
+
+def frozen_kernel(kernel_ir: Any) -> Any:
+    """Return the function of a stencil with the values of globals and variables that Numba read when it was declared."""
+    from numba.core import ir
+
+    function = kernel_ir.func_id.func
+    values = [one.value for block in kernel_ir.blocks.values() for one in block.find_insts(ir.Assign)]
+    names = {one.name: one.value for one in values if isinstance(one, ir.Global)}
+    held = {name: value for name, value in function.__globals__.items() if name in _OF_MODULES} | names
+    frees = {one.name: one.value for one in values if isinstance(one, ir.FreeVar)}
+    cells = [type(cell)(frees[name]) if name in frees else cell for name, cell in _cells_of(function)]
+    frozen = FunctionType(function.__code__, held, function.__name__, function.__defaults__, tuple(cells))
+    frozen.__module__, frozen.__qualname__ = function.__module__, function.__qualname__
+    frozen.__kwdefaults__ = function.__kwdefaults__
+    return frozen
+
+
+_OF_MODULES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
+
+
+def _cells_of(function: Any) -> Iterable[tuple[str, Any]]:
+    return zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
 
 
 def _llvm(walk: Walk, value: Any, _where: str) -> None:
@@ -152,9 +206,9 @@ def _signature(walk: Walk, value: Any, where: str) -> None:
     walk.sequence([value.return_type, value.recvr, *value.args], where)
 
 
-_SCALARS = frozenset((
-    "Integer", "IntegerLiteral", "Float", "Complex", "Boolean", "BooleanLiteral", "NoneType", "UnicodeType", "StringLiteral",
-    "Bytes", "NPDatetime", "NPTimedelta", "RawPointer", "Opaque", "VoidType", "SliceType",
+#: The classes of other types than `SCALARS` whose text identifies them.
+_LITERALS = frozenset((
+    "IntegerLiteral", "BooleanLiteral", "StringLiteral", "Bytes", "NPDatetime", "NPTimedelta", "Opaque", "VoidType", "SliceType",
 ))  # fmt: skip
 
 
@@ -167,7 +221,7 @@ def is_plain_type(value: Any) -> bool:
         return is_plain_type(value.dtype)
     if kind.__name__ in ("UniTuple", "Tuple"):
         return all(map(is_plain_type, value.types))
-    return kind.__name__ in _SCALARS
+    return kind.__name__ in SCALARS or kind.__name__ in _LITERALS
 
 
 def _type(walk: Walk, value: Any, where: str) -> None:

@@ -12,7 +12,7 @@ import types as python_types
 from importlib import import_module
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.state import WRAPPED, held_in_c, is_of_generators, state_of
+from compcache.numba.fingerprints.state import WRAPPED, held_in_c, is_of_generators, names_held_in_c, state_of, tables_of
 from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.purity import is_held
@@ -175,32 +175,24 @@ def _implicit_names(owner: Any) -> list[str]:
     """Return the special methods of a user's classes, which are called without being named."""
     if not isinstance(owner, type):
         return []
-    return [
-        name
-        for cls in [*_users_classes(owner), *_users_classes(type(owner))]
-        for name in vars(cls)
-        if name.startswith("__") and name not in _IRRELEVANT
-    ]
+    return [name for table in tables_of(owner) for name in table if name.startswith("__") and name not in _IRRELEVANT]
 
 
 def _all_names(owner: Any) -> list[str]:
     """Return the attributes of an object that code can find without knowing their names."""
     if isinstance(owner, type):
-        names: Iterable[str] = [name for cls in (*_users_classes(owner), *_users_classes(type(owner))) for name in vars(cls)]
+        names: Iterable[str] = [name for table in tables_of(owner) for name in table]
     elif isinstance(owner, python_types.ModuleType):
         names = vars(owner)
     elif isinstance(owner, python_types.FunctionType):
         names = [*state_of(owner), *_OF_FUNCTIONS]
     else:
         names = [name for name in state_of(owner) if name not in WRAPPED or not is_of_generators(type(owner))]
+        names += names_held_in_c(owner)
     return [name for name in names if name not in _NEVER_READ]
 
 
 _OF_FUNCTIONS = ("__annotations__", "__doc__")
-
-
-def _users_classes(cls: type) -> list[type]:
-    return [base for base in cls.__mro__ if not is_library_module(base.__module__)]
 
 
 def _members(owner: Any, name: str) -> list[Any]:
@@ -208,8 +200,7 @@ def _members(owner: Any, name: str) -> list[Any]:
     if isinstance(owner, type):
         if name == "__subclasses__":
             return [owner.__subclasses__()]
-        tables = [vars(cls) for cls in [*_users_classes(owner), *_users_classes(type(owner))]]
-        return [table[name] for table in tables if name in table]
+        return [table[name] for table in tables_of(owner) if name in table]
     if isinstance(owner, python_types.FunctionType) and name in _OF_FUNCTIONS:
         return [getattr(owner, name)]
     if isinstance(owner, python_types.ModuleType):

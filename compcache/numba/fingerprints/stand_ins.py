@@ -98,8 +98,8 @@ def _of_stand_in(walk: Walk, value: Any, where: str) -> None:
 
 
 def _attributes(walk: Walk, value: Any, where: str) -> None:
-    """Let running code find what the program has set on a function of Numba."""
-    if walk.mode == "run" and can_hold(type(value)):
+    """Let running code find what the program has set on an object of Numba."""
+    if walk.mode == "run" and can_hold(value):
         walk.reach().add(walk, value, where)
 
 
@@ -119,6 +119,7 @@ def _of_generators(walk: Walk, value: Any, where: str) -> None:
         walk.token("context", "numba", context)
     elif text is not None:
         walk.token("numba type", text)
+        _attributes(walk, value, where)
     elif kind.__module__.startswith("llvmlite.ir"):
         walk.token("llvm", kind.__qualname__, value)
     else:
@@ -126,14 +127,15 @@ def _of_generators(walk: Walk, value: Any, where: str) -> None:
 
 
 def _of_numba(walk: Walk, value: Any, where: str) -> None:
-    from compcache.numba.fingerprints.numba_plain import feeder_of
+    from compcache.numba.fingerprints.numba_values import HAVE_STAND_INS, handlers
 
     kind = type(value)
-    feed = feeder_of(value) if kind.__module__.startswith("numba.") else None
+    rows = handlers() if kind.__module__.startswith("numba.") else ()
+    handler = next((handler for classes, handler in rows if issubclass(kind, classes)), None)
     try:
-        if feed is None:
+        if handler not in HAVE_STAND_INS:
             raise NotLazy(f"{where} is of type {kind.__module__}.{kind.__qualname__}")
-        feed(walk, value)
+        handler(walk, value, where)
         _attributes(walk, value, where)
     except NotLazy:
         if not walk.is_only_named():

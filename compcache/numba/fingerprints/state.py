@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import types as python_types
 from opcode import opmap
 
+from compcache.files import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_stored
-from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.library import is_library_module, is_made_by_library
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.reviewed import CODE_GENERATORS, REGISTERED
 
@@ -22,12 +24,16 @@ __all__ = [
     "can_hold",
     "has_state_in_c",
     "held_in_c",
+    "is_changed",
     "is_of_generators",
     "kept_results",
+    "names_held_in_c",
     "public_names",
     "registered_with",
+    "set_on_part",
     "settings_of_numpy",
     "state_of",
+    "tables_of",
 ]
 
 #: Classes written in C whose whole content the walk feeds itself.
@@ -56,11 +62,90 @@ def is_of_generators(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in CODE_GENERATORS
 
 
-def can_hold(kind: type) -> bool:
-    """Return whether objects of a class may have attributes that are not content: those that programs set, and references held in C."""
+def can_hold(value: Any) -> bool:
+    """Return whether an object may have attributes that are not content: those that programs set, and references held in C."""
+    kind = type(value)
     if is_of_generators(kind):
-        return is_marked(kind, "_compcache_attributes") or any(base.__name__ in _OF_FUNCTIONS for base in kind.__mro__)
+        return _is_function_of_numba(kind) or bool(state_of(value))
     return bool(kind.__dictoffset__) or not is_library_module(kind.__module__) or (kind.__module__, kind.__name__) in _WITHOUT_ATTRIBUTES
+
+
+def _is_function_of_numba(kind: type) -> bool:
+    return is_marked(kind, "_compcache_attributes") or any(base.__name__ in _OF_FUNCTIONS for base in kind.__mro__)
+
+
+def tables_of(cls: type) -> list[Any]:
+    """Return what the bases of a class, and those of its metaclass, define: of a library's class that which a program may have set."""
+    kind: Any = type(cls)
+    bases: list[type] = [*cls.__mro__, *kind.__mro__]
+    return [_set_on_library(base) if is_library_module(base.__module__) else vars(base) for base in bases]
+
+
+def is_changed(cls: type) -> bool:
+    """Return whether a program may have set something on a class, or on a base of it, that is a library's."""
+    return any(_set_on_library(base) for base in cls.__mro__ if is_library_module(base.__module__))
+
+
+def _set_on_library(cls: type) -> dict[str, Any]:
+    """Return what a class of a library has, except for what libraries define: functions, classes, and private names. What code of Numba
+    stores is Numba's.
+    """
+    if not cls.__flags__ & _CAN_BE_SET or cls.__flags__ & _CANNOT_BE_SET:
+        return {}
+    return {name: item for name, item in vars(cls).items() if not _is_defined_by_library(cls, name, item)}
+
+
+def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
+    inner = next((getattr(item, part) for part in ("__func__", "fget", "func") if part in dir(type(item))), item)
+    if isinstance(inner, _MADE):
+        return is_made_by_library(inner)
+    if name[:1] == "_" or isinstance(item, _OF_C):
+        return True
+    return is_of_generators(cls) and name in _names_in(cls.__module__)
+
+
+#: Flags of classes: made by a program or by Python code, and closed to changes.
+_CAN_BE_SET, _CANNOT_BE_SET = 1 << 9, 1 << 8
+_MADE = (python_types.FunctionType, python_types.BuiltinFunctionType, type)
+_OF_C = (
+    python_types.ClassMethodDescriptorType, python_types.GetSetDescriptorType, python_types.MemberDescriptorType,
+    python_types.MethodDescriptorType, python_types.WrapperDescriptorType,
+)  # fmt: skip
+_DEFINES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "STORE_NAME"))
+
+
+@functools.cache
+def _names_in(module: str) -> frozenset[str]:
+    """Return the names that the code of a module defines, in classes too."""
+    try:
+        code = sys.modules[module].__spec__.loader.get_code(module)  # type: ignore[union-attr]
+    except Exception as error:  # noqa: BLE001 - it has no code of Python
+        reraise_interrupt(error)
+        return frozenset()
+    return frozenset(names_stored(code, _DEFINES))
+
+
+def set_on_part(module: str, names: tuple[str, ...]) -> Any:
+    """Return what these names lead to from a module of Numba, if the program has set it, or has set something on it; else `MISSING`.
+
+    Nothing is set on what stands for Numba: that imports Numba.
+    """
+    found: Any = sys.modules.get(module, MISSING)
+    owner = found
+    for name in names:
+        if not issubclass(type(found), python_types.ModuleType):
+            break
+        owner, found = found, vars(found).get(name, MISSING)
+    kind = type(found)
+    if found is MISSING or issubclass(kind, python_types.ModuleType):
+        return MISSING
+    if is_of_generators(kind):
+        return MISSING if _is_function_of_numba(kind) or not state_of(found) else found
+    if isinstance(found, _MADE):
+        is_plain = is_made_by_library(found) and not (isinstance(found, type) and is_changed(found))
+    else:
+        is_plain = is_library_module(kind.__module__) and name in _names_in(owner.__name__)
+    return MISSING if is_plain else found
 
 
 def held_in_c(value: Any, name: str) -> Any:
@@ -72,6 +157,12 @@ def held_in_c(value: Any, name: str) -> Any:
         return MISSING
     found = getattr(value, name, MISSING)
     return found if getattr(value, name, MISSING) is found else MISSING
+
+
+def names_held_in_c(value: Any) -> list[str]:
+    """Return the names under which a class written in C may hold objects."""
+    bases = [base for base in type(value).__mro__ if is_library_module(base.__module__)]
+    return [name for base in bases for name, item in vars(base).items() if isinstance(item, _HOLDERS)]
 
 
 _STORES = frozenset((opmap["STORE_ATTR"],))

@@ -8,7 +8,7 @@ import sys
 import types as python_types
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.state import can_hold, has_state_in_c, kept_results, public_names, registered_with, state_of
+from compcache.numba.fingerprints.state import can_hold, has_state_in_c, is_changed, kept_results, public_names, registered_with, state_of
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 
 TYPE_CHECKING = False
@@ -29,7 +29,11 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
     known = _HANDLERS.get(type(value))
     if known is not None:
         return known
-    for test, handler in [*_handlers_of_numba(), *late] if with_numba else late:
+    if with_numba:
+        from compcache.numba.fingerprints.numba_values import handlers
+
+        late = [*handlers(), *late]
+    for test, handler in late:
         if isinstance(value, test):
             return handler
     if with_numba:
@@ -74,9 +78,9 @@ def feed_what_it_was_given(walk: Walk, value: Any, where: str) -> None:
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
         return  # they have neither, or their handlers feed them
-    if not is_library_module(kind.__module__):
+    if not is_library_module(kind.__module__) or is_changed(kind):
         walk.value(kind, f"the class of {where}")
-    if can_hold(kind):
+    if can_hold(value):
         walk.reach().add(walk, value, where)
 
 
@@ -140,6 +144,8 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         found = registered_with(value) if walk.mode == "run" else ()
         if found:
             walk.token("registered", *found)
+        if walk.mode == "run" and is_changed(value):
+            walk.reach().add(walk, value, where)
         return
     if walk.is_again(value):
         return
@@ -451,7 +457,6 @@ _LATE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 #: The modules that were imported when `_late` was filled.
 _seen: list[str] = []
 _late: list[tuple[Any, Handler]] = []
-_of_numba: list[tuple[Any, Handler]] = []
 _MODULES = tuple(dict.fromkeys(("numpy.random", *(module for module, _, _ in _LATE))))
 
 
@@ -467,11 +472,3 @@ def _late_handlers() -> list[tuple[Any, Handler]]:
             _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _library_object)  # each version of Cython has a class of its own
         _late[:], _seen[:] = found, seen
     return _late
-
-
-def _handlers_of_numba() -> list[tuple[Any, Handler]]:
-    if not _of_numba:
-        from compcache.numba.fingerprints import numba_values
-
-        _of_numba.extend(numba_values.handlers())
-    return _of_numba

@@ -23,7 +23,7 @@ from opcode import opmap
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
-from compcache.numba.fingerprints.state import annotates, settings_of_numpy
+from compcache.numba.fingerprints.state import annotates, set_on_part, settings_of_numpy
 from compcache.numba.fingerprints.values import feed_what_it_was_given, handler_of, is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, resolve
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
@@ -291,24 +291,21 @@ class Walk:
         self.value(tuple(sorted(options.items())), "an option of a stencil")
         self.add(function)
 
-    def add(self, function: Any) -> None:
+    def add(self, function: Any, where: str = "") -> None:
         """Refer to a function that is compiled, or only named if its user is only named."""
-        self.add_function(function, "", NAMED if self.mode == NAMED else COMPILED)
+        self.add_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
-    def feed_compiled(self, overloads: Iterable[Compiled]) -> None:
-        """Feed what the code of a dispatcher was compiled from, which compiles no more code."""
+    def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
+        """Feed what the code of a function was compiled from, which compiles no more code. Raises `NotLazy` if that is not known."""
+        if overloads is None:
+            raise NotLazy(f"{function.__qualname__} was declared with values that have no identity by content")
+        if self.without_numba:
+            self.token("declared")
         for one in overloads:
             self.token("compiled", one.key)
             self._lines.update(f"{one.lines[:SIZE_OF_LINES]}:".encode())
             self._files.update(f"{one.lines[SIZE_OF_LINES:]}:".encode())
             self.registered += one.registered
-
-    def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
-        """Feed a function with declared signatures. Raises `NotLazy` if it is not known what its code was compiled from."""
-        if overloads is None:
-            raise NotLazy(f"{function.__qualname__} was declared with values that have no content")
-        self.token("declared")
-        self.feed_compiled(overloads)
 
     def feed_jitted(self, function: Any, options: dict[str, Any]) -> None:
         """Feed a function that is compiled with these options (`registered.options`) for the types of its calls."""
@@ -361,8 +358,15 @@ class Walk:
             self.value(tuple(sorted(options.items())), "an option")
         return bool(jitables)
 
-    def depends_on(self, kind: str, function: Any, options: dict[str, Any]) -> None:
-        """Feed the name of a function that the compiler calls. Its content is a walk of its own (`implementations`)."""
+    def depends_on(self, kind: str, function: Any, options: dict[str, Any], where: str = "") -> None:
+        """Refer to a function that the compiler calls; without Numba feed its name, and its content is a walk of its own
+        (`implementations`).
+        """
+        if not self.without_numba:
+            mode, self.mode = self.mode, NAMED if self.mode == NAMED else RUN
+            self.runs(function, where)
+            self.mode = mode
+            return
         from compcache.numba.fingerprints.implementations import Implementation, name_of
 
         if type(function) is not python_types.FunctionType:
@@ -476,7 +480,7 @@ class Walk:
         """
         if module.partition(".")[0] in CODE_GENERATORS:
             for chain in (*chains, ()):
-                self._refuse_settings(module, chain, f"{name} runs at compile time, and what it imports from {module}")
+                self._part(module, chain, f"{name} runs at compile time, and what it imports from {module}")
             return True
         if module not in sys.modules:
             raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}")
@@ -514,19 +518,24 @@ class Walk:
             self._read(value, where, attributes)
 
     def _of_generators(self, module: python_types.ModuleType, names: tuple[str, ...], where: str) -> None:
-        """Feed a part of Numba by its name: it follows from the version, except for settings."""
+        """Feed a part of Numba by its name: it follows from the version, except for settings and for what the program has set."""
         self.token("of a generator of code", module.__name__, *names)
-        self._refuse_settings(module.__name__, names, where)
+        self._part(module.__name__, names, where)
 
-    def _refuse_settings(self, module: str, names: tuple[str, ...], where: str) -> None:
-        """Raise `NotLazy` if something of Numba is a setting, or, where code runs, tells what only this process or host knows."""
+    def _part(self, module: str, names: tuple[str, ...], where: str) -> None:
+        """Feed what the program has set on a part of Numba. Raises `NotLazy` if the part is a setting, or, where code runs, tells what only
+        this process or host knows.
+        """
         from compcache.numba.registered.purity import looks_outside
 
         name = ".".join((module, *names))
         if not _SETTINGS.isdisjoint(name.split(".")):
-            raise NotLazy(f"{where} reads settings of Numba")
+            raise NotLazy(f"{where} reads Numba's settings")
         if self.mode == RUN and (not _OF_PROCESS.isdisjoint(names) or looks_outside(name)):
-            raise NotLazy(f"{where} asks what only the process or the host knows")
+            raise NotLazy(f"{where} depends on the state of the process or the host")
+        given = set_on_part(module, names)
+        if given is not MISSING:
+            self.value(given, where)
 
     def _chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
         from compcache.numba.fingerprints.outside import is_reader

@@ -14,9 +14,9 @@ from compcache.numba.registered.refusals import Unidentifiable, looks_at_program
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Identity", "flags_text", "identify", "signature_text", "type_text"]
+__all__ = ["Identity", "flags_text", "identify", "signature_text", "type_text", "without_addresses"]
 
-
+#: Addresses and numbers in Numba's text of types: of functions and objects, and of jitclasses.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
 _MAX_SHOWN = 400
 
@@ -75,12 +75,17 @@ def signature_text(sig: Any) -> str:
     return f"({', '.join(map(type_text, args))}) -> {'?' if result is None else type_text(result)}"
 
 
+def without_addresses(text: str) -> str:
+    """Return Numba's text of a type without the parts that differ between processes."""
+    return _ADDRESS.sub("", text)
+
+
 @looks_at_programs(Unidentifiable)
 def type_text(item: Any) -> str:
     """Return a type as text. Raises `Unidentifiable` if it differs between processes."""
     if is_plain_type(item):
         return str(item)
-    return f"{_ADDRESS.sub('', str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
+    return f"{without_addresses(str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
 
 
 @looks_at_programs(Unidentifiable)

@@ -11,6 +11,7 @@ from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.installation import has_extensions
 from compcache.numba.registered.library import find_by_name
 from compcache.numba.registered.refusals import NotLazy
+from compcache.numba.registered.type_texts import NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["FUNCTION", "class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text"]
 
 #: The codes of scalars. Python's and NumPy's scalars of one type share compiled code.
-_SCALARS = {
-    "bool": "b", "int8": "1", "int16": "2", "int32": "3", "int64": "i", "uint8": "4", "uint16": "5", "uint32": "6",
-    "uint64": "7", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D",
-}  # fmt: skip
+_SCALARS = dict(zip(NUMBERS, "b123i4567fdFD", strict=True))
 _PYTHONS = {
     bool: "bool", int: "int64", float: "float64", complex: "complex128", type(None): "none", str: "unicode_type",
     bytes: "bytes",

@@ -163,7 +163,7 @@ def _chains_of(instructions: list[dis.Instruction], variable: str) -> list[tuple
     found = []
     for at, one in enumerate(instructions):
         names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-        if variable not in names or one.opname == "STORE_FAST":
+        if variable not in names or "FAST" not in one.opname or one.opname == "STORE_FAST":
             continue
         if one.opname not in _LOADS:
             return None

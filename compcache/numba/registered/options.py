@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.type_texts import text_of
 
 TYPE_CHECKING = False
@@ -18,16 +17,12 @@ _OF_OVERLOADS: dict[str, Any] = {"jit_options": {}, "strict": True, "inline": "n
 
 
 def of_compiler(options: Mapping[str, Any], types_of_variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the options that affect the compiler. `types_of_variables` are those from `locals=`, and those that the compiler has added.
-    Raises `NotLazy`.
-    """
+    """Return the options that affect the compiler. `types_of_variables` are those from `locals=`, and those that the compiler has added."""
     found = {name: value for name, value in options.items() if name not in ("cache", "locals") and not _is_default(_DEFAULTS, name, value)}
     given = types_of_variables if types_of_variables is not None else options.get("locals", {})
-    texts = {name: type_ if type(type_) is str else text_of(type_) for name, type_ in given.items() if "." not in name}
-    if None in texts.values():
-        raise NotLazy("its `locals` have types that only Numba knows")
-    if texts:
-        found["locals"] = tuple(sorted(texts.items()))
+    types = {name: text_of(type_) or type_ for name, type_ in given.items() if "." not in name}
+    if types:
+        found["locals"] = tuple(sorted(types.items()))
     return {name: tuple(sorted(value)) if isinstance(value, (set, frozenset)) else value for name, value in found.items()}
 
 

@@ -11,11 +11,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["array_text", "signature_text", "text_of", "tuple_text"]
+__all__ = ["NUMBERS", "SCALARS", "array_text", "signature_text", "text_of", "tuple_text"]
+
+#: The types of numbers, as Numba prints them.
+NUMBERS = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
 
 #: The names of types in Numba's namespace that differ from how the types print.
 _NAMES = {"bool": "boolean", "void*": "voidptr"}
-_SCALARS = frozenset(("Boolean", "Complex", "Float", "Integer", "NoneType", "PyObject", "RawPointer", "UnicodeType"))
+#: The classes of types whose text is a name.
+SCALARS = frozenset(("Boolean", "Complex", "Float", "Integer", "NoneType", "PyObject", "RawPointer", "UnicodeType"))
 #: Other types whose text follows from parts, which are attributes.
 _PARTS = {
     "CPointer": ("dtype",), "DictType": ("key_type", "value_type"), "FunctionType": ("signature",), "ListType": ("item_type",),
@@ -52,10 +58,10 @@ def _text_of_real(value: Any) -> str | None:
     if not kind.__module__.startswith("numba.core.types."):
         return None
     name = kind.__name__
-    if name in _SCALARS:
+    if name in SCALARS:
         text = str(value)
         return _NAMES.get(text, text)
-    if name in _PARTS:
+    if name in _PARTS and getattr(value, "initial_value", None) is None:
         parts = [_part_text(getattr(value, part)) for part in _PARTS[name]]
         return f"{name}({', '.join(map(str, parts))})" if None not in parts else None
     if name == "Array":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.entries.starts import find_stored
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
+from compcache.numba.registered.type_texts import NUMBERS
 from compcache.numba.takeover import lazy_dispatchers
 
 if TYPE_CHECKING:
@@ -49,9 +50,7 @@ def _fields_of(real: Any, backend: Backend) -> tuple[Any, ...] | None:
     return [], [record.fields], (real.native_name, types)
 
 
-_IN_C = frozenset((
-    "bool", "float32", "float64", "int8", "int16", "int32", "int64", "none", "uint8", "uint16", "uint32", "uint64", "voidptr",
-))  # fmt: skip
+_IN_C = frozenset(("none", "voidptr", *[name for name in NUMBERS if not name.startswith("complex")]))
 
 
 def _named(type_: Any) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code, note_c
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.lazy.stand_ins import numba_decorator
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable
+from compcache.numba.registered.type_texts import NUMBERS
 from compcache.numba.takeover import lazy_dispatchers
 
 if TYPE_CHECKING:
@@ -157,12 +158,6 @@ def _fields_of(real: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] 
     return rows, records, None
 
 
-_SCALARS = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64",
-    "complex128",
-)  # fmt: skip
-
-
 #: How many tuples of arrays in all layouts are recorded. Beyond that only the exact type is, and others are left to Numba.
 _MOST_TUPLES = 300
 
@@ -190,7 +185,7 @@ def _accepted(type_: Any, typing_context: Any, of_all: Sequence[Any]) -> dict[st
         return {}
     candidates: list[Any] = [types.none] if is_optional else []
     if is_optional or isinstance(type_, (types.Number, types.Boolean)):
-        candidates += [getattr(types, name if name != "bool" else "boolean") for name in _SCALARS]
+        candidates += [getattr(types, name if name != "bool" else "boolean") for name in NUMBERS]
     elif type(type_) is types.Array and [_shape_of(other) for other in of_all].count(_shape_of(type_)) == 1:
         candidates = _layouts_of(type_)
     elif type(type_) in (types.Tuple, types.UniTuple) and len(of_all) == 1:
