@@ -74,7 +74,6 @@ DOORS = {
     ("images.anonymous_file", "hit.target"): "a file in memory that no interrupt leaves open is made by the native runtime",
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
-    ("hit.closures.remember", "publish.atomic_file"): "a load that has planned a closure keeps it for the next process",
     ("display", "notebook"): "what shows itself in a notebook is drawn by what knows all of it",
     ("hit.closures.validity", "publish.atomic_file"): "whether a linked closure holds is kept for the next process",
     ("facade", "frontend"): "members that are functions of front ends now answer for one release, with a warning",
@@ -97,7 +96,6 @@ ALSO_OF_HITS = frozenset(
         "globals.scalars",
         "formats.table",
         "hit.closures",
-        "hit.closures.planned",
         "hit.closures.providers",
         "hit.needs",
         "hit.plan",
@@ -334,6 +332,7 @@ def test_a_module_knows_nothing_of_what_is_not_its_business() -> None:
 CALLERS = sorted(name for name in modules() if room_of(name) in {"batch", "cli", "numba"})
 
 
+@pytest.mark.slow
 def test_callers_use_what_the_facade_offers() -> None:
     """Nobody but the package's lower floors knows what a `Cache` is made of."""
     private = {name for name in {*vars(Cache(".")), *vars(Cache)} if name[0] == "_" and name[1] != "_"}

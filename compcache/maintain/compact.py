@@ -1,4 +1,4 @@
-"""Puts small modules together: many in one file, each as it was published, and of several that realize the same functions one.
+"""Packs small modules into few files, each unchanged, and keeps one of several that realize the same functions.
 
 Being killed at any point is safe: a volume becomes visible by one rename, without what somebody else removes meanwhile
 (`compcache.publish.volumes.write_volume`), and the files that it has are removed behind that.
@@ -6,6 +6,7 @@ Being killed at any point is safe: a volume becomes visible by one rename, witho
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 from itertools import groupby
@@ -14,27 +15,27 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import FUNCTION
-from compcache.interrupts import suppress
+from compcache.hit.target import path_opener
 from compcache.maintain.packing import Packing
 from compcache.maintain.prune import rewrite_index
 from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import CompactReport
+from compcache.processes.detached import LateFiles
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
-from compcache.publish.module_lists import ModuleLists, forget_list
-from compcache.store.places import MODULE_FILES
+from compcache.publish.module_lists import ModuleLists
+from compcache.store import Store
 from compcache.usage.module_files import files_of_directory, modules_by_directory
 from compcache.usage.size_estimate import remember_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.store import Store
     from compcache.usage.module_files import Progress
 
-__all__ = ["GRACE", "compact"]
+__all__ = ["GRACE", "compact", "compact_apart"]
 
-#: For how many seconds a file stays beside the volume that has it: for those on other hosts who do not see the volume yet.
+#: How many seconds a file stays beside its volume, for processes on other hosts that do not see the volume yet.
 GRACE = 10.0
 _LOCK_SECONDS = 1.0
 _RANGE = 1 << 13
@@ -58,15 +59,20 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
         if work.replaces_anything():
             time.sleep(grace)
             work.remove_old()
-            _forget_lists(store)
-            rewrite_index(store, ())
+            rewrite_index(store, (), resized=True)
         after = _measure(store)
         remember_size(store, after.size_of_modules)
     return CompactReport(
-        packed=len(work.packed), merged=tuple([module_id.hex() for module_id in merged]), modules=after.modules,
+        packed=work.packed, merged=tuple([module_id.hex() for module_id in merged]), modules=after.modules,
         size_before=before.size, size_after=after.size, files_before=before.files, files_after=after.files,
         seconds=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def compact_apart(root: str, *, trust: bool) -> None:
+    """Compact a directory, unless another process does. Runs in a process of its own, which an addition starts (`size_limit`)."""
+    os.nice(5)
+    compact(Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener()), grace=GRACE)
 
 
 @contextmanager
@@ -82,7 +88,7 @@ def _storing(store: Store) -> Iterator[None]:
 
 
 class _Measured(NamedTuple):
-    """The number of modules, their sizes together as listings show them, the number of files that hold them, and the size of these."""
+    """The number of modules, their total size in listings, the number of their files, and the size of these."""
 
     modules: int
     size_of_modules: int
@@ -95,49 +101,45 @@ def _measure(store: Store) -> _Measured:
     for _, found in modules_by_directory(store):
         modules += len(found)
         size += sum(status.size for status in found.values())
-    files = [status.st_size for fan in store.directories() for status in files_of_directory(store, fan).values()]
-    files += [volume.status.st_size for volume in store.volumes.current()]
-    return _Measured(modules, size, len(files), sum(files))
-
-
-def _forget_lists(store: Store) -> None:
-    """Remove the lists that say what modules take; they are made again."""
-    for segment in index_merge.readable(store.index):
-        forget_list(store, segment.name)
-    with suppress(OSError):
-        store.files.unlink(store.path(MODULE_FILES))
+    files = stored = 0
+    for fan in store.directories():
+        sizes = [status.st_size for status in files_of_directory(store, fan).values()]
+        files, stored = files + len(sizes), stored + sum(sizes)
+    volumes = [volume.status.st_size for volume in store.volumes.current()]
+    return _Measured(modules, size, files + len(volumes), stored + sum(volumes))
 
 
 # ------------------------------------------------------------------------------------------------ duplicates
 
 
 def _merge_duplicates(store: Store) -> list[bytes]:
-    """Remove the modules all of whose functions others realize, by the same content and for the same hosts; return them.
+    """Remove the modules all of whose functions others realize, with the same content and for the same hosts; return them.
 
-    Of each function the newest addition stays, and so does what has functions of which the content is not known, or what anything requires.
+    The newest addition of each function stays, and so do modules with functions of unknown content, and modules that something requires.
     """
-    everything: set[bytes] = set()
     winners: dict[bytes, set[bytes]] = {}
-    keep: set[bytes] = set()
-    for _, entries in groupby(_function_entries(store), key=_same):
-        holders = sorted([(order, module_id) for _, module_id, _, _, order, _ in map(FUNCTION.unpack, entries)])
-        if not holders:
-            continue
-        winner = holders[-1][1]
-        keep.add(winner)
-        for _, module_id in holders[:-1]:
-            everything.add(module_id)
-            winners.setdefault(module_id, set()).add(winner)
+    for holders in _holders(store):
+        for module_id in holders[:-1]:
+            winners.setdefault(module_id, set()).add(holders[-1])
+    keep = {holders[-1] for holders in _holders(store) if holders[-1] in winners} if winners else set()
     lists = ModuleLists(store)
     doubles = [
-        module_id for module_id in sorted(everything - keep)
+        module_id for module_id in sorted(winners.keys() - keep)
         if all(_is_usable(store, winner) for winner in winners[module_id]) and not any(True for _ in lists.entries_requiring(module_id))
     ]  # fmt: skip
     return remove_modules(store, doubles) if doubles else []
 
 
+def _holders(store: Store) -> Iterator[list[bytes]]:
+    """Yield the modules that hold a function, for each content and requirement, the newest addition last."""
+    for _, entries in groupby(_function_entries(store), key=_same):
+        found = sorted([(order, module_id) for _, module_id, _, _, order, _ in map(FUNCTION.unpack, entries)])
+        if found:
+            yield [module_id for _, module_id in found]
+
+
 def _same(entry: bytes) -> bytes:
-    """Return what is equal in entries of one content; of an entry without content all."""
+    """Return the part of an entry that is equal for equal content; for an entry without content, all of it."""
     name, module_id, offset, needs, _, content = FUNCTION.unpack(entry)
     known: bytes = name + needs + content
     return known if any(content) else known + module_id + offset.to_bytes(4, "little")

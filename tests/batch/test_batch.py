@@ -390,6 +390,7 @@ def wait_until_stuck(process: subprocess.Popen[str], tmp_path: Path) -> list[int
     return [int(pid) for pid in pids.read_text().split()]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_batch_at_once_and_the_next_run_goes_on(
     script: list[str], directory: Path, tmp_path: Path
 ) -> None:
@@ -514,6 +515,7 @@ def test_any_executor_serves(
     assert [cache.get_target(name)() for name in ("f3", "g")] == [3, 9]
 
 
+@pytest.mark.slow
 def test_jobs_that_a_broken_executor_lost_are_built_all_the_same(cache: Cache, jobs: ModuleType) -> None:
     work = [
         Job("killed", jobs.dies, ("killed", "SIGKILL")),

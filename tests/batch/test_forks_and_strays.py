@@ -207,6 +207,7 @@ def test_what_a_job_forks_ends_with_its_time(
     assert have_ended(pids())
 
 
+@pytest.mark.slow
 def test_what_a_job_starts_in_a_session_of_its_own_ends_with_it(
     cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
 ) -> None:
@@ -216,6 +217,7 @@ def test_what_a_job_starts_in_a_session_of_its_own_ends_with_it(
     assert have_ended(pids())
 
 
+@pytest.mark.slow
 def test_a_job_that_comes_back_in_two_processes_answers_once(cache: Cache, jobs: ModuleType) -> None:
     report = run(cache, [Job("twice", jobs.returns_twice, ("twice",))], jobs)
     assert (len(report.built), report.failed) == (2, ())

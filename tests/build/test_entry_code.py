@@ -46,6 +46,7 @@ def plain(*types: str, signature: str = "", convention: str = "") -> EntryPoint:
     return EntryPoint(signature or f"i64({', '.join(names)})", types, "i64", (False,) * len(types), convention, nogil=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [36, 71])
 def test_calls_end_as_where_llvm_has_compiled_the_entry_point(tmp_path: Path, seed: int) -> None:
     """Results, errors and references that are kept, of right and wrong arguments of all types."""

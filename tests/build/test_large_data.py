@@ -156,6 +156,7 @@ def test_what_is_kept_beside_the_image_is_small_and_gives_its_code(cache: Cache,
     ) == _BYTES["own"][-1]
 
 
+@pytest.mark.slow
 def test_other_values_are_another_module(cache: Cache) -> None:
     code = _KINDS.replace("@second = alias i64 (i64), ptr @own_at", "")
     first = cache.add_module(ModuleSource(code, {"seen_at": None}))

@@ -96,6 +96,7 @@ def test_after_an_edit_of_a_header_only_the_first_start_runs_the_compiler(cache:
     assert log.read_text(encoding="utf-8") == runs
 
 
+@pytest.mark.slow
 @needs_clang
 def test_what_is_removed_after_it_was_found_is_compiled_again(cache: Cache, tmp_path: Path) -> None:
     source = tmp_path / "two.c"
@@ -274,6 +275,7 @@ def test_rust_with_its_standard_library(cache: Cache, tmp_path: Path) -> None:
     assert kernels.threads(4) == 3 + 600
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
 def test_libraries_have_files_that_define_nothing(tmp_path: Path) -> None:
     texts = {

@@ -75,6 +75,7 @@ def test_files_of_options_are_found_beside_the_one_that_names_them(cache: Cache,
     assert found == [1, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["-lvalue", "-l:libvalue.a"])
 def test_libraries_that_flags_name_count_with_their_content(cache: Cache, tmp_path: Path, name: str) -> None:
     found = []
@@ -104,6 +105,7 @@ def test_options_count_with_their_content(cache: Cache) -> None:
     assert found == [2500, 7, 2500]
 
 
+@pytest.mark.slow
 def test_files_that_assembly_reads_count_with_their_content(cache: Cache, tmp_path: Path) -> None:
     code = '#define QUOTED(x) "\\"" x "\\""\n__asm__(".pushsection .rodata\\nblob: .incbin " QUOTED("PATH") "\\n.popsection");\n'
     code += "extern const char blob[];\nint first(void) { return blob[0]; }\n"
@@ -133,6 +135,7 @@ def test_numbers_of_lines_are_part_of_code_that_asks_for_them(cache: Cache) -> N
         assert clang.compile("\n" * empty + text, cache=cache).line() == 1 + empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", longer("u8"), longer("L")])
 def test_lines_of_raw_strings_count(cache: Cache, prefix: str) -> None:
     texts = ["a\n\nb", "a\nb", 'a\n# 5 "x.h"\nb', 'a\n# 5 "longer.h"\nb']
@@ -141,6 +144,7 @@ def test_lines_of_raw_strings_count(cache: Cache, prefix: str) -> None:
     assert sizes == [len(text) + 1 for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "run", "when"),
     [

@@ -111,6 +111,7 @@ def answers_of_linker(files: Sequence[Path], names: Sequence[str], *words: objec
     return found
 
 
+@pytest.mark.slow
 def test_a_group_is_what_a_linker_makes_of_the_files(tmp_path: Path) -> None:
     """Templates, inline functions and variables, their addresses, virtual tables, thread-local variables, linker sets, weak references,
     hidden and internal names, names of the platform.
@@ -130,6 +131,7 @@ USERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given_as_a_file", [False, True])
 def test_an_archive_is_linked_once_and_a_file_comes_before_it(tmp_path: Path, *, given_as_a_file: bool) -> None:
     files, (archived,) = write(tmp_path, USERS), write(tmp_path, {"state.c": ARCHIVED})

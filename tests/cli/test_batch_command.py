@@ -78,6 +78,7 @@ def place(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_kind_of_spec_and_a_second_run(directory: Path, place: Path) -> None:
     specs = ["text.ll", "code.bc", str(place / "batch_spec.py"), "batch_spec:more"]
     done = run(directory, "-j", "2", *specs, cwd=place)

@@ -28,6 +28,7 @@ def test_help_names_every_command() -> None:
     assert all(f"\n  {name} " in done.out for name in COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name: str) -> None:
     done = compcache(name, "--help")
@@ -63,6 +64,7 @@ def test_help_imports_nothing_slow() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
@@ -110,6 +112,7 @@ def test_an_empty_directory_name_is_not_the_working_directory() -> None:
     assert "--dir is empty" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ls", "info", "check"])
 def test_a_closed_or_full_output_is_no_traceback(directory: Path, name: str) -> None:
     fill(directory)
@@ -210,6 +213,7 @@ def test_a_damaged_module_is_one_line_of_warning_and_the_next_realization_is_use
     assert "quarantine" in done.err
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(directory: Path) -> None:
     lines = [constant(f"function{number}", number) for number in range(2_000)]
     with Cache(directory) as cache:

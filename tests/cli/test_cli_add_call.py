@@ -86,6 +86,7 @@ def test_files_can_use_one_another_in_their_order(directory: Path, tmp_path: Pat
     assert call(directory, "caller", "100") == "111\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -115,6 +116,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_advice_is_in_words_of_the_command_line(directory: Path, tmp_path: Path) -> None:
     def told(code: str, *options: str) -> str:
         done = compcache("--dir", directory, "add", write(tmp_path / "f.ll", code), *options)
@@ -230,6 +232,7 @@ define i64 @get_length() {
     assert call(directory, "get_length") == "4\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "argument", "result"),
     [

@@ -39,6 +39,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
             }
 
 
+@pytest.mark.slow
 def test_the_demo_compiles_once_and_loads_without_llvm(tmp_path: Path) -> None:
     def run() -> list[str]:
         command = [sys.executable, str(EXAMPLES / "demo.py"), str(tmp_path / "cache")]

@@ -105,6 +105,7 @@ def test_two_definitions_name_both_files(directory: Path, files: list[Path]) -> 
     assert Cache(directory).modules() == ()
 
 
+@pytest.mark.slow
 def test_groups_are_shown_removed_and_exported_as_a_whole(directory: Path, files: list[Path], tmp_path: Path) -> None:
     assert compcache("--dir", directory, "add", *files, "--name", "lib").status == 0
     shown = compcache("--dir", directory, "show", "lib")
@@ -134,6 +135,7 @@ def test_a_group_that_others_import_from_is_kept(directory: Path, files: list[Pa
     assert "group 'lib' is not removed: 'outside' imports it" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("paths", "name"),
     [(["a.c", "b.c"], "a+b"), (["x/a.tar.ll", "x/b.ll", "x/c.ll"], "a+b+c"), (["src/a.c", "src/b.c", "src/c.c", "src/d.c"], "src")],

@@ -68,6 +68,7 @@ def test_functions_are_sorted_by_size_and_age(directory: Path) -> None:
     assert names(directory, *first, "--sort", "age") == ["big", "small", "middle"]
 
 
+@pytest.mark.slow
 def test_uses_are_counted_and_sorted_by(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(constant("never", 1)))

@@ -83,6 +83,7 @@ def test_durations_and_sizes_have_units(kernels: Path) -> None:
     assert len(compcache("--dir", kernels, "prune", "--older-than", "0s", "--dry-run").out.splitlines()) == 5
 
 
+@pytest.mark.slow
 def test_pins_are_kept_listed_and_undone(kernels: Path) -> None:
     assert compcache("--dir", kernels, "pin", "norm", "sieve").status == 0
     assert compcache("--dir", kernels, "pin").out.splitlines() == ["norm", "sieve"]
@@ -95,6 +96,7 @@ def test_pins_are_kept_listed_and_undone(kernels: Path) -> None:
     assert again.err == "'sieve' was not pinned\n"
 
 
+@pytest.mark.slow
 def test_check_is_quiet_in_health_and_says_where_it_hurts(kernels: Path) -> None:
     done = compcache("--dir", kernels, "check")
     assert (done.status, done.out) == (0, "")
@@ -123,6 +125,7 @@ def test_check_shows_its_steps_on_a_terminal(kernels: Path) -> None:
     assert [name in shown for name in ("permissions", "checksums", "edges", "index", "healthy")] == [True] * 5
 
 
+@pytest.mark.slow
 def test_stats_count_hits_and_can_be_zeroed(kernels: Path) -> None:
     for _ in range(2):
         assert compcache("--dir", kernels, "call", "sieve", "bytes:" + "01" * 10).status in (0, 2)

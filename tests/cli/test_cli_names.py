@@ -39,6 +39,7 @@ SCALES = sorted(Identity("kernels.scale", number=number).func_name for number in
 NORM = Identity("kernels.norm").func_name
 
 
+@pytest.mark.slow
 def test_globs_and_labels_stand_for_functions(named: Path) -> None:
     shown = json.loads(compcache("--dir", named, "show", "kernels.s*", "kernels.norm", "--json").out)
     assert [report["func_name"] for report in shown] == [*SCALES, NORM]
@@ -59,6 +60,7 @@ def test_every_command_suggests_a_near_name(named: Path, command: list[str]) -> 
     assert "did you mean 'kernels.norm'?" in done.err + done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["show"], ["graph"], ["rm", "-y"], ["pin"]])
 def test_a_glob_that_matches_nothing_says_so(named: Path, command: list[str]) -> None:
     done = compcache("--dir", named, *command, "nothing*")
@@ -71,6 +73,7 @@ def test_one_function_is_wanted_and_several_are_meant(named: Path) -> None:
     assert "3 functions match 'kernels.*'" in compcache("--dir", named, "call", "kernels.*", "1").err
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_label_and_identity(named: Path) -> None:
     shown = re.sub(r"\x1b\[\d*m", "", on_terminal("--dir", named, "ls", "--all", "kernels.*").out).splitlines()
     assert shown[0].split()[:3] == ["function", "(kernels.…)", "identity"] or shown[0].split()[:2] == ["function", "identity"]
@@ -120,6 +123,7 @@ def test_top_counts_labels_together(named: Path) -> None:
     assert "of 5 shown" in on_terminal("--dir", named, "top", "-n", "2").out
 
 
+@pytest.mark.slow
 def test_quiet_is_quiet_and_verbose_tells(named: Path) -> None:
     assert "would stay" in compcache("--dir", named, "prune", "--dry-run").err
     for arguments in (["-q", "prune", "--dry-run"], ["prune", "--dry-run", "--quiet"]):
@@ -144,6 +148,7 @@ def test_colours_change_no_character(language: str) -> None:
         assert re.sub(r"\x1b\[\d*m", "", highlighted(line, language)) == line
 
 
+@pytest.mark.slow
 def test_every_command_has_examples() -> None:
     assert list(EXAMPLES) == [name for name in COMMANDS if name in EXAMPLES]
     assert set(EXAMPLES) == set(COMMANDS)

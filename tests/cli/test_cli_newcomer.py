@@ -28,6 +28,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "text"),
     [

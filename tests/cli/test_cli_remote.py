@@ -33,6 +33,7 @@ def compcache(*arguments: object, **variables: str) -> Outcome:
     return command(*arguments, XDG_RUNTIME_DIR=os.environ.get("XDG_RUNTIME_DIR", ""), **variables)
 
 
+@pytest.mark.slow
 def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tmp_path: Path) -> None:
     with Cache(tmp_path / "a") as cache:
         cache.add_module(ModuleSource(constant("f", 4)))
@@ -67,6 +68,7 @@ def test_status_shows_the_mode_that_is_set(url: str) -> None:
     assert "COMPCACHE_REMOTE_MODE=off switches it off" in compcache("remote", "status", "--remote", url, COMPCACHE_REMOTE_MODE="off").err
 
 
+@pytest.mark.slow
 def test_metrics_are_text_for_prometheus(url: str, tmp_path: Path) -> None:
     """Each has a type and a value, those of the store its address without a password; nobody is asked for them."""
     with Cache(tmp_path / "a") as cache:
@@ -95,6 +97,7 @@ def test_what_nobody_used_is_removed_on_demand(url: str) -> None:
     assert compcache("remote", "gc", "--unused-for", "200d", "--remote", url).status == 2
 
 
+@pytest.mark.slow
 def test_explain_and_stats_tell_of_the_store(url: str, tmp_path: Path) -> None:
     with Cache(tmp_path / "a") as cache:
         cache.add_module(ModuleSource(constant("f", 4)))

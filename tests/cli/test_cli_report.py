@@ -94,6 +94,7 @@ def test_the_data_are_what_was_counted(told: Path) -> None:
     assert (week["stats"]["hits"], [p["hits"] for p in week["periods"] if p["hits"]]) == (40, [40])
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_and_runs_nothing(drawn: str) -> None:
     found = Reader(drawn)
     assert not {"script", "link", "img", "iframe", "object", "embed"} & set(found.tags)
@@ -126,6 +127,7 @@ def test_without_the_package_charts_are_tables(told: Path, monkeypatch: pytest.M
     assert "40" in found.text
 
 
+@pytest.mark.slow
 def test_an_empty_cache_has_a_page(tmp_path: Path) -> None:
     with Cache(tmp_path / "empty") as cache:
         cache.add_module(_module("f", 1))
@@ -160,6 +162,7 @@ document.body.textContent = JSON.stringify(result);
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
 def test_the_page_fits_and_has_both_schemes(drawn: str, tmp_path: Path, width: int, scheme: str) -> None:

@@ -58,6 +58,7 @@ def test_modules_are_not_refused(directory: Path) -> None:
     assert (done.status, "--uncached" in done.err) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "status", "said"),
     [

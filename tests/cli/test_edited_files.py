@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.slow
 def test_the_version_that_was_added_last_answers_calls(directory: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.ll"
     for value in (2, 101, 2):
@@ -22,6 +23,7 @@ def test_the_version_that_was_added_last_answers_calls(directory: Path, tmp_path
         assert compcache("--dir", directory, "call", "f").out.split() == [str(value)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["add", "batch"])
 def test_ci_fails_where_a_file_has_changed(directory: Path, tmp_path: Path, command: str) -> None:
     file = tmp_path / "a.ll"

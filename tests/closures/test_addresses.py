@@ -187,6 +187,7 @@ def test_a_function_has_one_address_where_modules_are_loaded_before_a_set(tmp_pa
     assert apart[-1][-1] == 0  # the address of `f` is the first that was seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("roots", [("address_both",), ("address_both", "f"), ("address_both", "k")])
 def test_a_function_that_is_called_and_compared_has_one_address(tmp_path: Path, roots: tuple[str, ...]) -> None:
     """The link type of a use that calls says nothing of its other uses."""
@@ -229,7 +230,7 @@ def test_what_was_bound_in_a_closure_gives_way_to_what_is_newer(tmp_path: Path, 
     assert 72 in apart[-1]
 
 
-def test_planned_closures_do_not_hide_that_a_function_is_a_copy(tmp_path: Path) -> None:
+def test_a_process_that_has_loaded_nothing_has_one_address(tmp_path: Path) -> None:
     with Cache(stored(tmp_path)) as cache:
         cache.link(["f", "k"], into="set")
     assert run_fresh(tmp_path, _AGAIN) == [1, 1]

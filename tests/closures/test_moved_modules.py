@@ -139,6 +139,7 @@ def stored(directory: Path, *names: str) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linked", [("both",), ("both", "also"), NAMES])
 def test_orders_of_loads_give_what_they_give_unlinked(tmp_path: Path, linked: tuple[str, ...]) -> None:
     apart = run_fresh(stored(tmp_path / "apart"), _ORDERS.format(names=NAMES))
@@ -168,6 +169,7 @@ def test_what_is_linked_while_a_part_is_loaded_does_not_double_it(tmp_path: Path
     assert run_fresh(stored(tmp_path / "linked"), script.format(event=linking)) == expected
 
 
+@pytest.mark.slow
 def test_threads_that_load_at_once_have_one_state(tmp_path: Path) -> None:
     expected = run_fresh(stored(tmp_path / "apart"), _THREADS.format(names=NAMES))
     assert set(run_fresh(stored(tmp_path / "linked", "both", "also"), _THREADS.format(names=NAMES))) == set(expected)
@@ -195,6 +197,7 @@ def test_a_module_that_is_not_what_a_look_up_finds_stays(cache: Cache) -> None:
     assert entry is None or bytes.fromhex(counter) not in entry.requires[: decode_closure(entry.data).homes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["", "cache.remove(derived=True)"])
 def test_a_part_that_is_removed_is_forgotten_with_its_state(tmp_path: Path, first: str) -> None:
     """As the module itself would be, in the process that removes it, also where the closure was removed before."""

@@ -66,6 +66,7 @@ def test_each_kind_of_code_is_compiled_once(directory: Path) -> None:
                     assert len(cache.modules()) == number
 
 
+@pytest.mark.slow
 def test_files_that_assembly_reads_are_part_of_the_code(directory: Path, tmp_path: Path) -> None:
     blob = tmp_path / "blob"
     lines = [".section .rodata", f"blob: .incbin \\22{blob}\\22", ".text"]
@@ -320,6 +321,7 @@ Cache({directory!r}).get_or_compile("f", build)
 """
 
 
+@pytest.mark.slow
 def test_development_mode_compares_the_code_of_build(directory: Path) -> None:
     seen = []
     for number in (1, 1, 2):

@@ -335,6 +335,7 @@ def names_of(source: Any) -> dict[str, str]:
     return name_source(seal(source)).names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", EDITS)
 @pytest.mark.parametrize("backwards", [False, True], ids=["done", "undone"])
 def test_an_edit_renames_who_reaches_it(what: str, backwards: bool) -> None:

@@ -108,6 +108,7 @@ def small_files(root: Path) -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "short", [True, pytest.param(False, marks=[pytest.mark.fault, pytest.mark.timeout(1200)])]
 )
@@ -126,6 +127,7 @@ def test_a_flipped_bit_of_a_module_is_a_miss_at_worst(pristine: Path, key: str, 
     print(f"{len(cases)} bits of modules: {counts}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["some", *(pytest.param(n, marks=[pytest.mark.fault, pytest.mark.timeout(3600)]) for n in range(PARTS))]
 )
@@ -139,6 +141,7 @@ def test_a_flipped_bit_of_a_small_file_costs_nothing(pristine: Path, key: str, p
     print(f"{len(cases)} bits of small files: {counts}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.fault)])
 def test_whatever_befalls_a_file_is_a_miss_at_worst(pristine: Path, key: str, short: bool) -> None:
     files = modules_of(pristine, key)
@@ -234,6 +237,7 @@ def test_a_file_that_has_just_changed_gets_no_stamp(directory: Path) -> None:
     assert {p.name for p in index.iterdir()} > names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [True, False], ids=["grown", "of holes"])
 @pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore::compcache.CacheWarning")

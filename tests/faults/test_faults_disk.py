@@ -242,6 +242,7 @@ result = value, old, [str(w.message) for w in caught if "compcache" in str(w.cat
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("readable", [True, False])
 def test_somebody_elses_directory_serves_what_can_be_read(stored: Path, readable: bool) -> None:
@@ -311,6 +312,7 @@ def use_readonly(place: Path) -> dict[str, Any]:
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "state", ["healthy", "damaged module", "damaged index", "no index", "empty"]
 )
@@ -339,6 +341,7 @@ def test_a_read_only_cache_writes_nothing(stored: Path, state: str) -> None:
         assert (answers["f"], answers["g"]) == ("NotCachedError", 21)
 
 
+@pytest.mark.slow
 def test_a_read_only_cache_is_not_created(tmp_path: Path) -> None:
     place = tmp_path / "none"
     assert use_readonly(place)["new"] == 6
@@ -372,6 +375,7 @@ def run_on_mount(options: str, place: Path, script: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts are tested on Linux")
 def test_a_noexec_mount_serves_code_from_memory(tmp_path: Path) -> None:
     place = tmp_path / "mount"
@@ -397,6 +401,7 @@ print(subprocess.run([sys.executable, "-W", "error", "-c", {hit!r}], check=True,
     assert "hit" in run_on_mount("noexec", place, script)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts are tested on Linux")
 def test_a_full_file_system_costs_one_warning(tmp_path: Path) -> None:
     place = tmp_path / "mount"
@@ -437,6 +442,7 @@ for number in range(12):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "clock",
     [

@@ -191,6 +191,7 @@ def test_a_crash_before_any_operation_leaves_the_old_state_or_the_new(
     print(f"{number} crashes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["when its volume is there", _long("anywhere")])
 def test_what_others_remove_at_any_moment_of_a_compaction_stays_removed(
     directory: Path, built: dict[str, BuiltModule], places: Iterator[Path], ends: str
@@ -216,6 +217,7 @@ def test_what_others_remove_at_any_moment_of_a_compaction_stays_removed(
             require_healthy(place, answers)
 
 
+@pytest.mark.slow
 def test_a_torn_write_leaves_the_old_state_or_the_new(scene: Scene, places: Iterator[Path]) -> None:
     operations = run(scene, next(places), None).operations
     writes = [operation for operation in operations if operation.name == "write"]
@@ -227,6 +229,7 @@ def test_a_torn_write_leaves_the_old_state_or_the_new(scene: Scene, places: Iter
     print(f"{3 * len(writes)} torn writes")
 
 
+@pytest.mark.slow
 def test_a_power_failure_leaves_the_old_state_or_the_new(scene: Scene, places: Iterator[Path]) -> None:
     """What was not synced is empty. One warning may say that the index was rebuilt."""
     files = run(scene, next(places), None)

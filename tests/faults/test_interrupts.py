@@ -246,6 +246,7 @@ for number in range(2):
 """
 
 
+@pytest.mark.slow
 def test_the_main_thread_calls_nothing_of_llvmlite(directory: Path) -> None:
     """An interrupt in llvmlite's `OutputString.close` has its memory freed twice: no such call may be where handlers run."""
     calls = run_fresh(directory, FIRST + OF_LLVMLITE)

@@ -181,6 +181,7 @@ def test_the_rule_for_who_catches(code: str, *, is_right: bool) -> None:
     assert [found for _, classes, found in catches(ast.parse(code)) if classes] == [is_right]
 
 
+@pytest.mark.slow
 def test_interrupted_loads_raise_the_timeout_or_give_the_right_answer(directory: Path) -> None:
     fired, arrived, wrong, leaked, others = run_fresh(directory, LOADS.format(number=60))
     assert (wrong, leaked, others) == (0, 0, [])

@@ -31,6 +31,7 @@ def attack(way: str, number: int, seed: int, directory: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_interrupts_of_an_import(tmp_path: Path) -> None:
     found = attack("import_bundle", 20, 1, tmp_path)
     assert found["wrong"] == []

@@ -33,6 +33,7 @@ result = set(values), more
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amount", [0, 3000, 5000])
 def test_a_limit_of_the_size_of_files(directory: Path, amount: int) -> None:
     """Below the size of a module nothing is stored, and below that of an image nothing is linked."""

@@ -197,6 +197,7 @@ records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", records)
 @given(data=st.data())
 def test_a_record_comes_back_from_its_payload(kind: str, data: st.DataObject) -> None:

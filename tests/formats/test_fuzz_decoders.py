@@ -110,6 +110,7 @@ def mutated(draw: st.DrawFn, data: bytes) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECORDS)
 @FEW
 @given(data=st.data())
@@ -243,6 +244,7 @@ def test_hosts(data: st.DataObject, key: bytes | None) -> None:
     assert decode_host(valid, "another", key) is None
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data())
 def test_graphs_and_notes(data: st.DataObject) -> None:
@@ -349,6 +351,7 @@ def test_a_long_signature_takes_linear_time() -> None:
         bounded(lambda data: Signature.parse(data.decode()), text.encode(), SignatureError)
 
 
+@pytest.mark.slow
 def test_a_bomb_does_not_go_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A little deflated data may be very much: no more of it is inflated than a graph can have."""
     monkeypatch.setattr(graph, "_MAX_GRAPH", BYTES // 4)

@@ -76,6 +76,7 @@ def test_a_cache_is_looked_up_loaded_called_and_checked(golden: tuple[Path, dict
             assert frontend.get_entry(cache, name, kind) == text.encode()
 
 
+@pytest.mark.slow
 def test_a_cache_is_added_to_and_pruned(golden: tuple[Path, dict[str, Any]]) -> None:
     directory, expected = golden[0] / "plain", golden[1]["plain"]
     with Cache(directory) as cache:

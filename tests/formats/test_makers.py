@@ -16,6 +16,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9._+-]{0,8}", fullmatch=True)
 VERSIONS = st.from_regex(r"[0-9][!-~]{0,8}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.lists(st.builds(Maker, NAMES, VERSIONS), min_size=1))
 def test_makers_are_read_as_they_were_written(makers: list[Maker]) -> None:
     text = decode_makers(encode_makers(makers_text(makers)))

@@ -32,6 +32,7 @@ def test_a_range_is_that_of_all_items(items: dict[bytes, bytes], start: bytes, e
         assert keys.find(key) == items.get(key)
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, max_size=4))
 def test_of_several_sources_the_first_is_believed(sources: list[dict[bytes, bytes]]) -> None:
     merged: dict[bytes, bytes] = {}

@@ -369,6 +369,7 @@ OBJECTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", OBJECTS, ids=lambda value: getattr(value, "__qualname__", str(value)))
 def test_an_object_is_found_again_by_its_name(cache: Cache, value: object) -> None:
     definition = define(value)

@@ -151,6 +151,7 @@ def test_a_hit_opens_few_files_and_reads_little(cache: Cache, directory: Path, s
     assert counted.imported["bytes"] <= BYTES_READ_BY_THE_IMPORT
 
 
+@pytest.mark.slow
 def test_a_hit_in_a_large_module_does_no_more(cache: Cache, directory: Path, site: Path) -> None:
     cache.add_module(ModuleSource("".join(adder(f"f{number}", number) for number in range(MANY)), optimize=0))
     counted = count(site, directory, f"f{MANY // 2}")
@@ -283,6 +284,7 @@ def test_a_hit_with_an_import_makes_few_system_calls_more(cache: Cache, director
     assert len(counts[1]) - len(counts[0]) <= SYSTEM_CALLS_FOR_A_DEPENDENCY, _histogram(counts[1])
 
 
+@pytest.mark.slow
 def test_a_hit_out_of_layers_does_little_more(cache: Cache, directory: Path, site: Path, tmp_path: Path) -> None:
     """The class that knows layers, and what it takes to open each of them: the look-up itself is that of one segment."""
     layers = [tmp_path / f"layer{number}" for number in range(5)]

@@ -58,6 +58,7 @@ def needs(linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPCACHE_LINKER", linker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linker", LINKERS)
 def test_constructors_run_once_after_their_imports_are_bound(cache: Cache, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needs(linker, monkeypatch)
@@ -263,6 +264,7 @@ def test_classes_exceptions_and_statics_across_modules(cache: Cache, compiled: d
     assert cache.check(recompile=True).findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "del f; import gc; gc.collect()", "cache.unload('object_value')", "cache.close()"])
 def test_static_objects_of_imported_classes_end_once(cache: Cache, compiled: dict[str, bytes], ending: str) -> None:
     cache.add_module(ModuleSource(compiled["a"], libraries=["stdc++"]))

@@ -45,6 +45,7 @@ target(8)
 """
 
 
+@pytest.mark.slow
 def test_a_program_runs_under_gdb_and_its_frames_have_names(tmp_path: Path) -> None:
     """Loads, an unload, and a load: a name that gdb reads and nothing can be read from would have it wait for ever."""
     directory = tmp_path / "cache"

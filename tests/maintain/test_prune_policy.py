@@ -267,6 +267,7 @@ def test_limits_are_kept_unless_something_protected_is_in_the_way(
     assert len(entries) - len(plan.removed) <= policy.max_modules
 
 
+@pytest.mark.slow
 @given(MODULES, st.integers(0, 8))
 def test_eviction_follows_the_order_of_use(
     modules: list[tuple[set[str], set[str], int, bool, str]], limit: int

@@ -53,6 +53,7 @@ define i64 @top(i64 %x) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 def test_machine_code_is_compared_but_for_what_linking_fills_in(cache: Cache, directory: Path, level: int) -> None:
     cache.add_module(ModuleSource(adder("leaf", 1)))

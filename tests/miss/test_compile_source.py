@@ -152,6 +152,7 @@ def test_errors_of_a_source_are_those_of_its_functions(cache: Cache) -> None:
         cache.compile("define <100000 x i8> @f(<100000 x i8> %x) {\nret <100000 x i8> %x\n}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["untrusted", "data"])
 def test_code_that_is_not_read_has_one_name(cache: Cache, kind: str) -> None:
     def source(code: str) -> ModuleSource:

@@ -242,6 +242,7 @@ def test_a_lock_that_is_held_long_keeps_others_out_and_goes_with_its_holder(dire
         crowd.expect(crowd.processes[2], "holding")
 
 
+@pytest.mark.slow
 def test_a_claim_without_flock_is_filelocks(directory: Path, builds: Path) -> None:
     """Systems that have none: the same, by other means."""
     without = "import compcache.publish.locks as locks\nlocks._CLAIM = locks._FileLock\n"
@@ -288,6 +289,7 @@ def test_links_in_place_of_the_folder_of_locks_are_not_followed(cache: Cache, di
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_locks_directory_that_cannot_be_made_is_no_obstacle(directory: Path, builds: Path) -> None:
     shutil.rmtree(directory / "locks", ignore_errors=True)
     (directory / "locks").write_bytes(b"somebody's file")
@@ -334,6 +336,7 @@ def say(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.slow
 def test_builds_that_need_each_others_function_do_not_wait_for_each_other(directory: Path) -> None:
     """One holds the lock of a and wants b, the other one holds b and wants a."""
     with Crowd(directory, [NESTED.replace("INNER", "leaf(names[1])")] * 2) as crowd:
@@ -352,6 +355,7 @@ def test_builds_that_go_round_in_circles_say_so_in_every_process(directory: Path
     assert max(seconds for _, seconds in results) < 10
 
 
+@pytest.mark.slow
 def test_an_exception_in_build_is_that_process_s_own(directory: Path, builds: Path) -> None:
     """The others do not inherit it: they build."""
     failing = script(held="time.sleep(0.3); raise ZeroDivisionError")

@@ -194,6 +194,7 @@ def test_what_is_read_of_objects_counts(read: str, dep: str) -> None:
     assert all(one != two for one, two in zip(first, other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("read", "dep"), _REFUSED)
 def test_what_is_in_no_key_is_refused(read: str, dep: str) -> None:
     assert all(text.startswith("refused") for text in _contents(read, dep, 3))

@@ -203,6 +203,7 @@ result = own == now, [str(one.message) for one in warned], exported, (backend.hi
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [False, True])
 def test_nothing_of_it_is_replaced(tmp_path: Path, package: Path, missing: bool) -> None:
     """One warning is all, and `export`, which cannot do without, is the one to say no."""

@@ -143,6 +143,7 @@ def test_what_metaclasses_answer_makes_nothing_a_stand_in(tmp_path: Path) -> Non
     assert said == ["2 3 ZeroDivisionError\n"] * 2
 
 
+@pytest.mark.slow
 def test_interrupts_while_objects_are_looked_at_reach_the_program(tmp_path: Path) -> None:
     """What a signal handler raises is the program's, also where it is an ordinary exception."""
     project = Project(tmp_path)

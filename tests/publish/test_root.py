@@ -44,6 +44,7 @@ def test_what_a_compilation_creates_is_tagged_before_anything_is_locked(tmp_path
     assert (tmp_path / "new" / TAG).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", ["info", "ls", "stats", "check", "report", "top", "dir"])
 def test_a_question_creates_nothing(tmp_path: Path, question: str) -> None:
     for directory in (tmp_path / "there", tmp_path / "absent"):

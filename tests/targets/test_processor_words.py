@@ -110,6 +110,7 @@ def readings() -> list[str]:
     return wrong
 
 
+@pytest.mark.slow
 def test_the_runtime_reads_the_words_that_the_processor_has(tmp_path: Path) -> None:
     assert in_pretence(tmp_path, "readings") == []
 

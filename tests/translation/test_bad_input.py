@@ -308,6 +308,7 @@ def test_what_llvm_would_abort_on_does_not_end_the_process(directory: Path) -> N
     assert run_fresh(directory, script) >= 6
 
 
+@pytest.mark.slow
 def test_refused_modules_leave_nothing_that_the_garbage_collector_stumbles_over(directory: Path) -> None:
     script = f"""
     import gc

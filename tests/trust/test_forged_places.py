@@ -172,6 +172,7 @@ def test_what_another_user_writes_is_not_believed(tmp_path: Path, templates: Tem
     forge(victim, SITUATIONS[situation], TOGETHER, templates.more)
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_nor_when_it_is_merged_before_it_is_read(tmp_path: Path, templates: Templates, situation: str) -> None:

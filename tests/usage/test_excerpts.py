@@ -97,6 +97,7 @@ def test_what_is_removed_is_listed_no_more_before_the_index_is_rewritten(mixed: 
     assert all(finding.severity == "note" for finding in mixed.check().findings)
 
 
+@pytest.mark.slow
 def test_a_damaged_list_is_made_again(mixed: Cache, directory: Path) -> None:
     before = list(listed_functions(mixed._store, folded=True))
     for path in (directory / MODULE_LISTS.directory).glob("*.list"):

@@ -67,6 +67,7 @@ def test_other_processes_learn_of_it_where_the_journal_is_written(cache: Cache, 
     assert held(0) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "removed"), [("0.0", "other"), ("60.0", "held")])
 def test_a_process_says_so_when_it_ends_if_it_has_held_it_for_long(directory: Path, seconds: str, removed: str) -> None:
     """Nothing else happens in it that would be written; one that has ended soon costs its journal nothing."""

@@ -1,4 +1,4 @@
-"""Relocatable objects as images: which modules can be one, and what it requires."""
+"""Relocatable objects as images: which modules can be one, and its requirements."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "LOADED", "is_comparable", "require_possible", "requires"]
 
-#: As module records name the kind.
+#: The kind's name in module records.
 KIND = "object"
 LOADED = "objects through ORC"
 _SHOWN = 5
 
 
-def require_possible(needs_linker: Sequence[str], why: str) -> None:
+def require_possible(needs_linker: Sequence[str]) -> None:
     """Refuse features that need the dynamic linker (`needs_linker`, in words) in an object, which is loaded without it.
 
     Raises:
-        CompileError: the module has some; the message says `why` it cannot be a shared object.
+        CompileError: the module has such features.
     """
     if needs_linker:
         raise CompileError(
-            f"the module has {', '.join(needs_linker[:_SHOWN])}, which needs a shared object, but {why}: install a linker "
-            "(pip install 'compcache[linker]', or ld, lld or mold)"
+            f"the module has {', '.join(needs_linker[:_SHOWN])}, which needs a shared object, and on this platform images are objects"
         )
 
 
