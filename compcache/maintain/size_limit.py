@@ -42,7 +42,7 @@ def note_additions(
 ) -> None:
     """Count modules that were published, given with their module_ids, and prune if the size limit is exceeded.
 
-    They stay, and those that are `in_use`, which is asked where there is a prune.
+    The published modules stay, and so do those that `in_use` returns, which is called for a prune.
 
     A failure is a `CacheWarning`, one per cache object: the addition itself has succeeded.
     """
