@@ -13,7 +13,7 @@ from importlib import import_module
 
 from compcache.files import reraise_interrupt
 from compcache.numba.lazy.awaited import has_numba
-from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, made, real_numba
+from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object, real_numba
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ class LazyDeviceFunction(LazyWrapper):
 
     def __getitem__(self, configuration: Any) -> Any:
         """Return a kernel with a launch configuration."""
-        return made(self)[configuration]
+        return numbas_object(self)[configuration]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in COPIED and not has_numba():

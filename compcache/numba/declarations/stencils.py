@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compcache.files import reraise_interrupt
-from compcache.numba.lazy.stand_ins import LazyObject, made
+from compcache.numba.lazy.stand_ins import LazyObject, numbas_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class LazyStencil(LazyObject):
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
         """The docstring of Numba's class."""
-        return made(self).__doc__
+        return numbas_object(self).__doc__
 
 
 LazyStencil.__name__ = "StencilFunc"  # errors of Python name Numba's class so

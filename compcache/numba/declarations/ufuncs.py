@@ -16,7 +16,7 @@ from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, note_read, reads_else
-from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, made, note_original
+from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, note_original, numbas_object
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ class LazyUfunc(LazyWrapper):
                     return stored(*args, **keywords)
             except _NotStored:
                 pass
-        return made(self)(*args, **keywords)
+        return numbas_object(self)(*args, **keywords)
 
     def _compcache_make(self) -> Any:
         from compcache.numba.takeover.ufuncs import make_ufunc
@@ -98,7 +98,7 @@ class LazyUfunc(LazyWrapper):
         return super().__getattr__(name)
 
     def __repr__(self) -> str:
-        return repr(made(self))
+        return repr(numbas_object(self))
 
 
 class _LazyGufunc(LazyUfunc):
@@ -161,11 +161,11 @@ def declare_ufunc(state: State) -> Any:
     if state.signatures is not None:
         state.declared = find_declared(state, _DETAILS[state.decorator])
         if state.declared is None:
-            made(ufunc)
+            numbas_object(ufunc)
     if not state.is_parallel:
         return ufunc
     stored = _stored_of(ufunc) if state.declared is not None else None
-    return made(ufunc) if stored is None else note_original(stored, ufunc)
+    return numbas_object(ufunc) if stored is None else note_original(stored, ufunc)
 
 
 def _stored_of(lazy: LazyUfunc) -> Any:
@@ -275,7 +275,7 @@ def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
             is_plain = False
         if is_plain:
             return stored.ufunc.at(*args)
-    return made(lazy).at(*args, **keywords)
+    return numbas_object(lazy).at(*args, **keywords)
 
 
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
