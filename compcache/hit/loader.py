@@ -28,6 +28,7 @@ from itertools import chain
 
 from compcache import hit
 from compcache.digest import DIGEST_SIZE
+from compcache.directory.places import CLOSURES
 from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
@@ -35,20 +36,19 @@ from compcache.hit import LoadedModule, PlainLoader, _weak
 from compcache.hit.target import TargetContext, load_runtime
 from compcache.settings import is_on, setting
 from compcache.store import is_ordered
-from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.records import GlobalRecord
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.settle import Settled
     from compcache.hit.target import TypedCallTarget
     from compcache.store import IsNear, Store
-    from compcache.store.module_file import ModuleFile
 
     Accept = Callable[[ModuleFile], object]
     #: Key in `LoadedModule.slots`, name, places, link type.

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.directory.places import MODULE_FILES
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import FUNCTION
@@ -22,7 +23,6 @@ from compcache.maintain.report_types import CompactReport
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_lists import ModuleLists, forget_list
-from compcache.store.places import MODULE_FILES
 from compcache.usage.module_files import files_of_directory, modules_by_directory
 from compcache.usage.size_estimate import remember_size
 

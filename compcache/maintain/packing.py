@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import require_intact
@@ -15,8 +17,6 @@ from compcache.publish.locks import wait_lock
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import unlink
 from compcache.publish.volumes import Content, contents_of, mark_gone, remove_lists, remove_volume, write_volume
-from compcache.store.module_file import ModuleFile
-from compcache.store.places import MODULES, SIGNATURES
 from compcache.usage.module_files import files_of_directory
 
 if TYPE_CHECKING:

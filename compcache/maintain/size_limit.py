@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import SIZE
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE
 from compcache.publish.locks import try_lock
-from compcache.store.places import SIZE
 from compcache.usage.limits import effective_limit
 from compcache.usage.size_estimate import add_to_estimate, write_estimate
 

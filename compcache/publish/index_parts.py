@@ -13,12 +13,12 @@ import signal
 import time
 from typing import TYPE_CHECKING, Self
 
+from compcache.directory.places import MODULES, PARTS, VOLUMES
 from compcache.errors import FormatError
 from compcache.files import Files, reraise_interrupt, writer
 from compcache.formats.index import Segment
 from compcache.interrupts import suppress
 from compcache.processes.detached import has_ended, start_detached
-from compcache.store.places import MODULES, PARTS, VOLUMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

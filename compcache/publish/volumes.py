@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import check
+from compcache.directory.places import GONE, VOLUMES
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import intact_footer
@@ -16,7 +17,6 @@ from compcache.formats.volume import MAGIC, MEMBER, NAME_SIZE, TAIL, Volume, enc
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.publish.removal import append, unlink
 from compcache.publish.scratch import Scratch
-from compcache.store.places import GONE, VOLUMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -14,12 +14,12 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, caller, flip_byte, run_fresh, sum_of
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, UndefinedSymbolError
+from compcache.directory.places import CLOSURES
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.formats.index import MODULE, Stamp
 from compcache.hit.closures import HEAD, MAGIC, planned, seal
 from compcache.hit.closures.planned import FUNCTION, NO_STATE
 from compcache.publish.removal import remove_file
-from compcache.store.places import CLOSURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,6 +8,8 @@ module that is added later can be preferred; where not, the closure holds for as
 
 from __future__ import annotations
 
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import CLOSURES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import Stamp
@@ -17,8 +19,6 @@ from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.planned import FUNCTION, NO_STATE, REQUIREMENT_PARTS, modules_of
 from compcache.interrupts import suppress
 from compcache.store import is_ordered
-from compcache.store.module_file import ModuleFile
-from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The files of a cache directory: where they are, how one is opened, whose are used."""
