@@ -7,8 +7,7 @@ and returns a `BuiltModule`.
 
 from __future__ import annotations
 
-import warnings
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
@@ -22,7 +21,7 @@ from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.functions import exported_content
 from compcache.content.names import frozen
-from compcache.errors import CacheWarning, CompileError, LinkerError
+from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.formats.bodies import encode_bodies
 from compcache.formats.built_module import BuiltModule
@@ -149,7 +148,7 @@ def optimize_member(request: Request, label: str) -> Member:
 
 
 def link_module(translation: Translation) -> BuiltModule:
-    """Do the rest of `build_module`, in any thread: LLVM is needed only if there is no shared object."""
+    """Do the rest of `build_module`, in any thread: without LLVM."""
     machine, parts = translation
     built = [_link_for(request, translated) for request, translated in parts]
     if len(built) == 1:
@@ -186,24 +185,14 @@ def rebuild_module(
     """
     target = machine_for(None, None, machine, host.platform_name())
     digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
-
     before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
-
-    def rebuild(*, shared: bool) -> BuiltModule:
-        started = time_spent()
-        translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
-        translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=before)
-        translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
-        built = _finish(translated, notes.get("identity"), entries)
-        own = decode_notes(built.sections[4])
-        return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
-
-    try:
-        with suppress(LinkerError):
-            return rebuild(shared=making.makes_shared_objects())
-        return rebuild(shared=False)
-    except LinkerError as error:
-        raise CompileError(f"the code imports what only a shared object has places for: {error}") from error
+    started = time_spent()
+    translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=making.makes_shared_objects()))
+    translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=before)
+    translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
+    built = _finish(translated, notes.get("identity"), entries)
+    own = decode_notes(built.sections[4])
+    return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
 
 
 def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Translated:
@@ -221,12 +210,7 @@ def _try_untrusted(request: Request) -> None:
 
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
     with _naming_target(request):
-        try:
-            return _finish(translated, request.identity, _entries_of(request, translated))
-        except LinkerError as error:
-            warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
-            plain = _translate_for(request._replace(shared=False), request.is_cached)
-            return _finish(plain, request.identity, _entries_of(request, plain))
+        return _finish(translated, request.identity, _entries_of(request, translated))
 
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:

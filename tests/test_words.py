@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache
-from helpers import PACKAGE_ROOT, adder, caller, run_fresh
+from helpers import PACKAGE_ROOT, adder, caller
 
 from compcache import ArgumentBufferError, Cache, CompileError, ModuleSource, NotCachedError, frontend
 
@@ -185,27 +185,6 @@ def test_errors_of_llvm_keep_line_and_caret(cache: Cache, directory: Path, tmp_p
     assert lines[0].startswith(f"compcache: error: {tmp_path / 'f.ll'}: ")
     assert lines[-1].strip() == "^"
     assert lines[-2][lines[-1].index("^")] == "%"
-
-
-def test_a_missing_linker_is_told_once(directory: Path) -> None:
-    script = """
-    import os, warnings
-    from compcache import Cache
-    from compcache.images.linkers import find
-    find._zig_wheel = lambda source: None
-    os.environ["PATH"] = "/nowhere"
-    with warnings.catch_warnings(record=True) as caught, Cache(directory) as cache:
-        warnings.simplefilter("always")
-        for number in range(3):
-            unknown = '@c = constant i64 1, section ".unheard_of"\\n'
-            cache.compile(unknown + "define i64 @f() { %%v = load volatile i64, ptr @c ret i64 %d }" % number).f()
-    result = [str(warning.message) for warning in caught]
-    """
-    message = run_fresh(directory, script)[0]
-    assert "there is no linker" in message
-    assert ".unheard_of" in message
-    assert "compcache[linker]" in message
-    assert "stored as an object" in message
 
 
 # --------------------------------------------------------------------------------------------------------------- log

@@ -74,6 +74,7 @@ class Volume:
         "name",
         "needs_list",
         "replaced",
+        "share",
         "status",
         "table",
     )
@@ -104,6 +105,8 @@ class Volume:
         self.table = Table(lambda offset, count: self._read(table + offset, count))
         if self.table.width != MEMBER.size:
             raise FormatError("its table has another width")
+        #: What each module takes beside its stream: its part of the dictionary, the table and the rest.
+        self.share = (size - at + len(MAGIC)) // max(self.table.count, 1)
         self._gone: frozenset[bytes] = frozenset()
         self._gone_state = 0, 0
 

@@ -188,7 +188,7 @@ class Volumes:
             OSError: it cannot be read.
         """
         found = self.find(module_id)
-        return None if found is None else (found[0].content(found[1])[0], found[1][1], found[0].status)
+        return None if found is None else (found[0].content(found[1])[0], found[1][1] + found[0].share, found[0].status)
 
     def signatures(self, module_id: bytes) -> bytes:
         """Return the signatures of a module; empty where it has none that can be read."""
@@ -206,7 +206,7 @@ class Volumes:
             OSError: a volume cannot be read now.
         """
         found = self.find(module_id)
-        return None if found is None else (found[1][1], found[1][4])
+        return None if found is None else (found[1][1] + found[0].share, found[1][4])
 
     def are_there(self) -> bool:
         """Return whether there are any. Where that cannot be read `tell_unreadable` is called."""
@@ -220,7 +220,7 @@ class Volumes:
         """
         first = int(digits, 16)
         return {
-            module_id: (member[1], member[4], volume.status)
+            module_id: (member[1] + volume.share, member[4], volume.status)
             for volume, members in self._of_readable(lambda volume: dict(volume.members(first)))
             for module_id, member in members.items()
         }

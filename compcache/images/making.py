@@ -1,4 +1,4 @@
-"""From a relocatable object to the image of a module, of the first kind that can be made: a shared object, else the object itself.
+"""From a relocatable object to the image of a module, of the one kind that its platform has: a shared object, where files are ELF files.
 
 A shared object is written here where everything in the objects is known exactly (`compcache.images.writer`); a linker makes the others.
 """
@@ -10,7 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.errors import CacheWarning, FormatError, LinkerError, UndefinedSymbolError
+from compcache.errors import CacheWarning, CompileError, FormatError, LinkerError, UndefinedSymbolError
 from compcache.formats.host import platform_name
 from compcache.images import platform_symbols
 from compcache.images.elf import patching, reading
@@ -21,7 +21,7 @@ from compcache.images.object import make as objects
 from compcache.images.shared import make as shared
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from compcache.images.archives import Archive
     from compcache.images.libraries import Library
@@ -52,8 +52,7 @@ class Made(NamedTuple):
 
 
 def makes_shared_objects() -> bool:
-    """Return whether images made here are shared objects, unless a linker fails: on platforms of ELF files, where they are written or
-    linked.
+    """Return whether images made here are shared objects: on platforms of ELF files, where they are written or linked.
 
     Raises:
         LinkerError: the environment names a linker that cannot be run.
@@ -85,59 +84,73 @@ def make_image(
 
     Raises:
         UndefinedSymbolError: the code refers to what neither the platform nor this process provides.
-        CompileError: no linker is installed, or it fails, and the module needs a shared object, which is not written here.
-        LinkerError: the same, and nothing but the imports and the entry points needs one.
+        CompileError: a linker has to make the shared object, and none is installed; or the platform has no shared objects, and the module
+            needs one.
+        LinkerError: the linker fails, and the shared object is not written without one.
     """
     if not is_elf(obj):
-        return _as_object(obj, needs_linker, "there is no linker")
+        return _as_object(obj, needs_linker)
     undefined = [symbol for symbol in reading.undefined_symbols(obj) if symbol not in entries.symbols]
     platform = [s for s in undefined if s not in imports and platform_symbols.is_platform_symbol(s)]
     named = _from_libraries([symbol for symbol in undefined if symbol not in imports], platform, libraries)
     _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
     always = [s for s in undefined if (s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named) and s not in imports]
-    why = "there is no linker"
-    if makes_shared_objects() and not is_named():
-        try:
-            image, places, libc = shared.write(
-                [obj, *entries.codes],
-                export=export,
-                optional={*undefined}.difference(always),
-                platform=platform,
-                named=named,
-                imports=imports,
-            )
-        except FormatError as refusal:  # a linker may know what is not known here
-            why = f"there is no linker for what is not written without one ({refusal})"
-        else:
-            return Made(image, shared.KIND, places, libc, None)
-    plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
-    linker = find_linker()
-    if linker is None:
-        made = _as_object(plain, needs_linker, why)
-        if imports or entries.symbols:
-            raise LinkerError(f"{why}: install one (pip install 'compcache[linker]', or the package binutils, mold or lld of your system)")
-        return made
-    try:
+    if not makes_shared_objects():
+        return _as_object(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
+
+    def write() -> Made:
+        optional = {*undefined}.difference(always)
+        image, places, libc = shared.write(
+            [obj, *entries.codes], export=export, optional=optional, platform=platform, named=named, imports=imports
+        )
+        return Made(image, shared.KIND, places, libc, None)
+
+    def link(linker: Linker) -> Made:
+        plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
         image, places = shared.make(
             [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports, known=weak
         )
+        return Made(image, shared.KIND, places, shared.requires(image), linker)
+
+    return _by_named_linker(write, link) if is_named() else _written_or_linked(write, link)
+
+
+def _written_or_linked(write: Callable[[], Made], link: Callable[[Linker], Made]) -> Made:
+    try:
+        return write()
+    except FormatError as error:  # a linker may know what is not known here
+        refusal = error
+    linker = find_linker()
+    if linker is None:
+        raise CompileError(
+            f"the module takes a linker, and there is none ({refusal}): install one (pip install 'compcache[linker]', or the package "
+            "binutils, mold or lld of your system)"
+        )
+    return link(linker)
+
+
+def _by_named_linker(write: Callable[[], Made], link: Callable[[Linker], Made]) -> Made:
+    linker = find_linker()
+    assert linker is not None
+    try:
+        return link(linker)
     except LinkerError as error:
-        made = _as_object(plain, needs_linker, str(error))
-        if imports or entries.symbols:
-            raise
-        warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
+        try:
+            made = write()
+        except FormatError:
+            raise error from None
+        warnings.warn(f"{error}; the image is written without it", CacheWarning, stacklevel=2)
         return made
-    return Made(image, shared.KIND, places, shared.requires(image), linker)
 
 
-def _as_object(obj: bytes, needs_linker: Sequence[str], why: str) -> Made:
-    objects.require_possible(needs_linker, why)
+def _as_object(obj: bytes, needs_linker: Sequence[str]) -> Made:
+    objects.require_possible(needs_linker)
     return Made(obj, objects.KIND, {}, objects.requires(obj), None)
 
 
 def usual_kind() -> str:
-    """Return the kind of the images that are made here, unless a linker fails."""
+    """Return the kind of the images that are made here."""
     return shared.KIND if makes_shared_objects() else objects.KIND
 
 

@@ -11,18 +11,16 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.directory.places import MODULE_FILES
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import FUNCTION
-from compcache.interrupts import suppress
 from compcache.maintain.packing import Packing
 from compcache.maintain.prune import rewrite_index
 from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import CompactReport
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
-from compcache.publish.module_lists import ModuleLists, forget_list
+from compcache.publish.module_lists import ModuleLists
 from compcache.usage.module_files import files_of_directory, modules_by_directory
 from compcache.usage.size_estimate import remember_size
 
@@ -58,12 +56,11 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
         if work.replaces_anything():
             time.sleep(grace)
             work.remove_old()
-            _forget_lists(store)
-            rewrite_index(store, ())
+            rewrite_index(store, (), resized=True)
         after = _measure(store)
         remember_size(store, after.size_of_modules)
     return CompactReport(
-        packed=len(work.packed), merged=tuple([module_id.hex() for module_id in merged]), modules=after.modules,
+        packed=work.packed, merged=tuple([module_id.hex() for module_id in merged]), modules=after.modules,
         size_before=before.size, size_after=after.size, files_before=before.files, files_after=after.files,
         seconds=time.perf_counter() - started,
     )  # fmt: skip
@@ -95,17 +92,12 @@ def _measure(store: Store) -> _Measured:
     for _, found in modules_by_directory(store):
         modules += len(found)
         size += sum(status.size for status in found.values())
-    files = [status.st_size for fan in store.directories() for status in files_of_directory(store, fan).values()]
-    files += [volume.status.st_size for volume in store.volumes.current()]
-    return _Measured(modules, size, len(files), sum(files))
-
-
-def _forget_lists(store: Store) -> None:
-    """Remove the lists that say what modules take; they are made again."""
-    for segment in index_merge.readable(store.index):
-        forget_list(store, segment.name)
-    with suppress(OSError):
-        store.files.unlink(store.path(MODULE_FILES))
+    files = stored = 0
+    for fan in store.directories():
+        sizes = [status.st_size for status in files_of_directory(store, fan).values()]
+        files, stored = files + len(sizes), stored + sum(sizes)
+    volumes = [volume.status.st_size for volume in store.volumes.current()]
+    return _Measured(modules, size, files + len(volumes), stored + sum(volumes))
 
 
 # ------------------------------------------------------------------------------------------------ duplicates
@@ -116,24 +108,25 @@ def _merge_duplicates(store: Store) -> list[bytes]:
 
     Of each function the newest addition stays, and so does what has functions of which the content is not known, or what anything requires.
     """
-    everything: set[bytes] = set()
     winners: dict[bytes, set[bytes]] = {}
-    keep: set[bytes] = set()
-    for _, entries in groupby(_function_entries(store), key=_same):
-        holders = sorted([(order, module_id) for _, module_id, _, _, order, _ in map(FUNCTION.unpack, entries)])
-        if not holders:
-            continue
-        winner = holders[-1][1]
-        keep.add(winner)
-        for _, module_id in holders[:-1]:
-            everything.add(module_id)
-            winners.setdefault(module_id, set()).add(winner)
+    for holders in _holders(store):
+        for module_id in holders[:-1]:
+            winners.setdefault(module_id, set()).add(holders[-1])
+    keep = {holders[-1] for holders in _holders(store) if holders[-1] in winners} if winners else set()
     lists = ModuleLists(store)
     doubles = [
-        module_id for module_id in sorted(everything - keep)
+        module_id for module_id in sorted(winners.keys() - keep)
         if all(_is_usable(store, winner) for winner in winners[module_id]) and not any(True for _ in lists.entries_requiring(module_id))
     ]  # fmt: skip
     return remove_modules(store, doubles) if doubles else []
+
+
+def _holders(store: Store) -> Iterator[list[bytes]]:
+    """Yield the modules that hold a function, for each content and requirement, the newest addition last."""
+    for _, entries in groupby(_function_entries(store), key=_same):
+        found = sorted([(order, module_id) for _, module_id, _, _, order, _ in map(FUNCTION.unpack, entries)])
+        if found:
+            yield [module_id for _, module_id in found]
 
 
 def _same(entry: bytes) -> bytes:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.digest import DIGEST_SIZE
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import require_intact
-from compcache.formats.index import Stamp
+from compcache.formats.index import STAMP_SIZE, Stamp
 from compcache.interrupts import suppress
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
+from compcache.publish.module_lists import write_empty_list
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import unlink
-from compcache.publish.volumes import Content, contents_of, mark_gone, remove_lists, remove_volume, write_volume
+from compcache.publish.scratch import Scratch
+from compcache.publish.volumes import Content, content_of, mark_gone, members_of, remove_lists, remove_volume, write_volume
 from compcache.usage.module_files import files_of_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.formats.volume import Volume
+    from compcache.formats.volume import Member, Volume
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
@@ -32,6 +37,8 @@ __all__ = ["SMALL", "Packing", "free_removed"]
 SMALL = 1 << 15
 #: A volume is written again once so much of it is gone; with what is added, if it has so many times its bytes at most, or these.
 _DEAD, _GROWTH, _LITTLE = 0.5, 2, 1 << 20
+#: What an index has of a module but for its stamp: its id, and what `ModuleFile.describe` takes.
+_DESCRIBED = Struct(f"<{DIGEST_SIZE}sQQ8sQ16s")
 
 
 def free_removed(store: Store) -> None:
@@ -50,47 +57,51 @@ def free_removed(store: Store) -> None:
 
 
 class _SmallFile(NamedTuple):
-    """A module file, its stamp (`Stamp.packed`), its size in bytes and its modification time."""
+    """The stamp of a module file (`Stamp.packed`), its size in bytes and its modification time."""
 
-    module_id: bytes
     stamp: bytes
     size: int
     modified: float
 
 
 class Packing:
-    """One run. `packed` has the modules of the new volume that were files, with the stamps of these."""
+    """One run, a directory of modules at a time. `packed` is the number of modules of the new volume that were files."""
 
     def __init__(self, store: Store, progress: Progress | None) -> None:
         self._store = store
         self._progress = progress
+        self._packs: frozenset[bytes] = frozenset()
+        self._small = 0
         self._old: list[Volume] = []
-        self._known: list[tuple[bytes, bytes]] = []  # files of what a volume has already
-        self._described: dict[bytes, tuple[int, int, bytes, int, bytes]] = {}  # what the index can vouch for
-        self._seen: set[bytes] = set()
-        self.packed: dict[bytes, bytes] = {}
+        self._files = Scratch()  # of what is in a volume now
+        self._described = Scratch()  # what the index can vouch for
+        self.packed = 0
         self.volume: Volume | None = None
 
     def replaces_anything(self) -> bool:
         """Return whether there are files to remove."""
-        return bool(self.packed or self._old or self._known or self._store.volumes.replaced())
+        return bool(self._files.size or self._old or self._store.volumes.replaced())
 
     def write(self, *, packs: bool = True) -> None:
         """Publish a volume of all small files, and of small volumes, if that is worth it; without `packs` only of volumes half removed."""
         store = self._store
-        small = list(self._small_files()) if packs else []
-        self._old = self._choose(sum(file.size for file in small))
-        self.volume = write_volume(store, self._contents(small), self._old)
-        if self.volume is None:
-            return
-        self._write_stamps()
+        added = 0
+        if packs:
+            self._packs = stored_packs(store)
+            for fan in store.directories():
+                sizes = [file.size for file in self._small_files(fan).values()]
+                self._small, added = self._small + len(sizes), added + sum(sizes)
+        self._old = self._choose(added)
+        self.volume = write_volume(store, self._contents(), self._old)
+        if self.volume is not None:
+            self._write_stamps(Stamp.of(self.volume.status))
 
-    def _small_files(self) -> Iterator[_SmallFile]:
-        packs = stored_packs(self._store)
-        for fan in self._store.directories():
-            for module_id, status in sorted(files_of_directory(self._store, fan).items()):
-                if status.st_size <= SMALL and module_id not in packs and not self._store.is_foreign(status):
-                    yield _SmallFile(module_id, Stamp.packed(status), status.st_size, status.st_mtime)
+    def _small_files(self, fan: str) -> dict[bytes, _SmallFile]:
+        return {
+            module_id: _SmallFile(Stamp.packed(status), status.st_size, status.st_mtime)
+            for module_id, status in files_of_directory(self._store, fan).items()
+            if status.st_size <= SMALL and module_id not in self._packs and not self._store.is_foreign(status)
+        }
 
     def _choose(self, added: int) -> list[Volume]:
         """Return the volumes to write again: those that are mostly gone, and small ones beside what is added, a tenth of it when
@@ -104,26 +115,47 @@ class Packing:
                 size += volume.status.st_size
         return chosen
 
-    def _contents(self, small: list[_SmallFile]) -> Iterator[Content]:
-        for number, (module_id, stamp, _, modified) in enumerate(small, 1):
-            content = self._read(module_id, modified, is_file=True)
-            known = self._store.volumes.find(module_id)
-            if content is not None and known is not None and known[0] not in self._old and self._store.volumes.is_own(known[0]):
-                if known[0].content(known[1]) == content[1:3]:
-                    self._known.append((module_id, stamp))
-                    continue
-                mark_gone(self._store, known[0], [module_id])  # with other notes than the file, which goes before it
+    def _contents(self) -> Iterator[Content]:
+        """Yield what the volume is to have, in the order of module_ids: files, and what the old volumes have."""
+        done = 0
+        for first, fan in enumerate(map("{:02x}".format, range(256))):
+            small = self._small_files(fan) if self._small else {}
+            old = [(volume, members_of(volume, first)) for volume in self._old]
+            for module_id in sorted({*small, *chain.from_iterable(members for _, members in old)}):
+                content = None
+                if module_id in small:
+                    content = self._of_file(module_id, small[module_id])
+                    done += 1
+                    if self._progress is not None:
+                        self._progress(done, self._small)
+                if content is None:
+                    content = self._of_volumes(module_id, old)
+                if content is not None:
+                    yield content
+
+    def _of_file(self, module_id: bytes, file: _SmallFile) -> Content | None:
+        """Return a module of a file, unless a volume that stays has the same."""
+        store = self._store
+        content = self._read(module_id, file.modified, is_file=True)
+        if content is None:
+            return None
+        known = store.volumes.find(module_id)
+        if known is not None and known[0] not in self._old and store.volumes.is_own(known[0]):
+            if known[0].content(known[1]) == content[1:3]:
+                self._files.write(module_id + file.stamp)
+                return None
+            mark_gone(store, known[0], [module_id])  # with other notes than the file, which goes before it
+        self._files.write(module_id + file.stamp)
+        self.packed += 1
+        return content
+
+    def _of_volumes(self, module_id: bytes, old: list[tuple[Volume, dict[bytes, Member]]]) -> Content | None:
+        for volume, members in old:
+            content = content_of(volume, module_id, members[module_id]) if module_id in members else None
             if content is not None:
-                self.packed[module_id] = stamp
-                self._seen.add(module_id)
-                yield content
-            if self._progress is not None:
-                self._progress(number, len(small))
-        for content in chain.from_iterable(map(contents_of, self._old)):
-            if content.module_id not in self._seen:
-                self._seen.add(content.module_id)
-                self._read(content.module_id, content.modified, is_file=False)
-                yield content
+                self._read(module_id, content.modified, is_file=False)
+                return content
+        return None
 
     def _read(self, module_id: bytes, modified: float, *, is_file: bool) -> Content | None:
         """Return a module that this cache uses, and that is intact; None for others, and if it is to be a file and is none any more."""
@@ -134,30 +166,34 @@ class Packing:
                     return None
                 require_intact(module.footer(), module_id, module.read)
                 data = module.read(0, module.size)
-                self._described[module_id] = module.image, module.records, module.target_id, module.flags, module.key
+                self._described.write(_DESCRIBED.pack(module_id, module.image, module.records, module.target_id, module.flags, module.key))
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             return None
         return Content(module_id, data, store.signatures_of(module_id), modified)
 
-    def _write_stamps(self) -> None:
+    def _write_stamps(self, stamp: Stamp) -> None:
         """Let the index vouch for the modules that were just read, as for published files."""
-        store, volume = self._store, self.volume
-        assert volume is not None
-        stamp = Stamp.of(volume.status)
-        entries = []
-        for module_id in sorted(self._seen & self._described.keys()):
-            functions = max([entry.functions for entry in index_merge.module_entries(store.index, module_id)], default=0)
-            module = ModuleFile(store.files, "", module_id)
-            module.describe(*self._described[module_id])
-            entries.append(store.entry_of(module, stamp, functions).encode())
-        index_merge.publish_segment(store.index, None, (), entries, ())
+        store = self._store
+
+        def entries() -> Iterator[bytes]:
+            last = b""
+            for module_id, *fields in map(_DESCRIBED.unpack, self._described.pieces(_DESCRIBED.size)):
+                if module_id != last:
+                    module = ModuleFile(store.files, "", module_id)
+                    module.describe(*fields)
+                    functions = max([entry.functions for entry in index_merge.module_entries(store.index, module_id)], default=0)
+                    yield store.entry_of(module, stamp, functions).encode()
+                last = module_id
+
+        index_merge.publish_segment(store.index, None, (), entries(), (), prepare=partial(write_empty_list, store))
         store.index.refresh()
 
     def remove_old(self) -> None:
         """Remove the files that are in the volume unchanged, and the volumes that are replaced or empty."""
         store = self._store
-        for module_id, known in (*self.packed.items(), *self._known):
+        for record in self._files.pieces(DIGEST_SIZE + STAMP_SIZE):
+            module_id = record[:DIGEST_SIZE]
             path = store.module_path(module_id)
             try:
                 status = store.files.stat(path)
@@ -165,7 +201,7 @@ class Packing:
                 reraise_interrupt(error)
                 continue
             found = store.volumes.find(module_id)
-            if Stamp.packed(status) == known and found is not None and store.volumes.is_own(found[0]):
+            if Stamp.packed(status) == record[DIGEST_SIZE:] and found is not None and store.volumes.is_own(found[0]):
                 unlink(store, path)
                 unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
         for volume in (*store.volumes.replaced(), *(self._old if self.volume is None else ())):

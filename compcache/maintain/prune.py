@@ -283,10 +283,11 @@ def _added_since(store: Store, when: float) -> Iterator[bytes]:
         yield from [module_id for module_id, status in found.items() if status.st_ctime >= when]
 
 
-def rewrite_index(store: Store, gone: Collection[bytes]) -> None:
+def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = False) -> None:
     """Publish the index without the entries of modules that are gone; their entries in packs go, too.
 
-    Others whose files do not exist are left out as well. This is only an optimization: a failure to write is not an error.
+    Others whose files do not exist are left out as well. If modules were `resized` the lists of the index get their sizes. This is only an
+    optimization: a failure to write is not an error.
     """
     remove_closures(store, gone)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
@@ -297,7 +298,7 @@ def rewrite_index(store: Store, gone: Collection[bytes]) -> None:
             reraise_interrupt(problem)
             left_out = set(gone)
         try:
-            merge_all(store, left_out, Present(Slices(store)))
+            merge_all(store, left_out, Present(Slices(store)), Present(Slices(store)).size_of if resized else None)
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return  # the next look-up rebuilds an unreadable index; stale entries are harmless

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.index import Index, Segment
     from compcache.formats.order import Order
+    from compcache.publish.module_lists import SizeOf
     from compcache.store import Store
 
     MergePacks = Callable[[Store, list[Segment]], Container[bytes]]
@@ -285,8 +286,9 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
         return
 
 
-def merge_all(store: Store, gone: set[bytes], present: Container[bytes]) -> None:
-    """Make one segment of everything readable, without modules that are gone or not present. `present` is asked in the order of module_ids.
+def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of: SizeOf | None = None) -> None:
+    """Make one segment of everything readable, without modules that are gone or not present. `present` is asked in the order of module_ids,
+    and so is `size_of`, which gives what modules take on the disk now, for the lists.
 
     Raises:
         OSError: it could not be written; nothing is lost.
@@ -304,7 +306,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes]) -> None
 
     try:
         functions, requirements = _merge_functions(segments, gone), _merge_requirements(segments)
-        replace_segments(index, functions, modules(), requirements, None, segments, store=store, gone=gone)
+        replace_segments(index, functions, modules(), requirements, None, segments, store=store, gone=gone, size_of=size_of)
     except _UnreadableError as problem:
         raise problem.error from problem
 
@@ -426,11 +428,12 @@ def replace_segments(
     *,
     store: Store | None = None,
     gone: Container[bytes] = (),
+    size_of: SizeOf | None = None,
 ) -> None:
     """Publish a segment of entries (the arguments of `encode_segment`), and remove the segments that it replaces.
 
-    In the index of a `store` their lists are merged too, without modules that are `gone`. Otherwise `prepare` is first called with the
-    name.
+    In the index of a `store` their lists are merged too, without modules that are `gone`, and with the sizes that `size_of` gives.
+    Otherwise `prepare` is first called with the name.
 
     Raises:
         OSError: a segment could not be written or removed; no entry is lost.
@@ -439,7 +442,7 @@ def replace_segments(
 
     def keep(name: str) -> None:
         if store is not None and name not in [segment.name for segment in replaced]:
-            keep_list(store, name, replaced, gone)
+            keep_list(store, name, replaced, gone, size_of)
 
     prepare = keep if prepare is None else prepare
     name = publish_segment(index, level, functions, modules, requirements, greatest, prepare)

@@ -61,8 +61,20 @@ if TYPE_CHECKING:
 
     #: Called from time to time with (modules read, modules to read).
     Progress = Callable[[int, int], object]
+    #: Gives what a module takes on the disk in bytes, -1 if it is not there.
+    SizeOf = Callable[[bytes], int]
 
-__all__ = ["ListCounts", "ModuleLists", "base_of", "forget_list", "keep_list", "last_part_of", "sorted_items", "write_list"]
+__all__ = [
+    "ListCounts",
+    "ModuleLists",
+    "base_of",
+    "forget_list",
+    "keep_list",
+    "last_part_of",
+    "sorted_items",
+    "write_empty_list",
+    "write_list",
+]
 
 _COUNTS = Struct("<5Q")
 _SIZE = Struct("<Q")
@@ -306,13 +318,25 @@ def _publish(store: Store, segment: str, items: Iterable[Item], gone: Container[
     publish(store.files, store.temporary, path, encode_keys(counter, counter.summary), sync=False)
 
 
-def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = ()) -> None:
-    """Make the list of a segment that will be published, from those of the segments that it replaces. A failure is harmless."""
+def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = (), size_of: SizeOf | None = None) -> None:
+    """Make the list of a segment that will be published, from those of the segments that it replaces. A failure is harmless.
+
+    `size_of` gives what modules take on the disk now; it is asked in the order of module_ids.
+    """
     lists = [_List(store, each, None) for each in merged]
     if store.readonly or store.exposed or sum(each._count() for each in lists) <= _FEW:
         return
     with suppress(OSError, FormatError):
-        _publish(store, segment, merge_keys([each.between(b"", _END) for each in lists]), gone)
+        items = merge_keys([each.between(b"", _END) for each in lists])
+        _publish(store, segment, items if size_of is None else _resized(items, size_of), gone)
+
+
+def _resized(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
+    for key, value in items:
+        if key[:1] == b"m":
+            yield key, value[:CHECK_SIZE] + _SIZE.pack(max(size_of(key[1:]), 0)) + value[CHECK_SIZE + _SIZE.size :]
+        else:
+            yield key, value
 
 
 def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
@@ -321,6 +345,12 @@ def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> N
     if len(known) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
             _publish(store, segment, sorted_items(item for row, size in known for item in _items_of(row, size)), ())
+
+
+def write_empty_list(store: Store, segment: str) -> None:
+    """Make the list of a segment that will be published and that names modules which others list. A failure is harmless."""
+    with suppress(OSError):
+        _publish(store, segment, (), ())
 
 
 def forget_list(store: Store, segment: str) -> None:

@@ -61,6 +61,13 @@ class Scratch:
         for at in range(0, self.size, _CHUNK):
             yield self.read(at, _CHUNK)
 
+    def pieces(self, width: int) -> Iterator[bytes]:
+        """Yield all bytes, so many at a time."""
+        step = _CHUNK // width * width
+        for start in range(0, self.size, step):
+            data = self.read(start, step)
+            yield from [data[at : at + width] for at in range(0, len(data), width)]
+
     def __del__(self) -> None:
         if self._file is not None:
             self._file.close()

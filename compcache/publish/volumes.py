@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import zlib
 from itertools import chain, islice
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.digest import check
-from compcache.directory.places import GONE, VOLUMES
+from compcache.digest import DIGEST_SIZE, check
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import intact_footer
@@ -19,15 +19,18 @@ from compcache.publish.removal import append, unlink
 from compcache.publish.scratch import Scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from compcache.formats.volume import Member
     from compcache.store import Store
 
-__all__ = ["Content", "contents_of", "mark_gone", "remove_lists", "remove_volume", "write_volume"]
+__all__ = ["Content", "content_of", "contents_of", "mark_gone", "members_of", "remove_lists", "remove_volume", "write_volume"]
 
 _LEVEL, _RAW, _MEMORY = 9, -15, 9
 #: Of so many of the first modules some are the dictionary, as many as fit deflate's window.
 _SAMPLES, _WINDOW = 256, 1 << 15
+#: A module, and the number of the volume that it was read of, -1 for a file.
+_SOURCE = Struct(f"<{DIGEST_SIZE}si")
 
 
 class Content(NamedTuple):
@@ -40,8 +43,8 @@ class Content(NamedTuple):
     source: Volume | None = None
 
 
-def write_volume(store: Store, contents: Iterable[Content], replaced: Collection[Volume] = ()) -> Volume | None:
-    """Publish modules as one volume, which replaces others from then on; None where there are none any more. They may be in any order.
+def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[Volume] = ()) -> Volume | None:
+    """Publish modules, in the order of their ids, as one volume, which replaces others from then on; None where there are none any more.
 
     The list of what was removed is there first: who removes a module from then on marks it there. What was removed before is found to be
     missing then, and marked. So the volume, which becomes visible behind that, has nothing that was removed, whenever this process ends.
@@ -54,17 +57,15 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Collection
     if not first:
         return None
     dictionary = _dictionary([content.data for content in first])
-    members, rows = Scratch(), []
-    sources: list[tuple[bytes, Volume | None]] = []
+    members, rows, sources = Scratch(), Scratch(), Scratch()
     primed = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
     for content in chain(first, waiting):
         one = primed.copy()
         stream = one.compress(content.data + content.signatures) + one.flush()
         sizes = len(stream), len(content.data), len(content.signatures)
-        rows.append(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
+        rows.write(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
         members.write(stream)
-        sources.append((content.module_id, content.source))
-    table = b"".join(sorted(rows))
+        sources.write(_SOURCE.pack(content.module_id, -1 if content.source is None else replaced.index(content.source)))
     stem = os.urandom(NAME_SIZE)
     names = stem + b"".join([bytes.fromhex(volume.name.removesuffix(VOLUMES.suffix)) for volume in replaced])
     count = len(names) // NAME_SIZE
@@ -74,14 +75,14 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Collection
         yield MAGIC
         yield from members.parts()
         yield dictionary + names
-        yield from table_parts(lambda at, size: table[at : at + size], len(table), MEMBER.size)
+        yield from table_parts(rows.read, rows.size, MEMBER.size)
         yield head[:-8] + check(head[:-8] + dictionary + names)
 
     gone_name = GONE.file_name(stem.hex())
     make_directories(store.files, store.directory(VOLUMES))
     append(store, GONE, gone_name, b"")
-    gone = _gone(store, sources)
-    if len(gone) == len(rows):
+    gone = _gone(store, sources, replaced)
+    if len(gone) * MEMBER.size == rows.size:
         unlink(store, store.path(GONE, gone_name))
         return None
     append(store, GONE, gone_name, b"".join(map(encode_gone, gone)), sync=True)
@@ -90,14 +91,14 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Collection
     return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
 
 
-def _gone(store: Store, sources: list[tuple[bytes, Volume | None]]) -> list[bytes]:
+def _gone(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:
     """Return the modules that are not where they were read any more: all of a volume that is not there, which others have replaced."""
-    volumes = {source for _, source in sources if source is not None and _exists(store, store.path(VOLUMES, source.name))}
-    removed = {source: source.gone() for source in volumes}
-    return [
-        module_id for module_id, source in sources
-        if (not _exists(store, store.module_path(module_id)) if source is None else module_id in removed.get(source, (module_id,)))
-    ]  # fmt: skip
+    removed = [volume.gone() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
+    gone = []
+    for module_id, number in map(_SOURCE.unpack, sources.pieces(_SOURCE.size)):
+        if not _exists(store, store.module_path(module_id)) if number < 0 else (known := removed[number]) is None or module_id in known:
+            gone.append(module_id)
+    return gone
 
 
 def _exists(store: Store, path: str) -> bool:
@@ -116,24 +117,39 @@ def _dictionary(samples: list[bytes]) -> bytes:
     return b"".join(chosen)[-_WINDOW:]
 
 
-def contents_of(volume: Volume) -> Iterator[Content]:
-    """Yield what can be read of a volume and is intact.
+def members_of(volume: Volume, first: int) -> dict[bytes, Member]:
+    """Return what can be read of the modules whose ids begin with this byte.
 
     Raises:
         OSError: it cannot be read now.
     """
+    try:
+        return dict(volume.members(first))
+    except FormatError:
+        return {}
+
+
+def content_of(volume: Volume, module_id: bytes, member: Member) -> Content | None:
+    """Return a module in a volume; None if it is damaged.
+
+    Raises:
+        OSError: it cannot be read now.
+    """
+    try:
+        content = Content(module_id, *volume.content(member), member[4], volume)
+        intact_footer(content.data, module_id)
+    except FormatError:
+        return None
+    return content
+
+
+def contents_of(volume: Volume) -> Iterator[Content]:
+    """Yield what can be read of a volume and is intact, in order. Raises what `members_of` raises."""
     for first in range(256):
-        try:
-            found = list(volume.members(first))
-        except FormatError:
-            continue
-        for module_id, member in found:
-            try:
-                content = Content(module_id, *volume.content(member), member[4], volume)
-                intact_footer(content.data, module_id)
-            except FormatError:
-                continue
-            yield content
+        for module_id, member in members_of(volume, first).items():
+            content = content_of(volume, module_id, member)
+            if content is not None:
+                yield content
 
 
 def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None:

@@ -115,10 +115,15 @@ class Present:
 
     def __contains__(self, module_id: object) -> bool:
         assert isinstance(module_id, bytes)
+        return self.size_of(module_id) >= 0
+
+    def size_of(self, module_id: bytes) -> int:
+        """Return what a module takes on the disk in bytes; -1 if it is not there."""
         while self._first < module_id[0]:
             found = next(self._slices, None)
             self._first, self._there = (found.first, found.present) if found is not None else (1 << 8, {})
-        return self._first == module_id[0] and module_id in self._there
+        status = self._there.get(module_id) if self._first == module_id[0] else None
+        return -1 if status is None else status.size
 
 
 def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:

@@ -1,4 +1,4 @@
-"""The same behaviour with every linker, and without one: shared objects by `dlopen`, objects through ORC."""
+"""The same behaviour with every linker, without one, and on platforms that have no shared objects of ELF's: objects through ORC."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from compcache.globals import NativeSymbol, PythonObject
 if TYPE_CHECKING:
     from pathlib import Path
 
-LINKERS = ["written", "ld", "ld.lld", "mold", "ziglang", "none"]  # none at all is the last one: from then on there are objects
+LINKERS = ["written", "ld", "ld.lld", "mold", "ziglang", "none"]  # none at all is the last one: then there are objects
 
 EVERYTHING = """
 declare i64 @imported(i64)
@@ -229,10 +229,13 @@ def test_a_linker_that_fails_is_no_reason_not_to_store(
     bad.write_text("#!/bin/sh\necho 'this is broken' >&2\nexit 3\n")
     bad.chmod(0o700)
     monkeypatch.setenv("COMPCACHE_LINKER", str(bad))
-    with pytest.warns(CacheWarning, match=r"this is broken.*stored as an object"):
+    with pytest.warns(CacheWarning, match=r"this is broken.*written without it"):
         cache.add_module(ModuleSource(constant("f", 1)))
     assert cache.get_target("f")() == 1
-    assert cache.realizations("f")[0].image_kind == "object"
+    assert cache.realizations("f")[0].image_kind == "shared"
+    with pytest.raises(LinkerError, match="this is broken"):  # which is not written
+        cache.add_module(ModuleSource('@c = constant i64 1, section ".unheard_of"\n' + constant("g", 1)))
+    assert not cache.has("g")
 
 
 def test_a_linker_that_does_not_exist_is_told(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

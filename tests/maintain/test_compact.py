@@ -18,6 +18,7 @@ from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.formats.volume import Volume
 from compcache.maintain import packing
+from compcache.publish import module_lists
 from compcache.publish import volumes as writing
 from compcache.publish.locks import wait_lock
 from compcache.publish.removal import remove_file
@@ -129,6 +130,19 @@ def test_duplicates_of_one_content_become_one(cache: Cache) -> None:
     assert {m.module_id for m in cache.modules()} == {other, both, user}
     require(cache, {"f": 2, "g": 3, "h": 102})
     assert cache.compact(grace=0).merged == ()
+
+
+def test_lists_have_the_sizes_of_what_is_put_together(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools need not read the modules again for that."""
+    monkeypatch.setattr(module_lists, "_FEW", 1)
+    fill(cache)
+    assert module_lists.ModuleLists(cache._store).counts().modules == COUNT
+    report = cache.compact(grace=0)
+    monkeypatch.setattr(module_lists, "read_row_and_size", None)
+    counts = module_lists.ModuleLists(cache._store).counts()
+    assert counts.modules == COUNT
+    assert 0 <= report.size_after - counts.size < COUNT, "but for what cannot be divided"
+    assert cache.info().size == counts.size
 
 
 def test_what_is_removed_and_added_again(directory: Path) -> None:

@@ -20,16 +20,15 @@ LOADED = "objects through ORC"
 _SHOWN = 5
 
 
-def require_possible(needs_linker: Sequence[str], why: str) -> None:
+def require_possible(needs_linker: Sequence[str]) -> None:
     """Refuse features that need the dynamic linker (`needs_linker`, in words) in an object, which is loaded without it.
 
     Raises:
-        CompileError: the module has some; the message says `why` it cannot be a shared object.
+        CompileError: the module has some.
     """
     if needs_linker:
         raise CompileError(
-            f"the module has {', '.join(needs_linker[:_SHOWN])}, which needs a shared object, but {why}: install a linker "
-            "(pip install 'compcache[linker]', or ld, lld or mold)"
+            f"the module has {', '.join(needs_linker[:_SHOWN])}, which needs a shared object, and on this platform images are objects"
         )
 
 
