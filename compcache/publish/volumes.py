@@ -9,6 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, check
+from compcache.directory.places import GONE, VOLUMES
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import intact_footer
