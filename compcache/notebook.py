@@ -1,6 +1,6 @@
 """IPython and Jupyter: ``%load_ext compcache`` adds ``%%compcache`` for cells of IR, C, C++, Fortran or Rust, and ``%compcache COMMAND``.
 
-Caches, call targets, graphs and reports show themselves as HTML with or without the extension.
+Caches, call targets, graphs and reports are displayed as HTML with or without the extension.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["html_of", "load_ipython_extension"]
 
-#: More rows than a reader looks at, or nodes than a cell shows, are counted instead.
+#: The most rows and nodes that a cell shows. Larger tables and graphs are counted instead.
 _MOST_ROWS = 30
 _MOST_NODES = 300
 _IR = re.compile(r"^\s*(define|target (triple|datalayout)|source_filename)\b", re.MULTILINE)
@@ -39,7 +39,7 @@ _SECONDS = 600
 
 
 def html_of(value: object) -> str:
-    """Return HTML of a cache, a call target, compiled functions, a graph, or a record that this package returns."""
+    """Return HTML for a cache, a call target, compiled functions, a graph, or a record of this package."""
     if isinstance(value, Cache):
         return _titled(repr(value), _info(value))
     if isinstance(value, TypedCallTarget):
@@ -65,7 +65,7 @@ def _graph(graph: FunctionGraph) -> str:
         counts = [(kind, sum(node.kind == kind for node in graph.nodes)) for kind in kinds]
         hint = "<p><code>compcache graph --html FILE</code> draws a graph of this size.</p>"
         return _titled("FunctionGraph", _table([*counts, ("edges", len(graph.edges))]) + hint)
-    # Its rules are for the drawing alone, not for the notebook around it.
+    # Its rules apply to the drawing, not to the rest of the notebook.
     drawing = "".join(svg(graph)).replace("<style>", "<style>@scope{").replace("</style>", "}</style>", 1)
     return f'<div style="overflow:auto;background:#fff">{drawing}</div>'
 
@@ -119,7 +119,7 @@ def _cell(value: object) -> str:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the magics to an IPython shell: what ``%load_ext compcache`` calls.
+    """Add the magics to an IPython shell. ``%load_ext compcache`` calls it.
 
     Args:
         shell: the shell.
@@ -129,7 +129,7 @@ def load_ipython_extension(shell: Any) -> None:
         """%compcache COMMAND ... runs a command of ``compcache``; %%compcache compiles the cell once ever, and defines its functions."""
         try:
             return _run(shell, line) if cell is None else _compile(shell, line, cell)
-        except CompcacheError as error:  # what is wrong is in the cell: IPython shows the message alone
+        except CompcacheError as error:  # the error is in the cell: IPython shows only the message
             told = [f"{type(error).__name__}: {error}"]
             vars(error)["_render_traceback_"] = lambda: told
             raise
@@ -138,7 +138,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _run(shell: Any, line: str) -> None:
-    """Run a command; a name of the notebook stands for what it is called in the cache."""
+    """Run a command. A name of the notebook stands for its function in the cache."""
     words = _words(line)
     if words is None:
         return

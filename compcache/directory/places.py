@@ -1,4 +1,4 @@
-"""The place of every file in a cache directory. Nothing else in the package spells such a name."""
+"""The places of all files in a cache directory. Nothing else in the package spells these names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ __all__ = [
 class Place(Record):
     """One kind of file in a cache directory.
 
-    `form` is its path below the root, with what varies in angle brackets; the version of the format is the number at
+    `form` is its path below the root, with variable parts in angle brackets; the version of the format is the number at
     the end of the directory's or the file's name. `derived` files can be made again from the modules or by asking the
-    system; `cleared` ones go when a cache is cleared. `name` is empty where files have many names, `suffix` where these
-    do not end alike.
+    system; `cleared` ones go when a cache is cleared. `name` is empty if files have many names, `suffix` if these have no common ending.
     """
 
     __slots__ = ("form", "directory", "name", "suffix", "derived", "cleared")

@@ -1,6 +1,6 @@
-"""From a relocatable object to the image of a module, of the one kind that its platform has: a shared object, where files are ELF files.
+"""Turns a relocatable object into the image of a module, of its platform's only kind: a shared object if files are ELF files.
 
-A shared object is written here where everything in the objects is known exactly (`compcache.images.writer`); a linker makes the others.
+A shared object is written here if everything in the objects is known exactly (`compcache.images.writer`); a linker makes the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWN_RUN_TIME = "name the static library of the compiler's run time in archives=
 
 
 class EntryObjects(NamedTuple):
-    """The objects of a module's entry points, and the symbols that they define; empty where they are in the module's own object."""
+    """The objects of a module's entry points, and their symbols; empty if they are in the module's own object."""
 
     codes: tuple[bytes, ...] = ()
     symbols: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Made(NamedTuple):
 
 
 def makes_shared_objects() -> bool:
-    """Return whether images made here are shared objects: on platforms of ELF files, where they are written or linked.
+    """Return whether images made here are shared objects: on platforms with ELF files, where they are written or linked.
 
     Raises:
         LinkerError: the environment names a linker that cannot be run.
@@ -78,12 +78,12 @@ def make_image(
         entries: the objects of its entry points, and their symbols; only a shared object can have them.
         export: the one symbol that the image lets others see.
         weak: the symbols that may stay without a provider.
-        imports: those whose addresses are filled in when code is loaded, which only a shared object can have.
-        needs_linker: what the module has that only a shared object can have, in words.
-        libraries: those that the source names, beside the platform's.
+        imports: the symbols whose addresses are filled in when code is loaded, which only a shared object can have.
+        needs_linker: the parts of the module that only a shared object can have, in words.
+        libraries: the libraries that the source names, in addition to the platform's.
 
     Raises:
-        UndefinedSymbolError: the code refers to what neither the platform nor this process provides.
+        UndefinedSymbolError: the code refers to symbols that neither the platform nor this process provides.
         CompileError: a linker has to make the shared object, and none is installed; or the platform has no shared objects, and the module
             needs one.
         LinkerError: the linker fails, and the shared object is not written without one.
@@ -165,7 +165,7 @@ def _from_libraries(undefined: Iterable[str], platform: Iterable[str], libraries
 
 
 def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
-    """Refuse code whose own helper routines (compiler-rt) are not available in the process."""
+    """Refuse code if its own helper routines (compiler-rt) are not available in the process."""
     missing = [
         symbol
         for symbol in undefined

@@ -1,4 +1,4 @@
-"""Loads of several modules: which one provides a variable, closures that a process before this one has planned, and linked ones.
+"""Loads of several modules: providers of variables, planned closures of earlier processes, linked closures.
 
 What is here is the head of the files in which this is kept for other processes.
 """

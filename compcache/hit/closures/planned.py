@@ -1,4 +1,4 @@
-"""Loads a function with the closure that a former load has planned: no look-up in the index for what it imports.
+"""Loads a function with a closure that an earlier load has planned: its imports need no look-up in the index.
 
 The file (`docs/format.md`, "Planned closure") is derived, and written by `compcache.hit.closures.remember`. The function itself was looked
 up and read as always. The file only says where the records of what stands behind it are, as the index would: what is bound, and where, is
@@ -29,14 +29,14 @@ __all__ = ["FUNCTION", "NO_STATE", "REQUIREMENT_PARTS", "modules_of", "read_plan
 #: Of a function: the number of its module, and the offset of its record there.
 FUNCTION = Struct("<II")
 NO_STATE = bytes(DIGEST_SIZE)
-#: How many texts a requirement of a host is.
+#: The number of texts in a host requirement.
 REQUIREMENT_PARTS = 7
-#: How many bytes of what records have of a link type are its digest.
+#: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
 
 
 def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: Sources) -> dict[str, Choice] | None:
-    """Return the choices of the planned closure in the file of this name, by function, ready for the commit; None where it cannot be used
+    """Return the choices of the planned closure in the file of this name, by function, ready for the commit; None if it cannot be used
     here.
 
     Then `sources` has the module of `root` and no other.
@@ -53,7 +53,7 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
         loader.start(chosen)
     except ReentrantLoadError:
         raise
-    except (CompcacheError, OSError, ValueError, IndexError, StructError) as error:  # the walk finds out what is wrong, and says so
+    except (CompcacheError, OSError, ValueError, IndexError, StructError) as error:  # the walk finds and reports the problem
         reraise_interrupt(error)
         for module_id in [module_id for module_id in sources if module_id != root.module_id]:
             sources.pop(module_id).release()
@@ -62,14 +62,14 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
 
 
 def modules_of(data: bytes) -> list[bytes]:
-    """Return the modules that the file of a planned closure names, for their removal: nothing is verified."""
+    """Return the modules in the file of a planned closure, for its removal. Nothing is verified."""
     content = data[len(MAGIC) + SEAL_SIZE :]
     end = HEAD.size + MODULE.size * int.from_bytes(content[len(NO_STATE) : len(NO_STATE) + 4], "little")
     return [content[at : at + DIGEST_SIZE] for at in range(HEAD.size, min(end, len(content)), MODULE.size)]
 
 
 def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> dict[str, Choice]:
-    """Return the functions that the file names, their modules open.
+    """Return the functions in the file, with their modules open.
 
     Raises:
         FormatError: the file is not one that `remember_closure` writes, or is out of date.
@@ -90,7 +90,7 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> d
         opened.append(loader.open_described(content[at : at + MODULE.size], sources))
         read_records(loader, opened[-1])  # now: its file is closed for a while where there are many
     if not opened or opened[0] is not root.source or len(opened) != len(sources) or root.record.entry == NO_ENTRY:
-        raise FormatError("a planned closure is of another function")
+        raise FormatError("a planned closure belongs to another function")
     chosen = {root.record.name: root}
     for number, offset in FUNCTION.iter_unpack(content[first:last]):
         source = opened[number]
@@ -98,15 +98,15 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> d
         loader.require_features(source.file, record)
         chosen[record.name] = type(root)(source, record, offset)
     if len(chosen) != functions + 1:
-        raise FormatError("a planned closure has a function twice")
+        raise FormatError("a planned closure lists a function twice")
     return chosen
 
 
 def _require_whole(loader: Loader, root: Choice, chosen: dict[str, Choice]) -> None:
-    """Check that a closure has everything that its functions import, with the expected types, and nothing else.
+    """Check that a closure contains all imports of its functions, with the expected types, and nothing else.
 
     Raises:
-        FormatError: it has not.
+        FormatError: it does not.
         CompcacheError: a record cannot be read, or the process lacks a symbol.
     """
     reached, stack = {root.record.name}, [root]
@@ -118,7 +118,7 @@ def _require_whole(loader: Loader, root: Choice, chosen: dict[str, Choice]) -> N
         for _, name, _, kind in choice.imports:
             other = chosen.get(name)
             if other is None or not _fits(loader, choice, kind, other):
-                raise FormatError("a planned closure lacks what a function of it imports")
+                raise FormatError("a planned closure lacks an import of one of its functions")
             if name not in reached:
                 reached.add(name)
                 stack.append(other)
@@ -127,7 +127,7 @@ def _require_whole(loader: Loader, root: Choice, chosen: dict[str, Choice]) -> N
 
 
 def _fits(loader: Loader, user: Choice, kind: bytes, other: Choice) -> bool:
-    """Return whether a function has the type that its user expects, as far as both are known."""
+    """Return whether a function has the type that its user expects, as far as both types are known."""
     own = other.record.link_type
     if not kind or not own or kind[:_DIGEST] == own[:_DIGEST]:
         return True

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["remember_closure", "remove_closures"]
 
-#: How many modules a closure has at most, and how many files a directory keeps.
+#: The most modules of a closure, and the most files that a directory keeps.
 _MOST_MODULES = 512
 _MOST_KEPT = 512
 
@@ -57,18 +57,18 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
 
 
 def _is_plain(choice: Choice) -> bool:
-    """Return whether its module was not loaded before, and it has a record of its own (a stub has not) and no variables to decode."""
+    """Return whether its module was not loaded before, and it has its own record (stubs have none) and no variables to decode."""
     return choice.source.is_whole and not choice.globals and choice.offset > 0
 
 
 def _requirements(store: Store, choice: Choice) -> tuple[str, str]:
-    """Return what a module and its function require."""
+    """Return the requirements of a module and its function."""
     header = decode_module(choice.source.read_record(store, 0))
     return header.requirement(), header.requirement(header.features_of(choice.record))
 
 
 def _encode(store: Store, root: Choice, groups: list[list[Choice]]) -> bytes | None:
-    """Return the content of the file; None where a module cannot be described any more."""
+    """Return the content of the file; None if a module cannot be described any more."""
     entries = [_describe(store, group[0].source) for group in groups]
     choices = {(choice.source.file.target_id, choice.record.target_id): choice for group in groups for choice in group}
     requirements = dict.fromkeys([text for choice in choices.values() for text in _requirements(store, choice)])
@@ -84,7 +84,7 @@ def _encode(store: Store, root: Choice, groups: list[list[Choice]]) -> bytes | N
 
 
 def _describe(store: Store, source: Source) -> bytes | None:
-    """Return the index entry that vouches for a module's file as it is now; None if the index does not vouch for it."""
+    """Return the index entry that vouches for a module's present file; None if there is none."""
     suspended = source.suspended
     file = source.open_file(store)
     status = file.status()

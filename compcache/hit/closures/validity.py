@@ -1,4 +1,5 @@
-"""Whether a linked closure holds: its image has code of several modules, its parts, and stands for what an ordinary load would bind.
+"""Decides whether a linked closure is valid: its image has code of several modules, its parts, and stands for what an ordinary load would
+bind.
 
 It holds where all parts are there, are such as this cache uses (whole, signed where keys are asked for, not of a maker or an LLVM that is
 passed over), and where each plain name that was bound when it was linked would be bound to the same module now. What is not so any more is
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["is_valid", "linked_entry"]
 
-#: How many files of this kind and of planned closures a directory keeps.
+#: The most files of this kind and of planned closures that a directory keeps.
 _MOST_KEPT = 512
 
 
 def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """Return the modules that the linked closure is derived of that this module is, and how many of these, the first, are in it; None where
-    it does not hold in this state of the index.
+    """Return the parts of the linked closure with this module_id, and how many of them, the first, it contains; None if it is not valid in
+    this state of the index.
     """
     store = loader.store
     name = _file_name(store, module_id)
@@ -43,14 +44,14 @@ def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[byte
 
 
 def _file_name(store: Store, module_id: bytes) -> str:
-    """Return the file that says whether a closure holds for this processor, these keys and these known faults."""
+    """Return the name of the file that records a closure's validity for this processor, these keys and these known faults."""
     rules = mac(b"linked", store.mac_key) if store.mac_key else b""
     identity = [module_id, b"linked", rules, store.processor().identity.encode()]
     return CLOSURES.file_name(digest(identity).hex() + key_suffix(store.stamp_key))
 
 
 def _told(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """Return what is stored for this state of the index, or None."""
+    """Return the stored result for this state of the index, or None."""
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:at], data[at:]
@@ -64,7 +65,7 @@ def _told(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...
 
 
 def _keep(store: Store, name: str, module_id: bytes, state: bytes, found: tuple[tuple[bytes, ...], int] | None) -> None:
-    """Keep it for the next process; a failure is harmless."""
+    """Store the result for other processes; a failure is harmless."""
     if store.readonly or not store.has_closures():
         return
     from compcache.publish.atomic_file import keep_file
@@ -81,8 +82,8 @@ def linked_entry(file: ModuleFile) -> EntryRecord:
     """Return the entry that describes a linked closure.
 
     Raises:
-        FormatError: the module is none, or is damaged.
-        StorageError: it cannot be read.
+        FormatError: the module is not a linked closure, or is damaged.
+        StorageError: the module cannot be read.
     """
     from compcache.formats.entry import ENTRY, decode_entry
     from compcache.formats.linked import KIND

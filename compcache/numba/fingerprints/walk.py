@@ -298,7 +298,7 @@ class Walk:
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
         """Feed what the code of a function was compiled from, which compiles no more code. Raises `NotLazy` if that is not known."""
         if overloads is None:
-            raise NotLazy(f"{function.__qualname__} was declared with values that have no content")
+            raise NotLazy(f"{function.__qualname__} was declared with values that have no identity by content")
         if self.without_numba:
             self.token("declared")
         for one in overloads:
@@ -530,9 +530,9 @@ class Walk:
 
         name = ".".join((module, *names))
         if not _SETTINGS.isdisjoint(name.split(".")):
-            raise NotLazy(f"{where} reads settings of Numba")
+            raise NotLazy(f"{where} reads Numba's settings")
         if self.mode == RUN and (not _OF_PROCESS.isdisjoint(names) or looks_outside(name)):
-            raise NotLazy(f"{where} asks what only the process or the host knows")
+            raise NotLazy(f"{where} depends on the state of the process or the host")
         given = set_on_part(module, names)
         if given is not MISSING:
             self.value(given, where)
