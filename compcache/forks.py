@@ -31,7 +31,7 @@ __all__ = ["FORGOTTEN", "LOCKS", "OTHERS", "Lock", "after_in_child", "after_in_p
 _IMPORT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.001
 #: What a child may have to import: the package, what it depends on, and the standard library. Modules of the program are its own business.
-_NEEDED = frozenset(("compcache", "filelock", "iced_x86", "llvmlite", "msgpack", "nacl", "platformdirs")) | sys.stdlib_module_names
+_NEEDED = sys.stdlib_module_names | {"compcache", "filelock", "iced_x86", "llvmlite", "msgpack", "nacl", "numba", "numpy", "platformdirs"}
 
 
 class Lock(Record):
@@ -61,6 +61,7 @@ class Lock(Record):
 
 #: In the order in which they are taken: the holder of one may wait for later ones, and for none before it.
 LOCKS = (
+    Lock("numba.core.compiler_lock", "global_compiler_lock._lock", 10.0, "Numba's: nobody compiles, or adds what was found"),
     Lock("compcache.hit", "_mapping", 10.0, "the child would wait for the dynamic linker's own lock: nobody maps an image"),
     Lock("compcache.images.llvm_thread", "llvm.ffi.lib._lock._lock", 5.0, "llvmlite's: nobody is inside LLVM"),
     Lock("compcache.images.llvm_thread", "_stack_lock", 1.0, "the size of stacks is the program's own"),

@@ -177,13 +177,6 @@ class Plan:
         self._may_lack = False  # whether some function has run out of realizations
         self._apart: dict[tuple[str, bytes], str] = {}  # the nodes for users that expect an unusual type, by name and digest
 
-    @property
-    def has_errors(self) -> bool:
-        """Whether something was passed over because of an error, which another process may not meet, or functions of one name are used with
-        several types.
-        """
-        return bool(self._apart) or any(node.error is not None for node in self._nodes.values())
-
     def choose(self) -> dict[str, Choice]:
         """Return the chosen realizations of the root and everything that it reaches, or the error because of which it cannot be loaded."""
         while True:

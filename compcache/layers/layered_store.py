@@ -98,9 +98,9 @@ class _Layer(Store):
         module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
         return True
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """See `Store`."""
-        module = super().open_module(module_id, leave_stamp=leave_stamp, entry=entry)
+        module = super().open_module(module_id, leave_stamp=leave_stamp)
         module.elsewhere = not self.trusted_keys
         return module
 
@@ -333,7 +333,7 @@ class LayeredStore(Store):
         """Return whether the directory or a layer holds anything."""
         return super().is_cache() or any(layer.is_cache() for layer in self.layers)
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:  # noqa: ARG002 - closures are planned for caches without layers
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """See `Store`. A module that is missing here, or not usable, is opened in a layer."""
         found_in = self._found_in.get(module_id)
         stores = (self, *self.layers) if found_in is None else (found_in, self, *self.layers)

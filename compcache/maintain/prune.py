@@ -18,7 +18,7 @@ from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
-from compcache.hit.closures.remember import remove_closures
+from compcache.hit.closures.validity import remove_closures
 from compcache.maintain.candidates import Census, Chooser
 from compcache.maintain.packing import free_removed
 from compcache.maintain.pins import pinned

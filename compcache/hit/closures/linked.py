@@ -181,12 +181,6 @@ class LinkedClosures:
         house = self._loader._loaded(module_id) if module_id in self._homes else None
         return shared(house.file) if house is not None and house.file is not None else None
 
-    def may_be_planned(self, root: Choice, chosen: dict[str, Choice]) -> bool:
-        """Return whether a planned closure may name these modules. The validity of closures is checked only for functions that are looked
-        up.
-        """
-        return not any(choice.module_id in self._parts for choice in chosen.values() if choice is not root)
-
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
         """Return the loaded closures that contain code of a module."""
         found = [self._loader._loaded(key) for key, parts in self._parts.items() if module_id in parts]
