@@ -198,7 +198,7 @@ class Relocator:
         if fixup.to == NOTHING:
             return None
         if addend and fixup.form != DISTANCE:
-            raise FormatError("a table entry for an address behind a symbol is not supported")
+            raise FormatError("table entries with an addend are not supported")
         if fixup.to == CALL and name is not None:
             return self._stubs[name]
         if fixup.to == TABLE:
