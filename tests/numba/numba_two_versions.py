@@ -132,8 +132,8 @@ _PACKAGES = [
     ("float(DEP.get())", "class P:\n    v = V\ndef get():\n    match P():\n        case P(v=w): return w"),
     ("float(DEP.C.__name__[1])", "class C: pass\nC.__name__ = f'C{V}'"),
     ("float(DEP.get())",
-     "import functools\ndef by(v):\n    def deco(f):\n        @functools.wraps(f)\n        def inner(): return f() + v\n"
-     "        return inner\n    return deco\n@by(V)\ndef get(): return 0"),
+     ("import functools\ndef by(v):\n    def deco(f):\n        @functools.wraps(f)\n        def inner(): return f() + v\n"
+     "        return inner\n    return deco\n@by(V)\ndef get(): return 0")),
     ("float(DEP.B.known['D'])",
      "class B:\n    known = {}\n    def __init_subclass__(cls, v): B.known[cls.__name__] = v\nclass D(B, v=V): pass"),
     ("float(DEP.C.v)", "def mark(cls):\n    cls.v = V\n    return cls\n@mark\nclass C: pass"),
