@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.entry import EntryRecord
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.session import Session
-    from compcache.store.module_file import ModuleFile
     from compcache.usage.costs import Cost
     from compcache.usage.module_files import Progress
     from compcache.usage.summaries import EntrySummary, FunctionSummary, GroupSummary, ModuleSummary
@@ -699,7 +699,7 @@ def is_on(variable: str) -> bool:
 def has_settled(newest: int) -> bool:
     """Return whether a file changed long enough ago that another change would alter its times.
 
-    What a front end remembers of a file by its times holds only then.
+    Only then do a file's times identify its content.
 
     Args:
         newest: the later of the times of modification and change, in nanoseconds.

@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.files import Opened, Tree
     from compcache.formats.volumes import Volumes
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.plain_closures import PlainClosure
     from compcache.hit.plain_imports import Parts
     from compcache.hit.target import TypedCallTarget
-    from compcache.store.module_file import ModuleFile
 
 __all__ = [
-    "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "is_ordered",
-    "open_plain",
+    "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain",
 ]  # fmt: skip
 
 #: As `compcache.store.PLACES` has them, which a plain hit does not read.
@@ -326,7 +325,7 @@ class PlainLoader:
         return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
     def _find(self, runtime: "Any", func_name: str) -> "Any":
-        ordered = is_ordered(func_name)
+        ordered = runtime.is_ordered(func_name)
         if (ordered or self._names is None) and not self._look_again(runtime):
             return None
         found = runtime.newest(self._functions, func_name, ordered)
@@ -546,11 +545,6 @@ def _is_ours(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
         reraise_interrupt(error)
         return False
     return (status.st_dev, status.st_ino) == entered[2]
-
-
-def is_ordered(func_name: str) -> bool:
-    """Return the same as `compcache.store.is_ordered`."""
-    return func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
 
 
 def _is_segment_name(name: str) -> bool:

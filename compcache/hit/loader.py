@@ -27,7 +27,6 @@ from _weakref import ref
 from itertools import chain
 
 from compcache import hit
-from compcache.digest import DIGEST_SIZE
 from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
@@ -35,20 +34,19 @@ from compcache.hit import LoadedModule, PlainLoader, _weak
 from compcache.hit.target import TargetContext, load_runtime
 from compcache.settings import is_on, setting
 from compcache.store import is_ordered
-from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.records import GlobalRecord
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.settle import Settled
     from compcache.hit.target import TypedCallTarget
     from compcache.store import IsNear, Store
-    from compcache.store.module_file import ModuleFile
 
     Accept = Callable[[ModuleFile], object]
     #: Key in `LoadedModule.slots`, name, places, link type.
@@ -58,8 +56,6 @@ __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
 #: The most module files that a load keeps open. It closes them then, and opens those again that it maps later.
 _MOST_FILES = 64
-#: Closures of fewer modules are not remembered for the next process.
-_FEWEST_PLANNED = 3
 
 #: 1: images are mapped from their files everywhere; 0: nowhere; otherwise it depends on the file system (`native/places.c`).
 MAP_VARIABLE = "COMPCACHE_MAP_FILES"
@@ -73,12 +69,11 @@ class Source:
     in a load of several modules.
     """
 
-    __slots__ = ("file", "is_whole", "listed", "loaded", "suspended")
+    __slots__ = ("file", "listed", "loaded", "suspended")
 
     def __init__(self, file: ModuleFile, loaded: LoadedModule | None) -> None:
         self.file = file
         self.loaded = loaded
-        self.is_whole = loaded is None  # nothing of it is bound: the load sees all its imports
         self.suspended = False
         self.listed: Listed | None = None
 
@@ -220,11 +215,7 @@ class Loader(PlainLoader):
         sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
-            choice, offset, error = self._open_first(func_name, candidates, sources)
-            root = choice if choice is not None and choice.record.needs and not self._has_loaded() else None
-            planned = self._find_planned(root, offset, sources) if root is not None else None
-            if planned is not None:
-                return self._commit(func_name, planned, owner, sources)
+            choice, error = self._open_first(func_name, candidates, sources)
             if choice is not None:
                 try:
                     if self._prepare_alone(choice, sources):
@@ -240,35 +231,25 @@ class Loader(PlainLoader):
             chosen = plan.choose()
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
-            target = self._commit(func_name, chosen, owner, sources)
-            if (
-                target is not None
-                and root is not None
-                and len(sources) >= _FEWEST_PLANNED
-                and not plan.has_errors
-                and chosen[func_name] is root
-                and (self.linked is None or self.linked.may_be_planned(root, chosen))
-            ):
-                self._remember_closure(root, offset, chosen)
-            return target
+            return self._commit(func_name, chosen, owner, sources)
         finally:
             for source in [*sources.values(), *sources.bound]:
                 source.release()
 
     def _open_first(
         self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
-    ) -> tuple[Choice | None, int, Exception | None]:
-        """Return the first realization, the offset of its record, and the error that rules it out."""
+    ) -> tuple[Choice | None, Exception | None]:
+        """Return the first realization, and the error that rules it out."""
         for module_id, offset in candidates:
             try:
-                return self.open_candidate(func_name, module_id, offset, sources), offset, None
+                return self.open_candidate(func_name, module_id, offset, sources), None
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 break  # pruned since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
-                return None, 0, error
-        return None, 0, None
+                return None, error
+        return None, None
 
     def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
         """Prepare a realization that needs no other module, the usual case, without a plan; return False if it needs one.
@@ -289,24 +270,6 @@ class Loader(PlainLoader):
         self.provide(choice.source)
         choice.fills = self._decode(choice) if choice.globals else []
         return True
-
-    def _find_planned(self, root: Choice, offset: int, sources: Sources) -> dict[str, Choice] | None:
-        """Return the choices of an earlier load for this function, ready for the commit; None if it must be planned now."""
-        store = self.store
-        if store.layers or not store.has_closures():
-            return None
-        name = store.closure_name(root.module_id, offset)
-        data = store.read_file(CLOSURES, name)
-        if data is None:
-            return None
-        from compcache.hit.closures.planned import read_planned
-
-        return read_planned(self, root, data, name, sources)
-
-    def _remember_closure(self, root: Choice, offset: int, chosen: dict[str, Choice]) -> None:
-        from compcache.hit.closures.remember import remember_closure
-
-        remember_closure(self.store, root, offset, chosen)
 
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
@@ -374,17 +337,17 @@ class Loader(PlainLoader):
             raise self.condemn(sources, module_id, error) from error
         return Choice(source, record, offset)
 
-    def _open_source(self, module_id: bytes, sources: Sources, entry: bytes = b"") -> Source:
+    def _open_source(self, module_id: bytes, sources: Sources) -> Source:
         several = len(sources)
         if len(sources.opened) == _MOST_FILES:
             for source in sources.opened:
                 source.suspend()
             sources.opened.clear()
-        file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id, entry=entry)
+        file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id)
         try:
             self.require_usable(file)
             source = Source(file, self._loaded(module_id))
-            if several and not entry:
+            if several:
                 from compcache.hit.plan import list_records
 
                 list_records(self, source, sources)
@@ -407,11 +370,6 @@ class Loader(PlainLoader):
     def open_source(self, module_id: bytes, sources: Sources) -> Source:
         """Return an open module for this load. Raises the errors of `Store.open_module` and `require_usable`."""
         return sources.get(module_id) or self._open_source(module_id, sources)
-
-    def open_described(self, entry: bytes, sources: Sources) -> Source:
-        """Return the open module of an encoded index entry. Raises the errors of `Store.open_module` and `require_usable`."""
-        module_id = entry[:DIGEST_SIZE]
-        return sources.get(module_id) or self._open_source(module_id, sources, entry)
 
     def condemn(self, sources: Sources, module_id: bytes, error: FormatError) -> CompcacheError:
         """Return the exception for a module that does not decode. This load stops using the module."""
@@ -635,12 +593,6 @@ class Loader(PlainLoader):
         from compcache.hit.memory import unload
 
         return unload(self, func_name)
-
-    def _has_loaded(self) -> bool:
-        """Return whether modules are loaded, or unloaded ones in use provide variables. Both affect the choices of a load."""
-        if self.loaded_modules():
-            return True
-        return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_targets(self) -> list[TypedCallTarget]:
         """Return the valid call targets that this loader has returned and that are in use."""

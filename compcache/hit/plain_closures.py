@@ -18,10 +18,10 @@ __all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_holdin
 
 #: As `compcache.store.PLACES` has them, which a plain hit does not read.
 DIRECTORY, SUFFIX = "closures-v1", ".closure"
-#: As `compcache.hit.closures` writes these files: what they begin with, before a seal, and where the state of the index, whether a closure
-#: holds, how many modules are in it, and the modules begin.
-MAGIC = b"CCCLOSE5"
-_STATE, _HOLDS, _HOMES, PARTS = 24, 44, 48, 164
+#: As `compcache.hit.closures` writes these files: what they begin with, before a seal, and where the closure, the state of the index,
+#: whether it holds, how many modules are in it, and the modules begin.
+MAGIC = b"CCCLOSE6"
+_CLOSURE, _STATE, _HOLDS, _HOMES, PARTS = 24, 40, 56, 60, 64
 _LARGEST = 1 << 16
 _ID_SIZE = 16
 
@@ -82,8 +82,8 @@ def find_holding(
     data = files.pread(opened.number, stamp[1], 0)
     names = sorted(os.fsdecode(segments).split("/")[:-1], key=lambda name: (-int(name[:2]), name))
     state = runtime.digest("".join(names).encode(), _ID_SIZE)
-    seal = runtime.digest(file_name.encode() + data[_STATE:], _ID_SIZE, b"compcache-closed")
-    if data[: _STATE + _ID_SIZE] != MAGIC + seal + state or not data[_HOLDS]:
+    seal = runtime.digest(file_name.encode() + data[_CLOSURE:], _ID_SIZE, b"compcache-closed")
+    if data[:_CLOSURE] != MAGIC + seal or data[_STATE:_HOLDS] != state or not data[_HOLDS]:
         return None
     parts = tuple([data[at : at + _ID_SIZE] for at in range(PARTS, len(data), _ID_SIZE)])
     return PlainClosure(module_id, segments, parts, int.from_bytes(data[_HOMES : _HOMES + 4], "little"))

@@ -135,7 +135,7 @@ def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", nat
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
     """Return the function of this name; None if there is none, or if choosing it takes more than this."""
-    found = runtime.newest(loader._functions, name, hit.is_ordered(name))
+    found = runtime.newest(loader._functions, name, runtime.is_ordered(name))
     if found is None or found[2] >= hit._LINKED:
         return None
     where = places.get(found[1])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.errors import LinkError
     from compcache.formats.host import Processor
     from compcache.formats.index import Index
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from compcache.formats.table import Table
     from compcache.hit.loader import Choice, Loader, Source, Sources
     from compcache.store import Store
-    from compcache.store.module_file import ModuleFile
 
 __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usable"]
 
@@ -176,13 +176,6 @@ class Plan:
         self._pending = [root]
         self._may_lack = False  # whether some function has run out of realizations
         self._apart: dict[tuple[str, bytes], str] = {}  # the nodes for users that expect an unusual type, by name and digest
-
-    @property
-    def has_errors(self) -> bool:
-        """Whether something was passed over because of an error, which another process may not meet, or functions of one name are used with
-        several types.
-        """
-        return bool(self._apart) or any(node.error is not None for node in self._nodes.values())
 
     def choose(self) -> dict[str, Choice]:
         """Return the chosen realizations of the root and everything that it reaches, or the error because of which it cannot be loaded."""

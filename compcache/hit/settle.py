@@ -29,23 +29,21 @@ _BYTES_OF_EACH = 1024
 
 
 class Settled:
-    """Imports of a function that are bound to one module: `functions` has the number of each there, `offsets` the place of its record."""
+    """Imports of a function that are bound to one module: `functions` has for each its number there."""
 
-    __slots__ = ("functions", "imports", "offsets", "source")
+    __slots__ = ("_offset", "functions", "imports", "source")
 
     def __init__(self, source: Source, found: list[tuple[Import, int, int]]) -> None:
         self.source = source
         self.imports = [item for item, _, _ in found]
-        self.offsets = [offset for _, offset, _ in found]
+        self._offset = found[0][1]  # of the record of the first
         self.functions = [number for _, _, number in found]
 
-    def choices(self, store: Store, choice_of: type[Choice], most: int | None = None) -> dict[str, Choice]:
-        """Return their targets by name, or the first ones, in the form of a plan. Raises the errors of reading a record."""
-        found = {}
-        for item, offset in zip(self.imports[:most], self.offsets, strict=False):
-            choice = found[item[1]] = choice_of(self.source, decode_function(self.source.read_record(store, offset)), offset)
-            choice.has_needs = True
-        return found
+    def first(self, store: Store, choice_of: type[Choice]) -> dict[str, Choice]:
+        """Return what the first of them is bound to, by name, as a plan has it. Raises the errors of reading a record."""
+        choice = choice_of(self.source, decode_function(self.source.read_record(store, self._offset)), self._offset)
+        choice.has_needs = True
+        return {self.imports[0][1]: choice}
 
 
 def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
@@ -66,7 +64,7 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
             functions = _functions_of(loader, sources, module_id, wanted) if len(wanted) >= _MANY and module_id != user.module_id else []
             if functions:
                 settled = Settled(sources[module_id], functions)
-                found |= settled.choices(store, type(user), 1)
+                found |= settled.first(store, type(user))
                 gone = set(map(id, settled.imports[1:]))
                 user.imports = [item for item in user.imports if id(item) not in gone]
                 user.settled.append(settled)

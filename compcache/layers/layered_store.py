@@ -12,22 +12,22 @@ from __future__ import annotations
 import os
 
 from compcache.digest import digest, name_key
+from compcache.directory.places import INDEX, LAYERS, MERGED_LAYERS
 from compcache.errors import FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import absolute_path, reraise_interrupt
 from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, in_order
 from compcache.formats.manifest import LINKED
 from compcache.store import Store, is_ordered
-from compcache.store.places import INDEX, LAYERS, MERGED_LAYERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.host import Processor
     from compcache.formats.index import ModuleEntry, Numbered
     from compcache.store import IsNear
-    from compcache.store.module_file import ModuleFile
     from compcache.targets.host_probe import Host
 
 __all__ = ["LAYER_SHIFT", "ORDER_BITS", "LayeredStore", "layer_paths"]
@@ -98,9 +98,9 @@ class _Layer(Store):
         module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
         return True
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """See `Store`."""
-        module = super().open_module(module_id, leave_stamp=leave_stamp, entry=entry)
+        module = super().open_module(module_id, leave_stamp=leave_stamp)
         module.elsewhere = not self.trusted_keys
         return module
 
@@ -108,7 +108,7 @@ class _Layer(Store):
         """Warn once that a part of the layer cannot be read; the rest is used."""
         from compcache.publish.verify import warn_of_layer
 
-        warn_of_layer(self, f"{path} cannot be read: {error.strerror or error}")
+        warn_of_layer(self, self.source, f"{path} cannot be read: {error.strerror or error}")
 
     def remember(self, entry: ModuleEntry) -> None:
         """Remember in the writable directory that a file was verified."""
@@ -122,6 +122,8 @@ class LayeredStore(Store):
         root: the writable directory.
         layers: the directories and bundles below it, in the order of look-ups. A missing one is skipped.
         options: further arguments of `Store`, for the layers as well.
+
+    A directory that this user may not read is skipped with a warning.
 
     Raises:
         UntrustedDirectoryError: a layer belongs to another user, or others can write to it.
@@ -140,7 +142,19 @@ class LayeredStore(Store):
         self.entries: dict[bytes, bytes] = {}  # the rows of requested modules in the segment of all layers
         places = dict.fromkeys(absolute_path(place) for place in layers)
         places.pop(root, None)
-        self.layers = tuple([_Layer(self._directory_of(place), place, self, options) for place in places])
+        self.layers = tuple([layer for place in places if (layer := self._open_layer(place, options)) is not None])
+
+    def _open_layer(self, place: str, options: dict[str, Any]) -> _Layer | None:
+        """Return the layer at a path; None, with a warning, if this user may not read the directory."""
+        directory = self._directory_of(place)
+        try:
+            return _Layer(directory, place, self, options)
+        except StorageError as error:
+            reraise_interrupt(error)
+            from compcache.publish.verify import warn_of_layer
+
+            warn_of_layer(self, place, str(error), "at all")
+            return None
 
     def _directory_of(self, place: str) -> str:
         """Return the directory of a layer; a bundle is unpacked before it is first used."""
@@ -242,7 +256,7 @@ class LayeredStore(Store):
             if layer.index.problem:
                 from compcache.publish.verify import warn_of_layer
 
-                warn_of_layer(layer, layer.index.problem)
+                warn_of_layer(layer, layer.source, layer.index.problem)
 
     def renew_index(self) -> bool:
         """See `Store`."""
@@ -333,7 +347,7 @@ class LayeredStore(Store):
         """Return whether the directory or a layer holds anything."""
         return super().is_cache() or any(layer.is_cache() for layer in self.layers)
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:  # noqa: ARG002 - closures are planned for caches without layers
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """See `Store`. A module that is missing here, or not usable, is opened in a layer."""
         found_in = self._found_in.get(module_id)
         stores = (self, *self.layers) if found_in is None else (found_in, self, *self.layers)

@@ -9,7 +9,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
 from compcache.formats.linked import decode_closure
-from compcache.hit.closures.remember import remove_closures
+from compcache.hit.closures.validity import remove_closures
 from compcache.identity import label_of
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index

@@ -7,6 +7,8 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import INDEX
 from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt, writer
 from compcache.formats.footer import LARGEST_FOREIGN, is_signed_with, require_intact
@@ -16,8 +18,6 @@ from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe, rebuild_index
 from compcache.publish.locks import claim
 from compcache.publish.quarantine import quarantine, refuse, warn, warn_once
-from compcache.store.module_file import ModuleFile
-from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,12 +184,10 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
     return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
 
 
-def warn_of_layer(layer: Store, problem: str) -> None:
-    """Warn once that a part of a layer cannot be read, with what its owner can do."""
-    message = (
-        f"the layer {layer.source} is not used as a whole: {problem} (its owner gives others access with 'chmod -R go+rX {layer.source}')"
-    )
-    warn_once(layer, layer.source, message)
+def warn_of_layer(store: Store, source: str, problem: str, extent: str = "as a whole") -> None:
+    """Warn once that a layer, or a part of it, cannot be read; say what its owner can do."""
+    message = f"the layer {source} is not used {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
+    warn_once(store, source, message)
 
 
 def recover_index(store: Store) -> None:

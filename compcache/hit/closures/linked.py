@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from _weakref import ref
 
+from compcache.directory.module_file import ModuleFile
 from compcache.errors import CompcacheError, LinkError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures.bound import BoundNames, newest_of, shared
 from compcache.hit.closures.validity import is_valid
-from compcache.store.module_file import ModuleFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,12 +180,6 @@ class LinkedClosures:
         """Return the file of a loaded closure that contains modules."""
         house = self._loader._loaded(module_id) if module_id in self._homes else None
         return shared(house.file) if house is not None and house.file is not None else None
-
-    def may_be_planned(self, root: Choice, chosen: dict[str, Choice]) -> bool:
-        """Return whether a planned closure may name these modules. The validity of closures is checked only for functions that are looked
-        up.
-        """
-        return not any(choice.module_id in self._parts for choice in chosen.values() if choice is not root)
 
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
         """Return the loaded closures that contain code of a module."""

@@ -3,29 +3,31 @@ bind.
 
 It holds where all parts are there, are such as this cache uses (whole, signed where keys are asked for, not of a maker or an LLVM that is
 passed over), and where each plain name that was bound when it was linked would be bound to the same module now. What is not so any more is
-passed over, as if it were not there. That is found out once for each state of the index, and kept beside the planned closures.
+passed over, as if it were not there. That is found out once for each state of the index, and kept for the next process.
 """
 
 from __future__ import annotations
 
 from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac
+from compcache.directory.places import CLOSURES
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import MODULE
 from compcache.formats.manifest import FRAME
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
-from compcache.store.places import CLOSURES
+from compcache.interrupts import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.entry import EntryRecord
     from compcache.hit.loader import Loader
     from compcache.store import Store
-    from compcache.store.module_file import ModuleFile
 
-__all__ = ["is_valid", "linked_entry"]
+__all__ = ["is_valid", "linked_entry", "remove_closures"]
 
-#: The most files of this kind and of planned closures that a directory keeps.
+#: How many files of this kind a directory keeps.
 _MOST_KEPT = 512
 
 
@@ -55,12 +57,12 @@ def _told(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:at], data[at:]
-    if len(content) < HEAD.size + MODULE.size or sealed != MAGIC + seal(content, name, store.stamp_key):
+    if len(content) < HEAD.size or sealed != MAGIC + seal(content, name, store.stamp_key):
         return None
-    known, _, holds, homes = HEAD.unpack_from(content)
+    _, known, holds, homes = HEAD.unpack_from(content)
     if known != state:
         return None
-    parts = tuple([content[at : at + DIGEST_SIZE] for at in range(HEAD.size + MODULE.size, len(content), DIGEST_SIZE)])
+    parts = tuple([content[at : at + DIGEST_SIZE] for at in range(HEAD.size, len(content), DIGEST_SIZE)])
     return ((parts, homes) if holds else None,)
 
 
@@ -71,11 +73,21 @@ def _keep(store: Store, name: str, module_id: bytes, state: bytes, found: tuple[
     from compcache.publish.atomic_file import keep_file
 
     parts, homes = found or ((), 0)
-    content = HEAD.pack(state, 1, found is not None, homes) + module_id.ljust(MODULE.size, b"\0") + b"".join(parts)
+    content = HEAD.pack(module_id, state, found is not None, homes) + b"".join(parts)
     try:
         keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
     except (CompcacheError, OSError) as error:
         reraise_interrupt(error)
+
+
+def remove_closures(store: Store, gone: Container[bytes]) -> None:
+    """Remove what is kept of linked closures that are gone, and files of former versions; a failure is harmless."""
+    at = len(MAGIC) + SEAL_SIZE
+    for name in store.names(CLOSURES):
+        data = store.read_file(CLOSURES, name)
+        if data is None or not data.startswith(MAGIC) or data[at : at + DIGEST_SIZE] in gone:
+            with suppress(OSError):
+                store.files.unlink(store.path(CLOSURES, name))
 
 
 def linked_entry(file: ModuleFile) -> EntryRecord:

@@ -45,7 +45,7 @@ class ByClang(ByContent):
     is_whole: ClassVar[bool] = True
     limits: ClassVar[dict[str, str]] = {
         **ByContent.limits,
-        "file that assembly embeds": "docs/c.md: clang translates such code in each process, to learn which files; its machine code is found",
+        "file that assembly embeds": "docs/c.md: clang translates such code in each process to learn the files; its machine code is found",
     }
     entries: ClassVar[int] = 50
     most: ClassVar[int] = 0

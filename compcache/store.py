@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from errno import ELOOP, ENOENT, ENOTDIR
 
-from compcache.digest import digest, is_content_name, key_suffix, mac, name_key
+from compcache.digest import mac, name_key
+from compcache.directory import Directory
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import ModuleEntry, Stamp, entry_for, in_order
+from compcache.formats.index import ModuleEntry, Stamp, in_order
 from compcache.formats.manifest import LINKED, SUSPECT
-from compcache.store.directory import Directory
-from compcache.store.module_file import ModuleFile
-from compcache.store.places import CLOSURES
+from compcache.native import runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from compcache import files as file_ops
+    from compcache.directory.null_recorder import NullRecorder
     from compcache.formats.entry import EntryRecord
     from compcache.formats.index import Index, Numbered, Segment
     from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
     from compcache.signing.keys import PublicKey, SecretKey
-    from compcache.store.null_recorder import NullRecorder
     from compcache.targets.host_probe import Host
 
     #: Whether a realization is preferred to others of the same content, by its module_id.
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
     #: Image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
-__all__ = ["Store", "is_ordered"]
+__all__ = ["PLACES", "Store", "is_ordered"]
 
 
 def is_ordered(name: str) -> bool:
     """Return whether a name means its newest realization: a plain name does; content names and entries of data do not."""
-    return not (is_content_name(name) or name.startswith("\0"))
+    answer: bool = runtime.is_ordered(name)
+    return answer
 
 
 class Store(Directory):
@@ -116,7 +118,7 @@ class Store(Directory):
         if recorder is not None:
             self.stats = recorder(self.files, root, readonly=readonly or self.exposed)
         else:
-            from compcache.store.null_recorder import NullRecorder
+            from compcache.directory.null_recorder import NullRecorder
 
             self.stats = NullRecorder()
 
@@ -236,10 +238,8 @@ class Store(Directory):
             reraise_interrupt(error)
             return True
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """Open and verify a module. With `leave_stamp`, the index records that it was verified.
-
-        `entry` is the module's index entry from a planned closure: it saves a look-up if it matches the file.
 
         Raises:
             FileNotFoundError: it is not there (any more).
@@ -251,13 +251,10 @@ class Store(Directory):
             return self._in_memory[module_id]
         module = ModuleFile(self.files, self.module_path(module_id), module_id)
         try:
-            if not entry:  # else the closure has just been read below the same directory
-                self.files.look_again()
+            self.files.look_again()
             status = module.open(self)
             foreign = self.exposed or self.is_foreign(status)
-            if foreign or not (
-                (entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)
-            ):
+            if foreign or not self._recognize(module, status):
                 from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, foreign=foreign)
@@ -400,13 +397,8 @@ class Store(Directory):
     # ----------------------------------------------------------- linked closures
 
     def has_closures(self) -> bool:
-        """Return whether loads may store their findings about closures for others: only if these depend on nothing but the stored files."""
+        """Return whether loads may store their findings about linked closures: only if these depend on nothing but the stored files."""
         return not (self.exposed or self.min_llvm or self._in_memory)
-
-    def closure_name(self, module_id: bytes, offset: int) -> str:
-        """Return the file name of the planned closure, on this host, of the function whose record is at this offset of a module."""
-        identity = [module_id, offset.to_bytes(4, "little"), self.processor().identity.encode()]
-        return CLOSURES.file_name(digest(identity).hex() + key_suffix(self.stamp_key))
 
     def host(self) -> Host:
         """Return this machine, as LLVM describes it.
