@@ -699,7 +699,7 @@ def is_on(variable: str) -> bool:
 def has_settled(newest: int) -> bool:
     """Return whether a file changed long enough ago that another change would alter its times.
 
-    What a front end remembers of a file by its times holds only then.
+    Only then do a file's times identify its content.
 
     Args:
         newest: the later of the times of modification and change, in nanoseconds.

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from compcache.build.recipe import Recipe
     from compcache.formats.bodies import Body
     from compcache.images.linkers.find import Linker
-    from compcache.images.making import Made
+    from compcache.images.making import ModuleImage
     from compcache.targets.host_probe import Host
     from compcache.translation.emission import Translated
     from compcache.translation.members import Member
@@ -278,7 +278,7 @@ def _needs_linker(translated: Translated) -> list[str]:
 
 
 def _assemble(
-    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: Made,
+    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: ModuleImage,
     started: float,
 ) -> BuiltModule:  # fmt: skip
     """Return the sections of the module's file."""

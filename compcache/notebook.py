@@ -15,6 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from compcache.cache import Cache
+from compcache.cli.output import size_text
 from compcache.cli.render.svg import svg
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
@@ -33,6 +34,9 @@ _MOST_ROWS = 30
 _MOST_NODES = 300
 _IR = re.compile(r"^\s*(define|target (triple|datalayout)|source_filename)\b", re.MULTILINE)
 _SECONDS = 600
+#: How the names of fields end whose values are numbers of bytes.
+_SIZES = ("size", "bytes_mapped")
+_LANGUAGES = ("ir", "c", "c++", "fortran", "rust")
 
 
 # ------------------------------------------------------------------------------------------------------------- HTML
@@ -74,7 +78,12 @@ def _record(value: object) -> str:
     """Return a table of the fields of a record that are not empty, and of its properties."""
     names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
     names += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
-    return _table((name, found) for name in names if (found := getattr(value, name)) not in (None, "", (), {}))
+    found = {name: getattr(value, name) for name in names}
+    return _table((name, _with_unit(name, each)) for name, each in found.items() if each not in (None, "", (), {}))
+
+
+def _with_unit(name: str, value: object) -> object:
+    return size_text(value) if name.endswith(_SIZES) and isinstance(value, int) else value
 
 
 def _target_rows(target: TypedCallTarget) -> Iterator[tuple[str, object]]:
@@ -99,7 +108,8 @@ def _table(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
 
 
 def _row(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag} style=text-align:left>{cell}</{tag}>' for cell in cells)}</tr>"
+    style = "text-align:left;overflow-wrap:anywhere;max-width:60em"  # lists of CPU features are long
+    return f"<tr>{''.join(f'<{tag} style={style}>{cell}</{tag}>' for cell in cells)}</tr>"
 
 
 def _cell(value: object) -> str:
@@ -107,7 +117,7 @@ def _cell(value: object) -> str:
         return _table(value.items())
     if isinstance(value, tuple) and value and (is_dataclass(value[0]) or hasattr(value[0], "_fields")):
         names = [field.name for field in fields(value[0])] if is_dataclass(value[0]) else list(value[0]._fields)
-        return _table(([getattr(item, name) for name in names] for item in value), names)
+        return _table(([_with_unit(name, getattr(item, name)) for name in names] for item in value), names)
     if is_dataclass(value) or hasattr(value, "_fields"):
         return _record(value)
     if isinstance(value, tuple):
@@ -179,6 +189,8 @@ def _compile(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
     if words is None:
         return None
     try:
+        if words and words[0] in _LANGUAGES:
+            words.insert(0, "--language")
         options, flags = _options().parse_known_args(words)
         language = options.language or ("ir" if _IR.search(cell) else "c")
         if flags and language == "ir":
@@ -205,7 +217,9 @@ def _options() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--language", choices=("ir", "c", "c++", "fortran", "rust"), help="without it: LLVM IR if the cell looks like it, else C"
+        "--language",
+        choices=_LANGUAGES,
+        help="may be given alone, as the first word; without it: LLVM IR if the cell looks like it, otherwise C",
     )
     parser.add_argument("--cc", help="the compiler")
     parser.add_argument("--cache", help="a Cache of the notebook, by name, or a directory")

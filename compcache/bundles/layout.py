@@ -202,7 +202,7 @@ class _Guarded:
         left = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         wanted = min(size, left) if size >= 0 else left
         if wanted > _LARGEST_READ:
-            raise FormatError("the archive's directory is larger than that of any bundle")
+            raise FormatError("the archive's directory is larger than any bundle's")
         return self._file.read(wanted)
 
 

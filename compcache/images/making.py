@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compcache.images.libraries import Library
     from compcache.images.linkers.find import Linker
 
-__all__ = ["EntryObjects", "Made", "make_image", "makes_shared_objects", "usual_kind"]
+__all__ = ["EntryObjects", "ModuleImage", "make_image", "makes_shared_objects", "usual_kind"]
 
 _OWN_RUN_TIME = "name the static library of the compiler's run time in archives= (`clang --print-libgcc-file-name`)"
 
@@ -39,7 +39,7 @@ class EntryObjects(NamedTuple):
     symbols: tuple[str, ...] = ()
 
 
-class Made(NamedTuple):
+class ModuleImage(NamedTuple):
     """An image, the name of its kind, by symbol the places of its imports (`elf.patching.take_places`), the C library that it needs
     (`MakeSide.requires`), and the linker that made it.
     """
@@ -70,7 +70,7 @@ def make_image(
     imports: Collection[str],
     needs_linker: Sequence[str],
     libraries: Sequence[Library | Archive],
-) -> Made:
+) -> ModuleImage:
     """Return the image of an object.
 
     Args:
@@ -99,24 +99,24 @@ def make_image(
     if not makes_shared_objects():
         return _as_object(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
 
-    def write() -> Made:
+    def write() -> ModuleImage:
         optional = {*undefined}.difference(always)
         image, places, libc = shared.write(
             [obj, *entries.codes], export=export, optional=optional, platform=platform, named=named, imports=imports
         )
-        return Made(image, shared.KIND, places, libc, None)
+        return ModuleImage(image, shared.KIND, places, libc, None)
 
-    def link(linker: Linker) -> Made:
+    def link(linker: Linker) -> ModuleImage:
         plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
         image, places = shared.make(
             [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports, known=weak
         )
-        return Made(image, shared.KIND, places, shared.requires(image), linker)
+        return ModuleImage(image, shared.KIND, places, shared.requires(image), linker)
 
     return _by_named_linker(write, link) if is_named() else _written_or_linked(write, link)
 
 
-def _written_or_linked(write: Callable[[], Made], link: Callable[[Linker], Made]) -> Made:
+def _written_or_linked(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
     try:
         return write()
     except FormatError as error:  # a linker may know what is not known here
@@ -130,7 +130,7 @@ def _written_or_linked(write: Callable[[], Made], link: Callable[[Linker], Made]
     return link(linker)
 
 
-def _by_named_linker(write: Callable[[], Made], link: Callable[[Linker], Made]) -> Made:
+def _by_named_linker(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
     linker = find_linker()
     assert linker is not None
     try:
@@ -144,9 +144,9 @@ def _by_named_linker(write: Callable[[], Made], link: Callable[[Linker], Made]) 
         return made
 
 
-def _as_object(obj: bytes, needs_linker: Sequence[str]) -> Made:
+def _as_object(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:
     objects.require_possible(needs_linker)
-    return Made(obj, objects.KIND, {}, objects.requires(obj), None)
+    return ModuleImage(obj, objects.KIND, {}, objects.requires(obj), None)
 
 
 def usual_kind() -> str:

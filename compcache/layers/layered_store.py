@@ -108,7 +108,7 @@ class _Layer(Store):
         """Warn once that a part of the layer cannot be read; the rest is used."""
         from compcache.publish.verify import warn_of_layer
 
-        warn_of_layer(self, f"{path} cannot be read: {error.strerror or error}")
+        warn_of_layer(self, self.source, f"{path} cannot be read: {error.strerror or error}")
 
     def remember(self, entry: ModuleEntry) -> None:
         """Remember in the writable directory that a file was verified."""
@@ -122,6 +122,8 @@ class LayeredStore(Store):
         root: the writable directory.
         layers: the directories and bundles below it, in the order of look-ups. A missing one is skipped.
         options: further arguments of `Store`, for the layers as well.
+
+    A directory that this user may not read is skipped with a warning.
 
     Raises:
         UntrustedDirectoryError: a layer belongs to another user, or others can write to it.
@@ -140,7 +142,19 @@ class LayeredStore(Store):
         self.entries: dict[bytes, bytes] = {}  # the rows of requested modules in the segment of all layers
         places = dict.fromkeys(absolute_path(place) for place in layers)
         places.pop(root, None)
-        self.layers = tuple([_Layer(self._directory_of(place), place, self, options) for place in places])
+        self.layers = tuple([layer for place in places if (layer := self._open_layer(place, options)) is not None])
+
+    def _open_layer(self, place: str, options: dict[str, Any]) -> _Layer | None:
+        """Return the layer at a path; None, with a warning, if this user may not read the directory."""
+        directory = self._directory_of(place)
+        try:
+            return _Layer(directory, place, self, options)
+        except StorageError as error:
+            reraise_interrupt(error)
+            from compcache.publish.verify import warn_of_layer
+
+            warn_of_layer(self, place, str(error), "at all")
+            return None
 
     def _directory_of(self, place: str) -> str:
         """Return the directory of a layer; a bundle is unpacked before it is first used."""
@@ -242,7 +256,7 @@ class LayeredStore(Store):
             if layer.index.problem:
                 from compcache.publish.verify import warn_of_layer
 
-                warn_of_layer(layer, layer.index.problem)
+                warn_of_layer(layer, layer.source, layer.index.problem)
 
     def renew_index(self) -> bool:
         """See `Store`."""

@@ -109,7 +109,7 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
             if sources:
                 write_sources(sources, out, settings.targets)
             if not os.path.isdir(out):
-                raise CompcacheError(f"[tool.compcache] kernels names {', '.join(kernels)}, in which there are no kernels")
+                raise CompcacheError(f"[tool.compcache] kernels names {', '.join(kernels)}, which contain no kernels")
             made[directory] = out
     return made
 

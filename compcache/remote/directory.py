@@ -29,7 +29,7 @@ def private_directory(path: str) -> str:
     except FileExistsError as error:
         reraise_interrupt(error)
         if not _is_own(path, 0o077):
-            raise OSError(f"other users can write to {path}: remove it, or set XDG_RUNTIME_DIR to a private directory") from None
+            raise OSError(f"{path} is not private to this user: remove it, or set XDG_RUNTIME_DIR to a private directory") from None
     return path
 
 

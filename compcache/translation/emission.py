@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build import codegen
-from compcache.build.entry_code import made
+from compcache.build.entry_code import selection
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_head, table_symbols_of, table_text
 from compcache.build.exports import make_entries
 from compcache.build.inlining.imported import NOTHING_INLINED
@@ -191,7 +191,7 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 @lru_cache(maxsize=512)
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
     """Return one object of the entry points that are assembled from patterns, and one of those that LLVM compiles."""
-    data, others = made.entry_object(points)
+    data, others = selection.entry_object(points)
     return (*filter(None, [data]), *([_compiled_object(others, level)] if others else []))
 
 

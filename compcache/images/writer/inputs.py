@@ -192,10 +192,10 @@ def _output_name(name: str, *, mapped: bool) -> str:
     if not mapped:
         if name.startswith(_UNMAPPED):
             return name
-        raise FormatError(f"sections named {name} are not supported")
+        raise FormatError(f"the section {name} is not supported")
     found = next((known for known in _MAPPED if name == known or name.startswith(f"{known}.")), None)
     if found is None and (not name or name.startswith(".")):
-        raise FormatError(f"sections named {name!r} are not supported")
+        raise FormatError(f"the section {name!r} is not supported")
     return found or name
 
 

@@ -198,7 +198,7 @@ class Relocator:
         if fixup.to == NOTHING:
             return None
         if addend and fixup.form != DISTANCE:
-            raise FormatError("a table entry for an address behind a symbol is not supported")
+            raise FormatError("table entries with an addend are not supported")
         if fixup.to == CALL and name is not None:
             return self._stubs[name]
         if fixup.to == TABLE:
@@ -206,7 +206,7 @@ class Relocator:
         if fixup.to in (TLS_PAIR, TLS_MODULE):
             return self._pairs[_MODULE if fixup.to == TLS_MODULE else key]
         what = f"symbol {symbol} of an object" if name is None else repr(name)
-        raise FormatError(f"the object refers to {what} by its distance, but it is not in this image")
+        raise FormatError(f"the object refers to {what} by a distance, but it is not in this image")
 
     def relocate_debug(self, piece: Piece, content: bytearray) -> None:
         """Relocate a part of a section that is not mapped. Symbols of other images are 0 there."""
