@@ -28,7 +28,8 @@ define i64 @count(i64 %x) {
 """
 READER = "@counter = external global i64\ndefine i64 @top(i64 %x) {\n  %v = load i64, ptr @counter\n  ret i64 %v\n}\n"
 SECOND_COUNTER = COUNTER.replace("100", "500").replace("@count(", "@other(")
-BOTH_OF_THEM = READER.replace("define", "declare i64 @count(i64)\ndefine").replace("ret i64 %v", "%n = call i64 @count(i64 %v)\n  ret i64 %n")
+BOTH_OF_THEM = READER.replace("define", "declare i64 @count(i64)\ndefine")
+BOTH_OF_THEM = BOTH_OF_THEM.replace("ret i64 %v", "%n = call i64 @count(i64 %v)\n  ret i64 %n")
 DOWN = """
 declare i64 @{other}(i64)
 define i64 @{name}(i64 %x) {{
