@@ -150,7 +150,7 @@ def test_what_another_thread_binds_meanwhile_is_left_to_a_plan(tmp_path: Path, m
 
         def during(parts: Parts) -> object:
             found = modules(parts)
-            cache._plain.merged["of another thread"] = weakref.ref(next(iter(found.values())))  # type: ignore[union-attr]
+            cache._plain.merged["of another thread"] = weakref.ref(next(iter(found.values())))
             return found
 
         monkeypatch.setattr(Parts, "modules", during)
