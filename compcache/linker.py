@@ -37,6 +37,7 @@ from compcache.images import making
 from compcache.images.linkers.version import NAMES as LINKERS
 from compcache.images.linkers.version import version_of
 from compcache.images.llvm_thread import time_spent
+from compcache.images.shared.make import UnmappableImageError
 from compcache.targets.cpu_table import basic_features
 from compcache.targets.machine import machine_for
 from compcache.targets.processor_words import requirement_of, words_of
@@ -148,7 +149,7 @@ def optimize_member(request: Request, label: str) -> Member:
 
 
 def link_module(translation: Translation) -> BuiltModule:
-    """Do the rest of `build_module`, in any thread: without LLVM."""
+    """Do the rest of `build_module`, in any thread. Only code whose image this process cannot map is compiled again, with LLVM."""
     machine, parts = translation
     built = [_link_for(request, translated) for request, translated in parts]
     if len(built) == 1:
@@ -187,10 +188,11 @@ def rebuild_module(
     digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
     before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
     started = time_spent()
-    translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=making.makes_shared_objects()))
+    shared = making.makes_shared_objects()
+    translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
     translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=before)
     translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
-    built = _finish(translated, notes.get("identity"), entries)
+    built = _finish(translated, notes.get("identity"), entries, shared=shared)
     own = decode_notes(built.sections[4])
     return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
 
@@ -210,7 +212,11 @@ def _try_untrusted(request: Request) -> None:
 
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
     with _naming_target(request):
-        return _finish(translated, request.identity, _entries_of(request, translated))
+        try:
+            return _finish(translated, request.identity, _entries_of(request, translated), shared=request.shared)
+        except UnmappableImageError:
+            plain = _translate_for(request._replace(shared=False), request.is_cached)
+            return _finish(plain, request.identity, _entries_of(request, plain), shared=False)
 
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
@@ -232,13 +238,15 @@ def _naming_target(request: Request) -> Iterator[None]:
 
 def link_translated(translated: Translated, entries: Iterable[EntryRecord]) -> BuiltModule:
     """Return the module of code that was linked from other modules (`compcache.closures`), with these entries of data."""
-    return _finish(translated, None, {}, entries)
+    return _finish(translated, None, {}, entries, shared=making.makes_shared_objects())
 
 
 def _finish(
-    translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = ()
+    translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = (), *, shared: bool
 ) -> BuiltModule:
-    """Make the image of the object, and write the sections of the module's file. `more` are complete entries."""
+    """Make the image of an object that was compiled for a shared object or not, and write the sections of the module's file.
+    `more` are complete entries.
+    """
     started = time_spent()
     resolution = translated.prepared.resolution
     made = making.make_image(
@@ -249,6 +257,7 @@ def _finish(
         imports=resolution.imports,
         needs_linker=_needs_linker(translated),
         libraries=resolution.libraries,
+        shared_object=shared,
     )
     return _assemble(translated, identity, entries, more, made, started - translated.seconds)
 

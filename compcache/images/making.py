@@ -70,6 +70,7 @@ def make_image(
     imports: Collection[str],
     needs_linker: Sequence[str],
     libraries: Sequence[Library | Archive],
+    shared_object: bool,
 ) -> ModuleImage:
     """Return the image of an object.
 
@@ -81,8 +82,10 @@ def make_image(
         imports: the symbols whose addresses are filled in when code is loaded, which only a shared object can have.
         needs_linker: the parts of the module that only a shared object can have, in words.
         libraries: the libraries that the source names, in addition to the platform's.
+        shared_object: whether the code was compiled for a shared object (`makes_shared_objects`); else the image is the object itself.
 
     Raises:
+        UnmappableImageError: this process cannot map a shared object of this size.
         UndefinedSymbolError: the code refers to symbols that neither the platform nor this process provides.
         CompileError: a linker has to make the shared object, and none is installed; or the platform has no shared objects, and the module
             needs one.
@@ -96,7 +99,7 @@ def make_image(
     _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
     always = [s for s in undefined if (s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named) and s not in imports]
-    if not makes_shared_objects():
+    if not shared_object:
         return _as_object(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
 
     def write() -> ModuleImage:
