@@ -148,7 +148,7 @@ __all__ = [
     "load_ipython_extension",
 ]
 
-#: Where the public names live that a hit does not need; they are imported when they are asked for (PEP 562).
+#: The modules of public names that a hit does not need. They are imported on first use (PEP 562).
 _HOMES = {
     "CacheInfo": "inspect.descriptions",
     "CacheStats": "usage.summaries",

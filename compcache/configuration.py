@@ -37,16 +37,16 @@ _ON, _OFF = ("1", "on", "yes", "true"), ("0", "off", "no", "false")
 _LISTS = {"layers": os.pathsep, "trusted_keys": " ", "targets": ",", "remote": " ", "remote_mode": " "}
 _SWITCHES = frozenset(("locks", "map_files", "stats", "check", "debug", "numba"))
 _PATHS = frozenset(("dir", "layers"))
-#: A file that others may read does not tell these: it names the file or the variable that does.
+#: Secrets: others may read this file, so it names the file or the variable that contains them.
 _SECRETS = frozenset(("signing_key", "publish_key"))
 _TEXTS = frozenset(("dir", "max_size", "lock_timeout", "min_llvm", "linker"))
 KEYS = _TEXTS | _SWITCHES | _SECRETS | frozenset(_LISTS)
-#: What comes with a clone must not decide which code runs, or where it is taken from.
+#: The settings of projects. A clone must not decide which code runs, or where it comes from.
 PROJECT_KEYS = frozenset(("max_size", "lock_timeout"))
 
 
 class SettingError(CompcacheError, ValueError):
-    """A setting has a value that is not valid; `variable` is the environment variable of it, also where a file set it."""
+    """Raised for an invalid setting. `variable` is its environment variable, even if a file set it."""
 
     def __init__(self, message: str, variable: str = "") -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable
 
 
 def read_switch(text: str) -> bool:
-    """Return whether the text of a switch is on. Raises `ValueError` where it is neither on nor off."""
+    """Return whether the text of a switch is on. Raises `ValueError` if it is neither on nor off."""
     word = text.strip().lower()
     if word not in (*_ON, *_OFF):
         raise ValueError(f"{text!r} is neither on nor off: use 1 or 0")
@@ -109,7 +109,7 @@ def place_of(variable: str, files: Iterable[str]) -> str:
 
 
 def project_setting(variable: str, directory: str) -> tuple[str, str]:
-    """Return a limit that the project around a cache directory sets, and its file; the text is empty if there is none.
+    """Return a limit that the project around a cache directory sets, and its file. The text is empty if there is none.
 
     Raises:
         SettingError: its ``[tool.compcache]`` is not valid.
@@ -132,11 +132,11 @@ def _project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edit
         table = tomllib.loads(text).get("tool", {}).get("compcache", {})
     except (SettingError, tomllib.TOMLDecodeError, AttributeError) as error:
         reraise_interrupt(error)
-        return {}  # other tools tell what is wrong with it
+        return {}  # other tools report its errors
     if refused := sorted(set(table) & KEYS - PROJECT_KEYS):
         raise SettingError(
-            f"{path}: [tool.compcache] {refused[0]}: a project sets {' and '.join(sorted(PROJECT_KEYS))} alone, for caches inside it: "
-            "what decides which code runs belongs in the user's configuration or the environment",
+            f"{path}: [tool.compcache] {refused[0]}: a project may set only {' and '.join(sorted(PROJECT_KEYS))}, for caches inside "
+            "it: settings that decide which code runs belong in the user's configuration or the environment",
             _variable(refused[0]),
         )
     return _variables(table, path)
@@ -160,9 +160,9 @@ def _text(path: str) -> str:
         opened = files.open_owned(os.path.realpath(path), READ_FLAGS)
         status = files.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            raise SettingError(f"{path}: not a file of settings")
+            raise SettingError(f"{path} is not a configuration file: it is too large, or not a regular file")
         if status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid()):
-            raise SettingError(f"{path}: other users can write to it, so it is not used: make it yours, and run chmod go-w on it")
+            raise SettingError(f"{path}: other users can write to it, so it is not used: own it yourself, and run chmod go-w on it")
         return read_at(files, opened.number, 0, status.st_size).decode()
     except (OSError, UnicodeDecodeError) as error:
         reraise_interrupt(error)

@@ -2,8 +2,8 @@
 
     client.register_plugin(PrefetchPlugin(functions_of(graph)))
 
-A `TypedCallTarget` in a task arrives as the path of its cache and its name: where hosts share no directory, each worker has the function at
-that path then, without a request while a task waits.
+A `TypedCallTarget` in a task arrives as the path of its cache and its name. The plugin puts the function at that path on each worker, so
+hosts need not share a directory, and no task waits for a request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["PrefetchPlugin", "functions_of"]
 class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
     """A worker plugin that fetches functions, with what they import, when a worker starts, or when it is registered.
 
-    What cannot be fetched is a warning on the worker: its tasks compile, or miss, as without the plugin.
+    A failure is a warning on the worker: its tasks compile, or miss, as without the plugin.
 
     Args:
         names: names of functions, or targets; those of targets are fetched into the caches of the targets.
@@ -66,7 +66,7 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
                     cache.prefetch(names)
             except (CompcacheError, ValueError, OSError) as error:
                 reraise_interrupt(error)
-                warn(f"{len(names)} functions are not prefetched: {error}")
+                warn(f"could not prefetch {len(names)} functions: {error}")
 
 
 def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
@@ -83,13 +83,13 @@ def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
 
 
 def _place_of(target: TypedCallTarget) -> tuple[str, str]:
-    """Return the cache directory and the name by which a target is found again where it is unpickled."""
+    """Return the cache directory and the name by which an unpickled target is found again."""
     path, name, *_ = target.__reduce__()[1]
     return path, name
 
 
 def _targets(part: Any, seen: set[int]) -> Iterator[TypedCallTarget]:
-    """Yield the targets in a part of a graph: in containers, and in what Dask's tasks hold (`func`, `args`, `kwargs`, `value`)."""
+    """Yield the targets in a part of a graph: those in containers and in Dask's tasks (`func`, `args`, `kwargs`, `value`)."""
     if isinstance(part, TypedCallTarget):
         yield part
     elif isinstance(part, (str, bytes, int, float, complex)) or part is None or id(part) in seen:

@@ -30,7 +30,7 @@ class DependencyGraph:
     """A directed graph over names.
 
     Args:
-        edges: for each node what it refers to, in order. References to names without a node are dropped.
+        edges: the references of each node, in order. References to names without a node are dropped.
     """
 
     __slots__ = ("_edges",)
@@ -157,7 +157,7 @@ def _combine(leaves: Sequence[str], children: tuple[Need, ...]) -> Need | None:
     deep = tuple([child for child in children if child.children])
     if len(leaves) + len(flat) <= _MAX_FLAT:
         return Need(tuple(dict.fromkeys([*leaves, *flat])), deep)
-    # What a node itself refers to costs it no more than to refer to the need of that.
+    # A node's own references cost no more than a reference to their need.
     single = [child.leaves[0] for child in children if not child.children and len(child.leaves) == 1]
     return Need(tuple(dict.fromkeys([*leaves, *single])), tuple([child for child in children if child.children or len(child.leaves) != 1]))
 

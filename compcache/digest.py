@@ -37,7 +37,7 @@ MAC_SIZE = 32
 def check(data: bytes, salt: int = 0, whole: bytes = b"") -> bytes:
     """Return the checksum of a record.
 
-    `salt` ties it to its place (at most 16 bytes as an integer), `whole`, of 16 bytes at most, to what it is a part of.
+    `salt` (an integer of at most 16 bytes) ties it to its place; `whole` (at most 16 bytes) to the file that contains it.
     """
     return blake2b(data, digest_size=CHECK_SIZE, salt=salt.to_bytes(16, "little"), person=whole).digest()
 
@@ -63,9 +63,7 @@ def key_suffix(key: bytes | None) -> str:
 
 
 def is_content_name(name: str) -> bool:
-    """Return whether a name stands for what a function does, as those of identities and of `compile` do: a label, a
-    dash, a digest in hex.
-    """
+    """Return whether a name stands for content, like the names of identities and of `compile`: a label, a dash, a digest in hexadecimal."""
     return name[-33:-32] == "-" and not name[-32:].strip("0123456789abcdef")
 
 

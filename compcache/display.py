@@ -1,4 +1,4 @@
-"""How objects of this package show themselves in a notebook; what draws is imported when one does."""
+"""How objects of this package are displayed in a notebook. The drawing code is imported on demand."""
 
 from __future__ import annotations
 

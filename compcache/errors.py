@@ -1,7 +1,7 @@
 """Every exception of the package.
 
-Each class subclasses the builtin that a user would catch anyway, carries what it knows as fields, and
-pickles with them, so that a worker process can hand it to its parent.
+Each class subclasses the builtin that a user would catch anyway, carries its facts as fields, and pickles with them, so that a worker
+process can hand it to its parent.
 
 Fields, empty where they are not known: `message` is what `str` gives; an error is about `func_name`, `module_id`, `global_name`,
 `library`, `path` or `cache_dir`; `reason` is why, without advice; `errno` the system's number.
@@ -77,8 +77,8 @@ def _rebuild(cls: type[CompcacheError], args: tuple[Any, ...], fields: dict[str,
 class NotCachedError(CompcacheError, KeyError):
     """Raised when the cache holds no usable realization of a function.
 
-    `suggest` returns the part of the message about similar names. It is called when the message is read:
-    who catches the error and compiles does not pay for it.
+    `suggest` returns the part of the message about similar names. It is called when the message is read, so a caller that catches the
+    error and compiles does not pay for it.
     """
 
     func_name: str
@@ -142,7 +142,7 @@ class StorageError(CompcacheError, OSError):
 class UntrustedDirectoryError(CompcacheError, PermissionError):
     """Raised when a cache directory belongs to, or can be written by, another user.
 
-    `reason` is the message without the ways to open the directory all the same.
+    `reason` is the message without the ways to open the directory nevertheless.
     """
 
     path: str
@@ -283,7 +283,7 @@ class ReentrantCompileError(CompcacheError, ImportError):
 
 
 class ReentrantLoadError(CompcacheError, RuntimeError):
-    """Raised when a signal handler or a finalizer interrupts a load, and asks for what that is in the middle of; ask again later."""
+    """Raised if a signal handler or a finalizer interrupts a load, and needs the half-finished result; ask again later."""
 
     func_name: str
 
@@ -311,5 +311,5 @@ class MissingPackageError(CompcacheError, ImportError):
 class ArgumentBufferError(CompcacheError, TypeError, BufferError):
     """Raised when an argument's buffer has another element type, is not contiguous or is read-only.
 
-    It is a `TypeError`, as CPython's own functions say it, and a `BufferError`, as the exporter says it.
+    It is a `TypeError`, as CPython's functions raise, and a `BufferError`, as exporters raise.
     """

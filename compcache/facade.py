@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["PARTS", "Facade", "Later", "default_directory", "func_name_of", "members", "open_caches"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
-#: Which code is used and what is signed: a hit where none of them is set and none is given reads nothing about it.
+#: Rules for used and signed code. A hit without any of them reads nothing about them.
 RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
     "COMPCACHE_SIGNING_KEY", "COMPCACHE_TRUSTED_KEYS", "COMPCACHE_PUBLISH_KEY", "COMPCACHE_MIN_LLVM"
 )  # fmt: skip
 #: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
-#: A switch that is needed late: what is wrong with it is said when a cache is opened.
+#: A switch that is needed late. An invalid value is reported when a cache is opened.
 LOCKS_VARIABLE = "COMPCACHE_LOCKS"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
@@ -67,7 +67,7 @@ PARTS = {
         "allow_pickle", "temporary_directory",
     ),
 }  # fmt: skip
-#: What nobody has to have set for a cache to be plain (`compcache.hit`).
+#: A cache is plain only if none of these is set (`compcache.hit`).
 _NOT_PLAIN = (*RULES, CHECK_VARIABLE, LAYERS_VARIABLE, LOCKS_VARIABLE, DEBUG_VARIABLE, "COMPCACHE_MAP_FILES", "COMPCACHE_STATS")
 
 #: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it
@@ -76,7 +76,7 @@ open_caches: "dict[tuple[str, bool], ref[Any]]" = {}
 
 
 def default_directory() -> str:
-    """Return the directory of a cache that was opened without one: $COMPCACHE_DIR, else the user's cache directory."""
+    """Return the directory of a cache that was opened without one: $COMPCACHE_DIR, otherwise the user's cache directory."""
     chosen = setting(DIRECTORY_VARIABLE)
     if chosen:
         return chosen
@@ -151,42 +151,40 @@ class Cache:
 
     Args:
         path: the directory; None means `default_directory()`. It is created by the first addition.
-        readonly: never write to it. What is not cached is compiled in memory.
+        readonly: never write to it. Missing functions are compiled in memory.
         verify: check the digest of every file before its first use.
-        signing_key: sign what is added, and accept only what carries this key's signature; None reads
-            $COMPCACHE_SIGNING_KEY. Text that begins with ``@`` or ``$`` names a file or an environment variable that has it, as with
-            `publish_key` and `remote`.
+        signing_key: sign additions, and accept only modules with this key's signature; None reads $COMPCACHE_SIGNING_KEY. Text that begins
+            with ``@`` or ``$`` names a file or an environment variable with the key; the same holds for `publish_key` and `remote`.
         trust: use the directory even if other users own it or can write to it.
         allow_pickle: unpickle globals that were stored with pickle.
-        max_size: the size that additions keep the directory below, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024); 0 is
+        max_size: the size below which additions keep the directory, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024); 0 is
             no limit, None means $COMPCACHE_MAX_SIZE or the default limit.
-        lock_timeout: for how many seconds at most `get_or_compile` waits for another process that compiles the
-            same function; None means $COMPCACHE_LOCK_TIMEOUT or 60.
-        retarget: where every realization of a function is for other CPUs, compile the kept code of one for this host; with False
-            that is a miss.
-        tune: where a function was loaded that was not compiled for exactly this host, compile its kept code for this host in the
-            background, and link what is loaded again; the next process uses it.
+        lock_timeout: how many seconds `get_or_compile` waits at most for another process that compiles the same function; None means
+            $COMPCACHE_LOCK_TIMEOUT or 60.
+        retarget: if all realizations of a function are for other CPUs, compile the kept code of one for this host; with False that is a
+            miss.
+        tune: after loading a function that was not compiled for exactly this host, compile its kept code for this host in the background,
+            and link functions that are loaded again; the next process uses the result.
         link: ``"background"``: link functions that reach several modules and are loaded again (see `Cache.link`), in the background.
-        layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
-            is asked first, then they in their order. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not
-            exist is left out.
-        trusted_keys: run only code that one of these public keys has signed (Ed25519, ``name:base64``; ``@path`` is a file of
-            keys), and what was compiled here. None means $COMPCACHE_TRUSTED_KEYS. Readers hold no secret.
-        publish_key: the secret key that signs what is added, for readers that trust its public key (``name:base64``, as
+        layers: directories of read-only caches below this one, from an image, a package or the team. Look-ups search this one first, then
+            the layers in their order. None means $COMPCACHE_LAYERS, paths separated by colons. A missing directory is skipped.
+        trusted_keys: run only code signed by one of these public keys (Ed25519, ``name:base64``; ``@path`` is a file of keys), and code
+            compiled here. None means $COMPCACHE_TRUSTED_KEYS. Readers hold no secret.
+        publish_key: the secret key that signs additions, for readers that trust its public key (``name:base64``, as
             ``compcache key new`` writes it, or ``@path``); None means $COMPCACHE_PUBLISH_KEY.
-        min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
-            none.
+        min_llvm: skip code that was compiled by an LLVM older than this version, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or no
+            limit.
         remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
             ``file:///``), or a list of them, the nearest first; None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
-        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``, for all stores, or a list with one for each;
+        remote_mode: ``"read"``, ``"write"`` (also upload compiled modules) or ``"off"``, for all stores, or a list with one mode for each;
             None means $COMPCACHE_REMOTE_MODE or ``"read"``.
 
     Raises:
         UntrustedDirectoryError: another user could have written what is in the directory.
-        TypeError, ValueError: an argument, or what the environment says in its place, is not valid; the message says which.
+        TypeError, ValueError: an argument, or the setting in its place, is not valid; the message says which.
 
-    While `COMPCACHE_DEBUG` is set, or `logging` is imported when it is opened, it tells the logger ``compcache`` of each hit,
-    miss, compilation, wait and refusal (level DEBUG). Methods of a closed cache raise `StorageError`.
+    If `COMPCACHE_DEBUG` is set, or `logging` is imported before the cache is opened, each hit, miss, compilation, wait and refusal is
+    logged to ``compcache`` (level DEBUG). Methods of a closed cache raise `StorageError`.
     """
 
     def __init__(
@@ -258,10 +256,10 @@ class Cache:
         """Return the call target of a function, from the cache or compiled now.
 
         Args:
-            func_name: an `Identity`, which names the function by all that it is made of, or a name of your own.
+            func_name: an `Identity`, which names the function by all its inputs, or a name of your own.
             build: called on a miss; returns a `ModuleSource`, or LLVM code, that exports the function. With an `Identity`, the
-                function has the plain label there. Other processes that miss the same function meanwhile wait for
-                this one, for `lock_timeout` seconds at most.
+                function has the plain label there. Other processes that miss the same function wait for this one, for `lock_timeout`
+                seconds at most.
 
         Returns:
             The call target, as `get_target` does.
@@ -298,10 +296,10 @@ class Cache:
 
         Raises:
             NotCachedError: the cache holds no realization that this host can use.
-            UndefinedSymbolError: something that it needs is not in the cache any more.
-            GlobalValidationError: a global variable that it uses is not what it was.
+            UndefinedSymbolError: a dependency is no longer in the cache.
+            GlobalValidationError: a global variable that it uses has changed.
             SignatureError: the function cannot be called from Python, only from other modules.
-            ReentrantLoadError: a signal handler or a finalizer asks for what this thread is about to load.
+            ReentrantLoadError: a signal handler or a finalizer asks for a function that this thread is loading.
         """
         known = self._targets.get(func_name)  # type: ignore[arg-type]  # an Identity is not in it
         if known is not None:
@@ -378,12 +376,12 @@ def _shorten() -> None:
 
 
 def _open_plain(path: "Any") -> "PlainLoader | None":
-    """Return the loader of a directory whose hits are plain, as far as that is known before the first one; otherwise None."""
+    """Return the loader of a directory whose hits are plain, as far as this is known before the first hit; otherwise None."""
     if any(map(setting, _NOT_PLAIN)):
         return None
     try:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))
-    except (OSError, TypeError) as error:  # who opens it otherwise says why
+    except (OSError, TypeError) as error:  # opening it in the other way reports the reason
         from compcache.files import reraise_interrupt
 
         reraise_interrupt(error)

@@ -1,8 +1,8 @@
 """The file operations that the package uses.
 
 `Files` is the seam to the operating system: every effect on disk goes through one of its methods, so that a
-test can count, fail, tear or drop the n-th one (`tests/mock_directory.py`). `Tree` stands before it for what is in a cache
-directory: the only way there, which follows no links.
+test can count, fail, tear or drop the n-th one (`tests/mock_directory.py`). `Tree` is the only way into a cache directory, and follows no
+links.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Files:
     fchmod = staticmethod(os.fchmod)
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """See `open`; the file is closed with the last reference to the result, also where a signal handler raises."""
+        """See `open`. The file is closed with the last reference to the result, even if a signal handler raises."""
         return _Opened(self, self.open(path, flags, mode))
 
     def own(self, descriptor: int) -> Opened:
@@ -108,7 +108,7 @@ class _Opened:
             try:
                 self._files.close(self.number)
             except OSError:
-                return  # code of others has closed it: an error cannot be raised here
+                return  # foreign code has closed it: an error cannot be raised here
 
 
 class _Root:
@@ -127,10 +127,10 @@ class Tree(Files):
     """The files below one directory, its root, by their paths; no symbolic link below the root is ever followed.
 
     Every operation goes from a descriptor of the root to the directory that it concerns and acts in that, by the
-    ``*at`` calls of POSIX: a directory that is exchanged meanwhile makes it fail, or act in the one that was opened, and never
-    elsewhere. A link on the way is an ``OSError`` with ELOOP. The root itself, and what is above it, may be links:
-    they are the choice of who opens the cache, unless the tree is a part of another one. That a root was removed or
-    exchanged is noticed by everything that changes or lists something, and by what is not found.
+    ``*at`` calls of POSIX: if a directory is exchanged, the operation fails or acts in the opened one, never elsewhere. A link on the way
+    is an ``OSError`` with ELOOP. The root itself, and what is above it, may be links: the user who opens the cache chooses them, unless
+    the tree is a part of another one. Every operation that changes or lists something, or finds nothing, notices a removed or exchanged
+    root.
 
     Args:
         files: the operating system.
@@ -148,26 +148,26 @@ class Tree(Files):
         self._beneath = open_beneath
         self._above: Tree | None = None
         self._root: _Root | None = None
-        for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # what acts on descriptors passes through
+        for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # operations on descriptors pass through
             setattr(self, name, getattr(files, name))
 
     # --------------------------------------------------------------- the root
 
     def part(self, root: str) -> Tree:
-        """Return the tree of a directory below this one, to which no link leads either."""
+        """Return the tree of a directory below this one. No link leads to it either."""
         tree = Tree(self.system, root, self._beneath)
         tree._above = self
         return tree
 
     def status(self) -> tuple[os.stat_result, os.stat_result]:
-        """Return the status of the root now, and of its path, which differs where the path is a link."""
+        """Return the present status of the root, and of its path, which differs if the path is a link."""
         root, status = self._enter_root()
         if root.is_link:
             return status, self.system.lstat(self.root)
         return status, status
 
     def look_again(self) -> None:
-        """Notice that the root was removed or exchanged since it was opened, or since this was called last."""
+        """Check whether the root was removed or exchanged since it was opened, or since the last call."""
         root = self._root
         if root is not None and not root.is_new and not self._is_at_path(root):
             self._root = None
@@ -203,11 +203,11 @@ class Tree(Files):
         return root if root is not None and self._is_current(root) else self._enter_root()[0]
 
     def _is_current(self, root: _Root) -> bool:
-        """Return whether this is still the directory that the root's path leads to."""
+        """Return whether the root's path still leads to this directory."""
         try:
             opened = self.system.fstat(root.opened.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
-                raise OSError(f"{self.root} is another directory than when it was opened")
+                raise OSError(f"{self.root} was replaced by another directory after it was opened")
         except OSError as error:
             reraise_interrupt(error)
             root.opened.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours
@@ -225,7 +225,7 @@ class Tree(Files):
     # ------------------------------------------------------------- on the way
 
     def _relative(self, path: str) -> str:
-        """Return a path below the root, from there."""
+        """Return a path relative to the root."""
         relative = path[len(self._prefix) :]
         if not path.startswith(self._prefix) or "/../" in f"/{relative}/":
             if path == self.root:
@@ -244,7 +244,7 @@ class Tree(Files):
         return _Opened(self.system, self.system.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=parent.number))
 
     def _parent(self, root: _Root, relative: str) -> tuple[Opened, str]:
-        """Return the open directory that a path ends in, and the last name."""
+        """Return the open directory that contains the last name of a path, and this name."""
         above, _, name = relative.rpartition("/")
         parent = root.opened
         if not above:
@@ -259,12 +259,12 @@ class Tree(Files):
         return _Opened(self.system, self.system.open(part, _ENTERING, dir_fd=parent.number))
 
     def _act(self, path: str, act: Callable[[_Root, str], _T], *, current: bool = True, also: str = "") -> _T:
-        """Call `act` with the root's descriptor and a path from there; return its result.
+        """Call `act` with the root's descriptor and a relative path; return its result.
 
         Args:
             path: the file.
-            act: does it.
-            current: do it in the root that is there at this moment, not only in the one that was there last.
+            act: the operation.
+            current: use the root that is there at this moment, not only the last known one.
             also: another path that `act` uses.
         """
         relative = self._relative(path)
@@ -274,7 +274,7 @@ class Tree(Files):
             return act(root, relative)
         except OSError as error:
             reraise_interrupt(error)
-            if error.errno in (ELOOP, ENOTDIR):  # what systems say of a link depends on the flags
+            if error.errno in (ELOOP, ENOTDIR):  # the error about a link depends on the system and the flags
                 link = self.first_link(path) or (self.first_link(also) if also else None)
                 if link is not None:
                     raise OSError(ELOOP, f"{link} is a symbolic link, which is not followed", path) from error
@@ -319,7 +319,7 @@ class Tree(Files):
         return opened
 
     def _set_mode(self, descriptor: int, mode: int) -> None:
-        """Undo what a umask took away; nothing can be done where others own the file."""
+        """Undo the effect of a umask, unless the file belongs to others."""
         if self.system.fstat(descriptor).st_mode & 0o777 & mode != mode:
             try:
                 self.system.chmod(f"/proc/self/fd/{descriptor}", mode)
@@ -431,7 +431,7 @@ class Tree(Files):
 
 
 def writer(status: os.stat_result) -> int:
-    """Return the one user who can write to a file; -1 if others can as well."""
+    """Return the only user who can write to a file; -1 if others can as well."""
     return -1 if status.st_mode & WRITABLE_BY_OTHERS else status.st_uid
 
 
@@ -441,7 +441,7 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
     Args:
         files: the operations to use.
         path: the file; a symbolic link is not followed.
-        limit: how many bytes it can have.
+        limit: its largest accepted size in bytes.
         owners: the users to whom it may belong; None for all.
 
     Raises:
@@ -484,16 +484,16 @@ def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
 
 
 def _raise_gone(error: OSError, path: str) -> None:
-    """Raise the error of a missing file for one that another host has removed."""
+    """Raise the error of a missing file for a file that another host has removed."""
     if error.errno == ESTALE:
         raise FileNotFoundError(ENOENT, "another host has removed it", path) from error
 
 
 def reraise_interrupt(error: BaseException) -> None:
-    """Raise an error again that a signal handler has raised, whatever its class: the program's own, not a failure to be handled.
+    """Raise an error again if a signal handler has raised it, whatever its class: it belongs to the program, and is no failure to handle.
 
-    To be called before anything else where errors of Python's own classes are caught. `compcache.interrupts` says what tells
-    an interrupt; it is asked where code of others has part in the error.
+    Handlers of Python's own exception classes call this first. `compcache.interrupts` recognizes interrupts; it is consulted if foreign
+    code took part in the error.
     """
     if not (_is_own(error) and (error.__context__ is None or (error.__context__.__context__ is None and _is_own(error.__context__)))):
         from compcache.interrupts import reraise_interrupt as reraise
@@ -502,7 +502,7 @@ def reraise_interrupt(error: BaseException) -> None:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Whether an error went through code of the package alone, with arguments: a handler is code of others."""
+    """Return whether an error went only through code of the package, with arguments. A handler is foreign code."""
     step = error.__traceback__
     while step is not None and str(step.tb_frame.f_globals.get("__name__")).startswith("compcache."):
         step = step.tb_next

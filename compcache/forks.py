@@ -1,4 +1,4 @@
-"""What a fork does to the package: the one place that knows its locks, and what other threads are in the middle of.
+"""The effects of a fork on the package: the one place that knows its locks, and the unfinished work of other threads.
 
 A forked child has one thread, the one that forked. A lock that another thread holds is never released there, a module that another thread
 imports is never imported, and a build that another thread has claimed never ends. So before a fork the forking thread waits until no other
@@ -31,11 +31,11 @@ __all__ = ["FORGOTTEN", "LOCKS", "OTHERS", "Lock", "after_in_child", "after_in_p
 _IMPORT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.001
 #: What a child may have to import: the package, what it depends on, and the standard library. Modules of the program are its own business.
-_NEEDED = frozenset(("compcache", "filelock", "iced_x86", "llvmlite", "msgpack", "nacl", "platformdirs")) | sys.stdlib_module_names
+_NEEDED = sys.stdlib_module_names | {"compcache", "filelock", "iced_x86", "llvmlite", "msgpack", "nacl", "numba", "numpy", "platformdirs"}
 
 
 class Lock(Record):
-    """A lock that a module has: where it is, for how many seconds a fork waits for it, and why; 0: the child makes a new one."""
+    """A lock of a module: where it is, how many seconds a fork waits for it, and why. With 0 seconds the child makes a new one."""
 
     __slots__ = ("module", "path", "patience", "why")
     module: str
@@ -44,14 +44,14 @@ class Lock(Record):
     why: str
 
     def find(self) -> Any:
-        """Return the present lock; None where the module is not imported, or has none."""
+        """Return the present lock; None if the module is not imported, or has none."""
         found: Any = sys.modules.get(self.module)
         for name in self.path.split("."):
             found = getattr(found, name, None)
         return found
 
     def renew(self) -> None:
-        """Replace it by a new lock, which is free."""
+        """Replace it with a new, free lock."""
         owner, _, name = self.path.rpartition(".")
         holder: Any = sys.modules[self.module]
         for part in filter(None, owner.split(".")):
@@ -61,6 +61,7 @@ class Lock(Record):
 
 #: In the order in which they are taken: the holder of one may wait for later ones, and for none before it.
 LOCKS = (
+    Lock("numba.core.compiler_lock", "global_compiler_lock._lock", 10.0, "Numba's: nobody compiles, or adds what was found"),
     Lock("compcache.hit", "_mapping", 10.0, "the child would wait for the dynamic linker's own lock: nobody maps an image"),
     Lock("compcache.images.llvm_thread", "llvm.ffi.lib._lock._lock", 5.0, "llvmlite's: nobody is inside LLVM"),
     Lock("compcache.images.llvm_thread", "_stack_lock", 1.0, "the size of stacks is the program's own"),
@@ -105,7 +106,7 @@ _taken: dict[int, list[list[Any]]] = {}
 
 
 def before(taken: list[Any]) -> None:
-    """Wait for imports, and take the locks; `taken`, of this fork alone, is where they are noted."""
+    """Wait for imports, and take the locks. `taken`, which belongs to this fork alone, records them."""
     held = _taken.setdefault(get_ident(), [])
     if not _is_in(taken, held):
         held.append(taken)
@@ -119,7 +120,7 @@ def before(taken: list[Any]) -> None:
                 taken.extend(filter(methodcaller("acquire", timeout=lock.patience), (found,)))  # in one call of C
         if not _unfinished_imports() or time.monotonic() >= deadline:
             return
-        _release(taken)  # what is imported may need one of them
+        _release(taken)  # an imported module may need one of them
 
 
 def after_in_parent(done: list[Any]) -> None:
@@ -167,13 +168,13 @@ def _release(taken: list[Any]) -> None:
 
 
 def _import_locks() -> dict[str, Any]:
-    """Return Python's own locks of the modules that are being imported, as weak references, by name."""
+    """Return Python's own locks of the modules that are being imported, as weak references by name."""
     found: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
     return found
 
 
 def _unfinished_imports() -> list[str]:
-    """Return the imports of other threads that a child may need; in a child, those at the time of the fork."""
+    """Return the imports of other threads that a child may need; in a child, the imports at the time of the fork."""
     mine = get_ident()
     found = []
     for name, known in list(_import_locks().items()):
@@ -184,7 +185,7 @@ def _unfinished_imports() -> list[str]:
 
 
 def _begin_anew(name: str) -> None:
-    """Let the next import of a module start from scratch if a thread that does not exist here was importing it."""
+    """Let the next import of a module start from scratch, if a thread that does not exist here was importing it."""
     _import_locks().pop(name, None)
     module = sys.modules.get(name)
     if getattr(getattr(module, "__spec__", None), "_initializing", False):

@@ -1,4 +1,4 @@
-"""For authors of front ends: what a compiler needs of a cache beside the methods that its users call.
+"""For authors of front ends: functions of a cache that compilers need and users do not.
 
 A front end (Numba's is `compcache.numba`) turns a program's functions into modules, decides what each of them depends on, and
 hands call targets on. `docs/frontend.md` has one in fifty lines. Functions that concern a cache take it first, open; the errors of a closed
@@ -72,21 +72,21 @@ __all__ = [
 def find(
     cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = "", is_new: bool = False
 ) -> TypedCallTarget | None:
-    """Return the call target of a function, or None where it cannot be loaded; a miss is not counted (`count_miss`).
+    """Return the call target of a function; None if it cannot be loaded. A miss is not counted (`count_miss`).
 
-    The remote store is asked for what is missing, for as long as a compile would wait for it.
+    A missing function is requested from the remote store, with the patience of a compile.
 
     Args:
-        cache: where to look.
+        cache: the cache to search.
         func_name: the function.
-        accept: decides which of several realizations is taken: called with the entry of this `kind` that came with one
-            (`ModuleSource.entries`), before anything of it is loaded. One without such an entry is passed over, and so is one for which
-            it returns false, or raises a `CompcacheError` that says why.
+        accept: chooses among several realizations. It is called with the entry of this `kind` of a realization (`ModuleSource.entries`),
+            before any of it is loaded. A realization is skipped if it has no such entry, if `accept` returns false, or if it raises a
+            `CompcacheError` with the reason.
         kind: the kind of that entry; see `put_entry`.
-        is_new: this process has stored it just now, so that finding it is no hit.
+        is_new: this process has just stored it, so finding it does not count as a hit.
 
     Raises:
-        PickleNotAllowedError: the kind is one of data that is unpickled, and the cache was not opened for that.
+        PickleNotAllowedError: entries of the kind are unpickled, and the cache was not opened for that.
     """
     judge = None
     if accept is not None:
@@ -108,7 +108,7 @@ def find(
 
 
 class _Judge:
-    """Shows a front end the entries of realizations; raises where it does not accept one."""
+    """Shows a front end the entries of realizations; raises if it does not accept one."""
 
     def __init__(self, cache: Cache, func_name: str, kind: str, accept: Callable[[bytes], bool]) -> None:
         self._store = cache._store
@@ -122,12 +122,12 @@ class _Judge:
         kind, name = self._key
         if file.module_id not in self._offsets:
             self._offsets = dict(self._store.find(index_name(kind, name)))
-        reason = f"it has no entry of the kind {kind!r} that can be believed"
+        reason = f"it has no trusted entry of the kind {kind!r}"
         offset = self._offsets.get(file.module_id)
         if offset is not None and may_be_read(kind, elsewhere=file.elsewhere):
             record = decode_entry(file.read_record(offset))
             if (record.kind, record.name) == (kind, name):
-                try:  # what it raises is the front end's own, and not that of a file of the cache
+                try:  # the error belongs to the front end, not to a file of the cache
                     accepted = self._accept(record.data)
                 except (FormatError, OSError) as error:
                     reraise_interrupt(error)
@@ -175,9 +175,9 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False,
     Args:
         cache: where to store it.
         source: the code.
-        alone: nothing is imported that the source does not name, whatever the cache holds; and others of its name may be there,
-            which a loader tells apart (`find` with `accept`).
-        seconds: the processor time that making the source took: a hit saves that, too.
+        alone: import only what the source names, whatever the cache holds. Other realizations of the name may exist; a loader
+            distinguishes them (`find` with `accept`).
+        seconds: the processor time for making the source, which a hit saves as well.
 
     Returns:
         The module_ids of all targets, that of the one for this host first.
@@ -196,13 +196,13 @@ def add_missing(
 ) -> Addition:
     """Compile and publish a module unless every one of these functions is cached. Nothing is loaded.
 
-    Other processes that want the first of them meanwhile wait for this one, for a bounded time.
+    Other processes that request the first of them wait for this one, for a bounded time.
 
     Args:
-        cache: where to look and to store.
+        cache: the cache to search and to store in.
         functions: the func_names that the module is for; at least one.
-        build: called where one of them is missing; returns the source of a module that exports them all.
-        source: that source, if it is known: functions of plain names that were compiled of another one are compiled again.
+        build: called if one of them is missing; returns the source of a module that exports them all.
+        source: that source, if known: functions with plain names that were compiled from another source are compiled again.
 
     Raises:
         UndefinedSymbolError: the module does not export one of them.
@@ -217,9 +217,9 @@ def add_missing(
 
 
 def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource | None = None) -> Addition | None:
-    """Return the modules that hold these functions if this host can use a realization of each; else None. Nothing is loaded.
+    """Return the modules with these functions if this host can use a realization of each; otherwise None. Nothing is loaded.
 
-    None also where one of a plain name was compiled of another `source` than this one.
+    None also if a function with a plain name was compiled from another `source`.
 
     Args:
         cache: an open cache.
@@ -256,27 +256,27 @@ def is_checking() -> bool:
 
 
 def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()) -> str:
-    """Store bytes that belong to cached code, in place of those of this kind and name.
+    """Store bytes that belong to cached code; they replace those of the same kind and name.
 
-    This object reads them at once, others when they are written, many in one file: before the first that comes a second later, when
-    the cache is closed, when the process exits, or by `write_entries`. Of several processes that store the same name the last wins.
+    This object can read them at once, others after they are written, many in one file. They are written before the first entry that comes
+    a second later, when the cache is closed, when the process exits, or by `write_entries`. If several processes store the same name, the
+    last one wins.
 
     Args:
         cache: where to store them.
         name_or_identity: their name: for example that of the function that they describe.
         data: the bytes.
-        kind: which of a front end's data they are; names of different kinds are different names. Where the data is going to be
-            unpickled the kind begins with ``pickle:``: such entries are read by caches that were opened with allow_pickle=True alone,
-            and taken from elsewhere only with a trusted signature.
-        requires: the module_ids without which they mean nothing. They are gone as soon as one of these is.
+        kind: the kind of the front end's data; each kind has its own names. The kind of data that will be unpickled begins with
+            ``pickle:``. Only caches opened with allow_pickle=True read such entries, and entries from elsewhere need a trusted signature.
+        requires: the module_ids without which they have no meaning. They disappear with any of these.
 
     Returns:
         An id: 32 hexadecimal digits, equal for equal names, data and modules.
 
     Raises:
-        StorageError: the cache is read-only, or they had to be written now and could not be.
+        StorageError: the cache is read-only, or they had to be written now and writing failed.
         InvalidNameError: the name or the kind is not usable.
-        ValueError: the data has more than 32 MiB, or a module_id is none.
+        ValueError: the data has more than 32 MiB, or a module_id is not valid.
     """
     from compcache.build.source import check_entry
 
@@ -291,9 +291,9 @@ def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, ki
 
 
 def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> bytes | None:
-    """Return the bytes that `put_entry` has stored, or that came with a module (`ModuleSource.entries`); None where there are none.
+    """Return the bytes that `put_entry` has stored, or that came with a module (`ModuleSource.entries`); None if there are none.
 
-    Where several modules realize a function, each with its entry, it is that of one of them; `find` tells them apart.
+    If several modules realize a function, each with its entry, the result is the entry of one of them; `find` distinguishes them.
 
     Args:
         cache: an open cache.
@@ -301,7 +301,7 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
         kind: the kind of its data.
 
     Raises:
-        PickleNotAllowedError: the kind is one of data that is unpickled, and the cache was not opened for that.
+        PickleNotAllowedError: entries of the kind are unpickled, and the cache was not opened for that.
     """
     name = _entry_name(cache, name_or_identity, kind)
     record = cache._entries.find(kind, name) if cache._entries is not None else None
@@ -310,7 +310,7 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
 
 
 def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
-    """Return an entry whose modules the remote store may have, or that it has itself; waited for as long as a compile waits."""
+    """Return an entry that the remote store has, or whose modules it may have; wait for it as long as a compile waits."""
     session = cache._session()
     if not session.remote_url():
         return None
@@ -340,13 +340,13 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
 
 
 def write_entries(cache: Cache) -> None:
-    """Write the entries that wait, for others to read: before a process ends that runs no exit handlers, or hands work on.
+    """Write the waiting entries for others to read: before a process ends without exit handlers, or hands work on.
 
     Args:
         cache: an open cache.
 
     Raises:
-        StorageError: they could not be stored; they wait still.
+        StorageError: they could not be stored; they keep waiting.
     """
     cache._require_open()
     if cache._entries is not None:
@@ -354,7 +354,7 @@ def write_entries(cache: Cache) -> None:
 
 
 def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
-    """Return the entries of data that are stored, sorted by name and kind; those that wait in this process are not among them.
+    """Return the stored entries of data, sorted by name and kind. Entries that wait in this process are left out.
 
     Args:
         cache: an open cache.
@@ -367,7 +367,7 @@ def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
 
 
 def list_groups(cache: Cache, names: Collection[str] | None = None) -> tuple[GroupSummary, ...]:
-    """Return the groups that are stored (`Cache.add_modules`), or those of these names, with their members, sorted by name.
+    """Return the stored groups (`Cache.add_modules`), or those of these names, with their members, sorted by name.
 
     Args:
         cache: an open cache.
@@ -395,15 +395,14 @@ def list_labels(cache: Cache, part: str) -> set[str]:
 def list_functions(
     cache: Cache, prefix: str = "", match: Callable[[str], object] | None = None, *, folded: bool = False, progress: Progress | None = None
 ) -> Iterator[FunctionSummary]:
-    """Return the functions that are stored, one by one: the first ones come at once, however many there are. See `Cache.functions` for the
-    rest.
+    """Return the stored functions one by one. The first come at once, however many there are. See `Cache.functions` for the rest.
 
     Args:
         cache: the cache.
-        prefix: what their labels begin with, or their names where these have no label.
-        match: whether a function is listed, by its name.
+        prefix: the beginning of their labels, or of names without a label.
+        match: returns whether a function of this name is listed.
         folded: one summary for all functions of a label.
-        progress: called with (modules read, modules to read) now and then where lists of modules have to be made first.
+        progress: called now and then with (modules read, modules to read), if lists of modules have to be made first.
 
     Returns:
         Summaries, sorted by label and name.
@@ -415,7 +414,7 @@ def list_functions(
 
 
 def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = None) -> Iterator[ModuleSummary]:
-    """Return the modules that are stored and whose ids begin with a prefix, one by one, in the order of `Cache.modules`.
+    """Return the stored modules whose ids begin with a prefix, one by one, in the order of `Cache.modules`.
 
     Args:
         cache: an open cache.
@@ -432,11 +431,11 @@ def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = 
 
 
 def list_costs(cache: Cache, *, progress: Progress | None = None) -> Iterator[Cost]:
-    """Return what the functions that are stored cost, one label or name at a time, sorted by it.
+    """Return the costs of stored functions, one label or name at a time, sorted by it.
 
     Args:
         cache: the cache.
-        progress: called with (modules read, modules to read) now and then where lists of modules have to be made first.
+        progress: called now and then with (modules read, modules to read), if lists of modules have to be made first.
     """
     cache._require_open()
     from compcache.usage.costs import costs
@@ -515,8 +514,8 @@ def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
 
 
 def compact_index(cache: Cache) -> None:
-    """Merge what was added one by one, so that look-ups open fewer files: for the end of a process that has added.
-    A failure is harmless.
+    """Merge the index after additions one by one, so that look-ups open fewer files. For the end of a process that has added functions. A
+    failure is harmless.
 
     Args:
         cache: an open cache.
@@ -528,12 +527,12 @@ def compact_index(cache: Cache) -> None:
 
 
 def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
-    """Return the arguments with which `Cache` opens the same directory in the same way, in another process for example.
+    """Return the arguments with which `Cache` opens the same directory in the same way, for example in another process.
 
-    Trust is among them: the process that asks has checked or vouched for the directory. Keys, and a URL with a password, are named and
-    not contained: by the environment variable or the file that they come from, which the other process then reads itself; what was given as
-    a value is read from the memory of this process, by processes of this user on this host, for as long as it lives. With `secrets` they
-    are the values: for a child process, through a descriptor.
+    Trust is among them, because this process has checked or vouched for the directory. Keys, and URLs with a password, are not contained
+    but named, by their environment variable or file, which the other process reads itself. A secret that was given as a value is read from
+    the memory of this process, by processes of this user on this host, while this process lives. With `secrets`, the arguments contain the
+    values: for a child process, through a descriptor.
 
     Args:
         cache: an open cache.
@@ -551,7 +550,7 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
         "lock_timeout": session.lock_timeout, "layers": cache.layers, "min_llvm": store.min_llvm or None,
         "trusted_keys": tuple(map(str, store.trusted_keys)),
         "publish_key": _secret(publishing, str(store.publish_key or ""), PUBLISH_VARIABLE, "publish_key", told=secrets),
-        "remote": _remote(session, told=secrets),  # what the environment says here may not be said there
+        "remote": _remote(session, told=secrets),  # the other process may have another environment
         "remote_mode": session.remote_mode(),
     }  # fmt: skip
 
@@ -595,7 +594,7 @@ def allows_pickle(cache: Cache) -> bool:
 
 
 def temporary_directory(cache: Cache) -> str:
-    """Return a directory in the cache for short-lived files; what is left there is removed by prunes. It may not exist.
+    """Return a directory in the cache for short-lived files. It may not exist. Prunes remove the files that are left there.
 
     Args:
         cache: an open cache.
@@ -604,8 +603,7 @@ def temporary_directory(cache: Cache) -> str:
 
 
 def symbol_counts(text: str) -> dict[str, int]:
-    """Return how often each function and variable is written in LLVM assembly as LLVM prints it, its own definition or declaration
-    included.
+    """Return how often each function and variable occurs in LLVM assembly as LLVM prints it, including its definition or declaration.
 
     Args:
         text: LLVM assembly.
@@ -638,7 +636,8 @@ def unquote_name(written: str) -> str:
 
 
 def passes_vectors(text: str) -> bool:
-    """Return whether code exchanges wide vectors with functions that are not in it: it can be compiled for one CPU only, not for `targets`.
+    """Return whether code exchanges wide vectors with functions outside of it. Such code can be compiled for one CPU only, not for
+    `targets`.
 
     Args:
         text: LLVM assembly.
@@ -649,8 +648,7 @@ def passes_vectors(text: str) -> bool:
 
 
 def provider_of(symbol: str) -> str:
-    """Return what has a native symbol: "platform", as every process on this platform has it; "process", as this one has; "" where nothing
-    has.
+    """Return the provider of a native symbol: "platform" (every process on this platform has it), "process" (this one has it) or "" (none).
 
     Args:
         symbol: its name in C.
@@ -661,7 +659,7 @@ def provider_of(symbol: str) -> str:
 
 
 def address_of(symbol: str) -> int:
-    """Return where this process has a native symbol; 0 where it has none. No LLVM and no ctypes are imported.
+    """Return the address of a native symbol in this process; 0 if it has none. Neither LLVM nor ctypes is imported.
 
     Args:
         symbol: its name in C.
@@ -673,8 +671,7 @@ def address_of(symbol: str) -> int:
 
 
 def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | None:
-    """Return the CPUs that `ModuleSource(targets=...)` stands for: those of $COMPCACHE_TARGETS where it names none; None for this host
-    alone.
+    """Return the CPUs of `ModuleSource(targets=...)`, or those of $COMPCACHE_TARGETS if `targets` is None; None for this host alone.
 
     Args:
         targets: those of a source: names of CPUs, or None.
@@ -686,7 +683,7 @@ def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | Non
 
 
 def is_on(variable: str) -> bool:
-    """Return whether a setting is on (1, on, yes, true); off where it is not set.
+    """Return whether a setting is on (1, on, yes, true); off if it is not set.
 
     Args:
         variable: the environment variable, like ``COMPCACHE_CHECK``; configuration files count, too.
@@ -702,7 +699,7 @@ def is_on(variable: str) -> bool:
 def has_settled(newest: int) -> bool:
     """Return whether a file changed long enough ago that another change would alter its times.
 
-    What a front end remembers of a file by its times holds only then.
+    Only then do a file's times identify its content.
 
     Args:
         newest: the later of the times of modification and change, in nanoseconds.
@@ -712,7 +709,7 @@ def has_settled(newest: int) -> bool:
     return atomic_file.has_settled(newest)
 
 
-#: Members of `Cache` that were moved here, by their names there: functions, and what were properties.
+#: Members of `Cache` that were moved here, by their old names: functions, and former properties.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "find_target": find, "add_realizations": add_realizations, "add_missing": add_missing, "find_stored": find_stored,
     "note_uncached": note_uncached, "forget_uncached": forget_uncached, "compact_index": compact_index,
@@ -725,10 +722,10 @@ _PROPERTIES: dict[str, Callable[..., Any]] = {
 
 
 def moved(cache: Cache, name: str) -> Any:
-    """Return a member of `Cache` that is a function of this module now, until version 1.1; with a warning.
+    """Return a member of `Cache` that is now a function of this module, with a warning; until version 1.1.
 
     Raises:
-        AttributeError: it never was one.
+        AttributeError: it never was a member.
     """
     new = _FUNCTIONS.get(name) or _PROPERTIES.get(name)
     if new is None:

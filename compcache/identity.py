@@ -19,7 +19,7 @@ __all__ = ["Difference", "Identity", "compare", "label_of"]
 _MAX_STORED = 1 << 16
 _DIGEST_HEX = 32
 _ABSENT = "(absent)"
-_LONG_NUMBER = 2048  # bits: what every process writes, whatever its limit
+_LONG_NUMBER = 2048  # bits: every process can write such integers, whatever its limit
 _USUAL_NAN = "7ff8000000000000"
 _AROUND = 24
 
@@ -27,8 +27,8 @@ _AROUND = 24
 class Identity:
     """The inputs of a compiled function, in the order and under the names that the caller gives.
 
-    Give it to `ModuleSource(identity=...)` and use its `func_name`: when something changes the name changes, and
-    `Cache.explain` can tell which component it was.
+    Give it to `ModuleSource(identity=...)` and use its `func_name`: a change of any component changes the name, and `Cache.explain` says
+    which one it was.
 
     Args:
         label: the function's name in the program; `func_name` begins with it.
@@ -38,7 +38,7 @@ class Identity:
         named: more components.
 
     Raises:
-        TypeError: a value has no form that is the same in every process, or holds itself.
+        TypeError: a value has no form that is the same in every process, or contains itself.
         ValueError: two components have the same name.
 
     Example:
@@ -68,11 +68,11 @@ class Identity:
         return f"{self.label}-{digest(framed, size=_DIGEST_HEX // 2, person=b'compcache-ident').hex()}"
 
     def components(self) -> dict[str, str]:
-        """Return the components as canonical text, as they are kept with the function; very long ones as their digest."""
+        """Return the components as canonical text, in their stored form; very long ones as their digest."""
         return {name: _shorten(text) for name, text in self._parts}
 
     def extend(self, **named: Any) -> Identity:
-        """Return the identity with more components; those that it has already are replaced in their place.
+        """Return the identity with more components. Existing ones are replaced in their place.
 
         Args:
             named: more components.
@@ -98,7 +98,7 @@ def _component(value: Any, where: str) -> str:
     try:
         return _canonical(value, where)
     except RecursionError:
-        raise TypeError(f"component {where!r} is nested too deep, or holds itself") from None
+        raise TypeError(f"component {where!r} is nested too deeply, or contains itself") from None
 
 
 def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each kind of value
@@ -128,12 +128,14 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
 
 
 def _number(value: int) -> str:
-    """Return an integer: long ones in hexadecimal, since a process may refuse to write them in decimal (`sys.set_int_max_str_digits`)."""
+    """Return an integer as text, long ones in hexadecimal, because a process may refuse to write them in decimal
+    (`sys.set_int_max_str_digits`).
+    """
     return str(value) if value.bit_length() < _LONG_NUMBER else hex(value)
 
 
 def _not_a_number(value: complex) -> str:
-    """Return a NaN, of which there are many; repr does not tell them apart."""
+    """Return the text of a NaN with its bits, which repr does not show."""
     import struct
 
     bits = [struct.pack(">d", part).hex() for part in (value.real, value.imag)]
@@ -145,7 +147,7 @@ def _shown_type(kind: type) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as JSON writes it, characters beyond ASCII as they are."""
+    """Return a text as JSON writes it, with characters beyond ASCII unchanged."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     import json  # which costs a fresh process milliseconds
@@ -165,7 +167,7 @@ def label_of(func_name: str) -> str | None:
 
 
 class Difference(Record):
-    """One component that differs: its canonical text in the one asked for and in the stored one; None: it has none."""
+    """One component that differs: its canonical text in the requested identity and in the stored one; None if it is missing."""
 
     __slots__ = ("component", "wanted", "stored")
     component: str
@@ -173,7 +175,7 @@ class Difference(Record):
     stored: str | None
 
     def __str__(self) -> str:
-        """Return the difference on one line; of long texts the first place where they part."""
+        """Return the difference on one line; for long texts, the first place where they differ."""
         wanted, stored = self.wanted, self.stored
         if wanted is not None and stored is not None and max(len(wanted), len(stored)) > 3 * _AROUND:
             wanted, stored = _part(wanted, stored)
@@ -181,7 +183,7 @@ class Difference(Record):
 
 
 def _part(first: str, second: str) -> tuple[str, str]:
-    """Return the surroundings of the first difference of two texts."""
+    """Return the surroundings of the first difference between two texts."""
     at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
     start = max(at - _AROUND, 0)
     lead = "..." if start else ""

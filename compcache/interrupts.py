@@ -1,12 +1,12 @@
-"""Which errors are interrupts: raised by a signal handler, or by another thread, wherever this thread happened to be.
+"""Recognizes interrupts: errors that a signal handler or another thread raises, wherever this thread happens to be.
 
-An interrupt is the program's own and no failure of what was going on. It may have any class, `FileNotFoundError` with a number
-and `ValueError` included, so that a handler of errors must ask. Three things tell an interrupt, and none of them is its class:
+An interrupt belongs to the program, and is no failure of the interrupted work. It may have any class, including `FileNotFoundError` with a
+number and `ValueError`, so error handlers must ask. Three signs show an interrupt, and its class is not one of them:
 
 * Python calls a signal handler with the frame that it interrupts. No other function is called with the frame that calls it.
 * A handler that has forgotten its arguments is still installed.
-* What another thread raises here is a class without arguments, at an instruction that raises nothing. Of errors of the system this is told;
-  C code raises others without arguments as well.
+* An error from another thread is a class without arguments, at an instruction that raises nothing. This sign counts only for errors of the
+system, because C code raises others without arguments as well.
 
 A library may make another error of an interrupt, as `zipfile` does. The interrupt is the context of such an error.
 """
@@ -29,7 +29,7 @@ _ANY_ARGUMENTS, _ANY_KEYWORDS = 4, 8
 def reraise_interrupt(error: BaseException) -> None:
     """Raise the interrupt that an error is, or from which it was created; return if there is none.
 
-    To be called before anything else where an error of Python's own classes is caught.
+    Handlers of Python's own exception classes call this first.
     """
     interrupt = interrupt_in(error)
     if interrupt is not None:
@@ -101,7 +101,7 @@ def _was_given(frame: FrameType, caller: FrameType) -> bool:
 
 
 def _codes_of_handlers() -> set[CodeType]:
-    """Return the code of all signal handlers that are installed."""
+    """Return the code of all installed signal handlers."""
     # Built in: a process may have lost the right to read the standard library.
     import _signal as signal  # type: ignore[import-not-found]
 
@@ -112,7 +112,7 @@ def _codes_of_handlers() -> set[CodeType]:
 
 
 def _raises(step: TracebackType) -> bool:
-    """Return whether an error began at an instruction that raises, rather than at one where it only arrived."""
+    """Return whether an error began at an instruction that raises, and did not only arrive there."""
     import dis
 
     return dis.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")

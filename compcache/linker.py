@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from compcache.build.recipe import Recipe
     from compcache.formats.bodies import Body
     from compcache.images.linkers.find import Linker
-    from compcache.images.making import Made
+    from compcache.images.making import ModuleImage
     from compcache.targets.host_probe import Host
     from compcache.translation.emission import Translated
     from compcache.translation.members import Member
@@ -65,7 +65,7 @@ __all__ = [
 
 
 class Translation(NamedTuple):
-    """A module that was compiled and not linked yet: the requests, one for each target, and what LLVM made from each."""
+    """A compiled module before linking: the requests, one for each target, and LLVM's results."""
 
     machine: Host
     parts: tuple[tuple[Request, Translated], ...]
@@ -77,7 +77,7 @@ class Translation(NamedTuple):
 
     @property
     def weak(self) -> frozenset[str]:
-        """Those exports that give way to definitions of other sources that are linked with this one."""
+        """The exports that give way to definitions of other sources that are linked with this one."""
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
 
 
@@ -116,7 +116,7 @@ def translate_module(
     overridden: Collection[str] = (),
     is_beside: Callable[[str], bool] = frozenset().__contains__,
 ) -> Translation:
-    """Do the part of `build_module` that needs LLVM.
+    """Do the part of `build_module` that runs LLVM.
 
     `assumed`, if given, receives the symbols that nothing provides, and whether each is a function: they become imports. Weak functions of
     a source without exports are imported if `overridden` has their names. `is_beside` returns whether another source that is added together
@@ -172,15 +172,15 @@ def rebuild_module(
 
     Args:
         recipe: the code and options of the module.
-        notes: those of the stored module, whose identity, digests of the source and place among additions are those of this one as well.
+        notes: those of the stored module; the new module keeps their identity, digests of the source and place among additions.
         entries: those of the stored module, by kind and name.
         machine: this host.
-        makers: those of the stored module: all but its linker have made the code that this one is made of, too.
-        inlined: what came into the stored module (`compcache.build.inlining.edges.inlined_of`).
-        bodies: those that it offers.
+        makers: those of the stored module, which also made this code, apart from the linker.
+        inlined: what was inlined into the stored module (`compcache.build.inlining.edges.inlined_of`).
+        bodies: the bodies that it offers.
 
     Raises:
-        CompileError: the code cannot be translated for it, or might use what it does not have.
+        CompileError: the code cannot be translated for this host, or might use features that the host lacks.
         LinkError, ...: as of `build_module`.
     """
     target = machine_for(None, None, machine, host.platform_name())
@@ -214,14 +214,14 @@ def _link_for(request: Request, translated: Translated) -> BuiltModule:
 
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
-    """Return the entries of data of a source, a group for one, and of its functions, by kind and name."""
+    """Return the entries of data of a source, such as a group's, and of its functions, by kind and name."""
     exports = translated.prepared.exports
     return dict(request.named_entries) | {(kind, export.name): data for export in exports for kind, data in request.entries.items()}
 
 
 @contextmanager
 def _naming_target(request: Request) -> Iterator[None]:
-    """Make errors name the target that they are for, if there are several."""
+    """Make errors name their target, if there are several."""
     try:
         yield
     except CompileError as error:
@@ -231,14 +231,14 @@ def _naming_target(request: Request) -> Iterator[None]:
 
 
 def link_translated(translated: Translated, entries: Iterable[EntryRecord]) -> BuiltModule:
-    """Return the module of code that was linked of others (`compcache.closures`), with these entries of data."""
+    """Return the module of code that was linked from other modules (`compcache.closures`), with these entries of data."""
     return _finish(translated, None, {}, entries)
 
 
 def _finish(
     translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = ()
 ) -> BuiltModule:
-    """Make the image of the object, and write the sections of the module's file; `more` are entries with all that they say."""
+    """Make the image of the object, and write the sections of the module's file. `more` are complete entries."""
     started = time_spent()
     resolution = translated.prepared.resolution
     made = making.make_image(
@@ -278,7 +278,7 @@ def _needs_linker(translated: Translated) -> list[str]:
 
 
 def _assemble(
-    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: Made,
+    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: ModuleImage,
     started: float,
 ) -> BuiltModule:  # fmt: skip
     """Return the sections of the module's file."""
@@ -358,7 +358,7 @@ def _makers(translated: Translated, linker: Linker | None) -> str:
 
 
 def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
-    """Return what the module was compiled for is required of a processor all the same, where a function uses it."""
+    """Return the features for which a module was compiled and that a processor must have because a function uses them."""
     machine = translated.machine
     return requirement_of(translated.requires[symbol] & machine.requires, basic, platform, machine.processor)
 

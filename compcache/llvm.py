@@ -1,7 +1,7 @@
 """LLVM, through llvmlite: the one place that imports it.
 
-llvmlite that is there and cannot be loaded (a library that it needs is missing, as in a slim image) is llvmlite that is not
-there: the same error, which has the reason. It is raised where LLVM is needed, and nowhere else.
+An installed llvmlite that cannot be loaded (in a slim image, a library may be missing) counts as not installed: the error is the same, and
+has the reason. It is raised when LLVM is needed, and not before.
 """
 
 from __future__ import annotations

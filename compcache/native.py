@@ -1,4 +1,4 @@
-"""The native runtime, for all that reads a format: its C code is the only reader of what a hit reads (`hit/native/formats.h`)."""
+"""The native runtime, for all readers of formats: its C code is the only reader of the formats of hits (`hit/native/formats.h`)."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def _load() -> Any:
     return extension
 
 
-#: Raises ImportError where the extension module is not there, or cannot work here; the message says what to do.
+#: Raises ImportError if the extension module is missing, or cannot work here. The message says what to do.
 runtime: Any = _load()

@@ -1,6 +1,6 @@
 """IPython and Jupyter: ``%load_ext compcache`` adds ``%%compcache`` for cells of IR, C, C++, Fortran or Rust, and ``%compcache COMMAND``.
 
-Caches, call targets, graphs and reports show themselves as HTML with or without the extension.
+Caches, call targets, graphs and reports are displayed as HTML with or without the extension.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from compcache.cache import Cache
+from compcache.cli.output import size_text
 from compcache.cli.render.svg import svg
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
@@ -28,18 +29,21 @@ if TYPE_CHECKING:
 
 __all__ = ["html_of", "load_ipython_extension"]
 
-#: More rows than a reader looks at, or nodes than a cell shows, are counted instead.
+#: The most rows and nodes that a cell shows. Larger tables and graphs are counted instead.
 _MOST_ROWS = 30
 _MOST_NODES = 300
 _IR = re.compile(r"^\s*(define|target (triple|datalayout)|source_filename)\b", re.MULTILINE)
 _SECONDS = 600
+#: How the names of fields end whose values are numbers of bytes.
+_SIZES = ("size", "bytes_mapped")
+_LANGUAGES = ("ir", "c", "c++", "fortran", "rust")
 
 
 # ------------------------------------------------------------------------------------------------------------- HTML
 
 
 def html_of(value: object) -> str:
-    """Return HTML of a cache, a call target, compiled functions, a graph, or a record that this package returns."""
+    """Return HTML for a cache, a call target, compiled functions, a graph, or a record of this package."""
     if isinstance(value, Cache):
         return _titled(repr(value), _info(value))
     if isinstance(value, TypedCallTarget):
@@ -65,7 +69,7 @@ def _graph(graph: FunctionGraph) -> str:
         counts = [(kind, sum(node.kind == kind for node in graph.nodes)) for kind in kinds]
         hint = "<p><code>compcache graph --html FILE</code> draws a graph of this size.</p>"
         return _titled("FunctionGraph", _table([*counts, ("edges", len(graph.edges))]) + hint)
-    # Its rules are for the drawing alone, not for the notebook around it.
+    # Its rules apply to the drawing, not to the rest of the notebook.
     drawing = "".join(svg(graph)).replace("<style>", "<style>@scope{").replace("</style>", "}</style>", 1)
     return f'<div style="overflow:auto;background:#fff">{drawing}</div>'
 
@@ -74,7 +78,12 @@ def _record(value: object) -> str:
     """Return a table of the fields of a record that are not empty, and of its properties."""
     names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
     names += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
-    return _table((name, found) for name in names if (found := getattr(value, name)) not in (None, "", (), {}))
+    found = {name: getattr(value, name) for name in names}
+    return _table((name, _with_unit(name, each)) for name, each in found.items() if each not in (None, "", (), {}))
+
+
+def _with_unit(name: str, value: object) -> object:
+    return size_text(value) if name.endswith(_SIZES) and isinstance(value, int) else value
 
 
 def _target_rows(target: TypedCallTarget) -> Iterator[tuple[str, object]]:
@@ -99,7 +108,8 @@ def _table(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
 
 
 def _row(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag} style=text-align:left>{cell}</{tag}>' for cell in cells)}</tr>"
+    style = "text-align:left;overflow-wrap:anywhere;max-width:60em"  # lists of CPU features are long
+    return f"<tr>{''.join(f'<{tag} style={style}>{cell}</{tag}>' for cell in cells)}</tr>"
 
 
 def _cell(value: object) -> str:
@@ -107,7 +117,7 @@ def _cell(value: object) -> str:
         return _table(value.items())
     if isinstance(value, tuple) and value and (is_dataclass(value[0]) or hasattr(value[0], "_fields")):
         names = [field.name for field in fields(value[0])] if is_dataclass(value[0]) else list(value[0]._fields)
-        return _table(([getattr(item, name) for name in names] for item in value), names)
+        return _table(([_with_unit(name, getattr(item, name)) for name in names] for item in value), names)
     if is_dataclass(value) or hasattr(value, "_fields"):
         return _record(value)
     if isinstance(value, tuple):
@@ -119,7 +129,7 @@ def _cell(value: object) -> str:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the magics to an IPython shell: what ``%load_ext compcache`` calls.
+    """Add the magics to an IPython shell. ``%load_ext compcache`` calls it.
 
     Args:
         shell: the shell.
@@ -129,7 +139,7 @@ def load_ipython_extension(shell: Any) -> None:
         """%compcache COMMAND ... runs a command of ``compcache``; %%compcache compiles the cell once ever, and defines its functions."""
         try:
             return _run(shell, line) if cell is None else _compile(shell, line, cell)
-        except CompcacheError as error:  # what is wrong is in the cell: IPython shows the message alone
+        except CompcacheError as error:  # the error is in the cell: IPython shows only the message
             told = [f"{type(error).__name__}: {error}"]
             vars(error)["_render_traceback_"] = lambda: told
             raise
@@ -138,7 +148,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _run(shell: Any, line: str) -> None:
-    """Run a command; a name of the notebook stands for what it is called in the cache."""
+    """Run a command. A name of the notebook stands for its function in the cache."""
     words = _words(line)
     if words is None:
         return
@@ -179,6 +189,8 @@ def _compile(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
     if words is None:
         return None
     try:
+        if words and words[0] in _LANGUAGES:
+            words.insert(0, "--language")
         options, flags = _options().parse_known_args(words)
         language = options.language or ("ir" if _IR.search(cell) else "c")
         if flags and language == "ir":
@@ -205,7 +217,9 @@ def _options() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--language", choices=("ir", "c", "c++", "fortran", "rust"), help="without it: LLVM IR if the cell looks like it, else C"
+        "--language",
+        choices=_LANGUAGES,
+        help="may be given alone, as the first word; without it: LLVM IR if the cell looks like it, otherwise C",
     )
     parser.add_argument("--cc", help="the compiler")
     parser.add_argument("--cache", help="a Cache of the notebook, by name, or a directory")

@@ -1,6 +1,6 @@
-"""What the miss path and tools take: a cache directory with its loader, its limits and the store that it shares with other hosts.
+"""The arguments of the miss path and of tools: a cache directory with its loader, its limits and its remote stores.
 
-The facade makes one at the first miss and gives it to whatever is not a hit. Nothing that takes it knows the facade.
+The facade makes a session at the first miss, and passes it to everything that is not a hit. Its users do not know the facade.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Session:
 
     Args:
         store: the directory; its recorder counts.
-        loader: loads what is there.
-        max_size: the size that additions keep the directory below, in bytes; None: what the environment says, or the default.
-        lock_timeout: for how many seconds at most a build waits for another process; None likewise.
+        loader: the loader of the store.
+        max_size: the size below which additions keep the directory, in bytes; None: the environment's, or the default.
+        lock_timeout: how many seconds a build waits at most for another process; None as for `max_size`.
         retargets: whether code for other CPUs is compiled for this host.
-        remote: the URLs and the modes of the remote stores, in one text or several, None each where the environment decides.
+        remote: the URLs and the modes of the remote stores, each one text or several; None leaves it to the environment.
 
     Raises:
-        TypeError: `remote` has something else.
+        TypeError: `remote` has another type.
     """
 
     __slots__ = ("_gates", "_remote_given", "_remotes", "_url", "loader", "lock_timeout", "max_size", "retargets", "store")
@@ -56,16 +56,15 @@ class Session:
 
     @property
     def remote_given(self) -> str | None:
-        """The remote store as it was given: its URL, or what names it; None where the environment decides."""
+        """The remote store as it was given: its URL, or a reference to it; None if the environment decides."""
         return self._remote_given[0]
 
     def remote_url(self) -> str | None:
-        """Return the remote stores that were given, or that the environment names; a file is read each time, as passwords and tokens
-        change.
+        """Return the given remote stores, or those of the environment. Files are read each time, because passwords and tokens change.
 
         Raises:
-            ValueError: a variable or a file is named that does not tell a URL, and has not done so before.
-            SettingError: the environment names what is not one.
+            ValueError: a named variable or file has no URL, and never had one.
+            SettingError: the environment does not name a valid store.
         """
         given = self._remote_given[0]
         try:
@@ -90,7 +89,7 @@ class Session:
 
         Raises:
             ValueError: its URL or mode is of no known kind.
-            SettingError: that of the environment is not.
+            SettingError: the environment's URL or mode is not valid.
         """
         url = self.remote_url()
         if not self._remotes:
@@ -108,17 +107,17 @@ class Session:
         return self._remotes[0]
 
     def inquire(self, names: tuple[str, ...], *, compiles: bool = False) -> Inquiry | None:
-        """Ask the remote store for functions and go on; return None where it is not asked. See `RemoteStore.inquire`."""
+        """Start a look-up in the remote store; return None if it is not asked. See `RemoteStore.inquire`."""
         remote = self._asked_store(names)
         return remote.inquire(names, compiles=compiles) if remote is not None else None
 
     def fetch(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Fetch functions from the remote store; return those of them that came."""
+        """Fetch functions from the remote store; return those that were fetched."""
         remote = self._asked_store(names)
         return remote.fetch(names) if remote is not None else ()
 
     def _asked_store(self, names: tuple[str, ...]) -> RemoteStore | None:
-        """Return the remote store that a miss asks for these functions; None also where it is left alone, which costs a miss little."""
+        """Return the remote store that a miss asks for these functions; None also if it is not asked for a while."""
         url = self.remote_url()
         if not url or self.store.readonly:
             return None
@@ -144,7 +143,7 @@ class Session:
         return self.loader.holds(func_name)
 
     def can_import(self, name: str) -> bool:
-        """Return whether code may import this function or variable: it is here, the remote store had it, or it is in memory and stored
+        """Return whether code may import this function or variable: it is here, the remote store has it, or it is in memory and is stored
         again.
         """
         return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._stores_again(name)
@@ -159,7 +158,7 @@ class Session:
 
 
 def _text(name: str, value: object) -> str | None:
-    """Return one text, or several, as a setting has them."""
+    """Return one text, or several, in the form of a setting."""
     if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
         return " ".join(value)
     if value is not None and not isinstance(value, str):
@@ -177,7 +176,7 @@ def _each(urls: str) -> list[str]:
 
 
 def _told(urls: str) -> str:
-    """Return the URLs that a setting contains, or that the variables or the files have which it names."""
+    """Return the URLs that a setting contains, or to which it refers."""
     if "$" not in urls and "@" not in urls:
         return urls
     from compcache.remote.address import read_url

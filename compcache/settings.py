@@ -1,4 +1,4 @@
-"""Settings: each is an environment variable, or what a configuration file says where that is not set. The one place that reads them."""
+"""Settings: environment variables, and configuration files for variables that are not set. Only this file reads them."""
 
 import os
 
@@ -18,7 +18,7 @@ _read: "list[Mapping[str, str]]" = []
 
 
 def setting(variable: str) -> str:
-    """Return the text of a setting; empty where nothing says it. A variable that is set, to nothing even, goes before the configuration.
+    """Return the text of a setting; empty if it is not set. A variable takes precedence over the configuration, even if it is empty.
 
     Raises:
         SettingError: a configuration file cannot be used.
@@ -31,7 +31,7 @@ def is_on(variable: str, *, default: bool = False) -> bool:
     """Return whether a switch is on (1, on, yes, true).
 
     Raises:
-        SettingError: it is neither on nor off (0, off, no, false).
+        SettingError: the text is neither on nor off (0, off, no, false).
     """
     text = setting(variable)
     if text in ("", "0", "1"):  # the usual ones, without an import
@@ -75,13 +75,13 @@ def configuration() -> "Mapping[str, str]":
 
 
 def users_directory(variable: str, otherwise: str) -> str:
-    """Return a base directory of the user by the XDG Base Directory Specification, which passes over relative paths."""
+    """Return a base directory of the user by the XDG Base Directory Specification, which ignores relative paths."""
     base = os.environ.get(variable, "")
     return base if os.path.isabs(base) else os.path.expanduser(otherwise)
 
 
 def configuration_files() -> "tuple[str, ...]":
-    """Return the files that count, there or not, the one that is preferred first."""
+    """Return the configuration files, existing or not, the preferred one first."""
     chosen = os.environ.get(CONFIGURATION_VARIABLE)
     if chosen:
         return () if chosen.lower() == "none" else (chosen,)

@@ -11,10 +11,10 @@ Grammar::
 `T[:]` is a C-contiguous buffer of that element type, of whatever shape; the function gets a pointer and a 64-bit count
 of elements. `T[::1]`, `T[:, ::1]` and so on are C-contiguous buffers of one, two, ... dimensions; the function gets a
 pointer and each dimension's 64-bit extent. A function whose result is a tuple (of scalars other than `ptr` and `cstr`)
-returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` and `const ptr` say that the function only reads, so
-that read-only buffers are accepted. `object` is any Python object: the function, which holds the GIL, gets a borrowed `PyObject *` and
-returns a new reference, or NULL with an exception set. Parameter names are optional: they show
-in `help()` and do not take part in comparisons.
+returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` and `const ptr` promise that the function only reads,
+so read-only buffers are accepted. `object` is any Python object: the function, which holds the GIL, gets a borrowed `PyObject *` and
+returns a new reference, or NULL with an exception set. Parameter names are optional: they show in `help()` and do not take part in
+comparisons.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Type(Record):
     by_name: ClassVar[dict[str, Type]] = {}
 
     def items(self) -> tuple[Type, ...]:
-        """Return the types of the items of a tuple."""
+        """Return the types of the tuple's items."""
         return tuple([Type.by_name[name] for name in self.name[len(_TUPLE_HEAD) : -1].split(", ")])
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ for _type in (
 class Parameter(Record):
     """One parameter: its (element) type, whether it is a buffer, whether it is only read, its name.
 
-    `dimensions` is how many a buffer must have, 0 where any number will do.
+    `dimensions` is the required number of dimensions of a buffer; 0 accepts any number.
     """
 
     __slots__ = ("type", "is_buffer", "is_const", "name", "dimensions")
@@ -97,8 +97,8 @@ class Signature(Record):
     """The types of a function's parameters and of its result.
 
     Attributes:
-        parameters: those of the parameters, in order, with their names where the text has them.
-        result: that of the result.
+        parameters: the types of the parameters, in order, with the names that the text gives them.
+        result: the type of the result.
     """
 
     __slots__ = ("parameters", "result")
@@ -111,7 +111,7 @@ class Signature(Record):
 
         Args:
             text: the signature: types are void, bool, i8 to i64, u8 to u64, f32, f64, ptr, cstr, and arrays of them
-                (``f64[:]``), with ``const`` before what is only read.
+                (``f64[:]``), with ``const`` before types that are only read.
 
         Raises:
             SignatureError: the text does not follow the grammar; the message says where.

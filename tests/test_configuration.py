@@ -199,7 +199,7 @@ def test_a_project_sets_limits_of_caches_inside_it_and_nothing_else(home: dict[s
     assert run_fresh(tmp_path / "users", LIMIT, **home) == 5 << 30
     assert run_fresh(project / "cache", LIMIT, **home, COMPCACHE_MAX_SIZE="4M") == 4 << 20
     write('[tool.compcache]\ntrusted_keys = "x"\n', project / "pyproject.toml")
-    assert "a project sets lock_timeout and max_size alone" in run_fresh(project / "cache", LIMIT, **home)
+    assert "a project may set only lock_timeout and max_size" in run_fresh(project / "cache", LIMIT, **home)
     write('[tool.compcache]\nmax_size = "many"\n', project / "pyproject.toml")
     assert run_fresh(project / "cache", LIMIT, **home).startswith(f"{project}/pyproject.toml: [tool.compcache]: ")
     write("[tool", project / "pyproject.toml")

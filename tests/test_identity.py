@@ -88,7 +88,7 @@ def test_a_value_without_a_stable_form_is_refused_by_name() -> None:
         Identity("f", options=pathlib.Path("a"))
     itself: list[object] = []
     itself.append(itself)
-    with pytest.raises(TypeError, match="component 'options' is nested too deep, or holds itself"):
+    with pytest.raises(TypeError, match="component 'options' is nested too deeply, or contains itself"):
         Identity("f", options=itself)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,14 @@ def test_a_cell_of_ir_defines_its_functions_and_hits_the_second_time(shell: Any,
         assert cache.info().modules == 1
 
 
+@NEEDS_CLANG
+def test_the_language_may_be_the_first_word(shell: Any) -> None:
+    shell.run_cell_magic("compcache", "c -O1", "double half(double x) { return x / 2; }")
+    assert shell.user_ns["half"](3.0) == 1.5
+    shell.run_cell_magic("compcache", "ir", SCALE)
+    assert shell.user_ns["scale"](4.0) == 10.0
+
+
 def test_a_cell_goes_to_the_cache_that_is_named(shell: Any, tmp_path: Path) -> None:
     with Cache(tmp_path / "other") as other:
         shell.user_ns["mine"] = other
@@ -128,6 +137,7 @@ def test_what_objects_show_is_html_of_what_they_hold(tmp_path: Path) -> None:
             text = Balanced(value._repr_html_()).text
             assert "f" in text
         assert "a<b" in Balanced(cache._repr_html_()).text
+        assert re.search(r"size [\d.]+ KiB", Balanced(cache._repr_html_()).text)
         assert "callee" in Balanced(cache.graph(["f"])._repr_html_()).text
         assert cache.get_target("f").module_id in Balanced(target._repr_html_()).text
         pruned = cache.prune(PrunePolicy(max_bytes=0))

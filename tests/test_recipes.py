@@ -38,7 +38,7 @@ def documents() -> Iterator[Any]:
 
 def commands_in(text: str) -> list[str]:
     """What is run by a recipe: command lines that begin with compcache, with settings before them."""
-    return re.findall(r"((?:COMPCACHE_\w+=\S+ )*(?:\S*/)?compcache (?:--\S+ (?:/\S+ )?)?(?:batch|prune)[^\"\n]*)", text)
+    return re.findall(r"((?:COMPCACHE_\w+=\S+ )*(?:\S*/)?compcache (?:--\S+ (?:/\S+ )?)?(?:batch|prune)[^\"\n&]*)", text)
 
 
 @pytest.fixture
@@ -74,6 +74,13 @@ def test_the_image_has_a_layer_that_programs_use(kernels: Path, tmp_path: Path) 
     with Cache(tmp_path / "own", layers=[layer]) as cache:
         assert cache.get_target("dot")(41) == 42
         assert {row.cpu for row in cache.realizations("dot")} >= {"x86-64-v2"} or len(cache.realizations("dot")) > 0
+
+
+@pytest.mark.parametrize("kind", ["dockerfile", "yaml"])
+def test_others_can_read_the_layer_that_one_user_fills(kind: str) -> None:
+    (text,) = [text for text in texts(kind) if "COMPCACHE_LAYERS" in text]
+    (layer,) = re.findall(r"COMPCACHE_LAYERS(?:=|, value: )([\w/]+)", text)
+    assert re.search(rf"compcache [^\n]*batch [^\n]* && chmod -R go\+rX {layer}\b", text), "a new cache is its user's alone"
 
 
 @pytest.mark.slow

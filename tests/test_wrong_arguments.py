@@ -41,8 +41,8 @@ from compcache import (
         (lambda _: PrunePolicy(max_bytes="much"), ValueError, "max_bytes: 'much' is not a valid size"),
         (lambda _: PrunePolicy(unused_for="30"), ValueError, "unused_for: '30' has no unit"),
         (lambda _: PrunePolicy(older_than=[]), TypeError, "older_than must be seconds"),  # type: ignore[arg-type]
-        (lambda cache: cache.compile("kernels/dot.ll"), CompileError, r"name of a file: give what is in it, open\("),
-        (lambda cache: cache.compile(Path("dot.ll")), CompileError, r"name of a file: give what is in it, open\("),
+        (lambda cache: cache.compile("kernels/dot.ll"), CompileError, r"name of a file: pass its content, open\("),
+        (lambda cache: cache.compile(Path("dot.ll")), CompileError, r"name of a file: pass its content, open\("),
         (lambda cache: cache.compile(ModuleSource(adder("f", 1), {"f": "f64(f64)"})), CompcacheError, "of function 'f' contradicts"),
     ],
 )

@@ -2,8 +2,8 @@
 
 Features are bits of the kernel's auxiliary vector. LLVM itself parses `/proc/cpuinfo`, which shows another machine's CPU under an emulator
 and names fewer features. The bits are the kernel's (``arch/arm64/include/uapi/asm/hwcap.h``, ``Documentation/arch/arm64/elf_hwcaps.rst``).
-A feature that no bit tells of is not among what code may require: it is of the operating system's side, or has no instruction that a
-compiler chooses. No disassembler for Python tells the features of instructions.
+Features without a bit are never required of a host: they concern the operating system, or compilers do not choose their instructions. No
+disassembler for Python reports the features of instructions.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _feature_words() -> dict[str, str]:
 
 
 def _version_changes(name: str) -> str | None:
-    """Return the version of the architecture as a change of features, which is how LLVM has it; None for other names."""
+    """Return the change of features that selects this version of the architecture, as LLVM spells it; None for other names."""
     match = _VERSION.fullmatch(name)
     return f"+v{match[1]}a" if match is not None else None
 
@@ -143,7 +143,7 @@ def _changed(offset: int, kind: int) -> tuple[int, int]:
 
 _SIGNED32, _UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
 _STUB = Struct("<IIII")
-_PAGES = 1 << 20  # that adrp reaches, in both directions
+_PAGES = 1 << 20  # the reach of adrp, in both directions
 
 
 def _store64(data: bytearray, at: int, value: int) -> None:
@@ -151,7 +151,7 @@ def _store64(data: bytearray, at: int, value: int) -> None:
 
 
 def _insert(data: bytearray, at: int, mask: int, bits: int) -> None:
-    """Replace the bits of an instruction that a mask selects."""
+    """Replace the masked bits of an instruction."""
     _UNSIGNED32.pack_into(data, at, _UNSIGNED32.unpack_from(data, at)[0] & ~mask | bits)
 
 
@@ -168,12 +168,12 @@ def _store_page(data: bytearray, at: int, distance: int) -> None:
 
 def _store_branch(data: bytearray, at: int, distance: int) -> None:
     if distance & 3 or not -(1 << 27) <= distance < 1 << 27:
-        raise ValueError(f"a branch over {distance} bytes")
+        raise ValueError(f"a branch cannot reach over {distance} bytes")
     _insert(data, at, 0x03FFFFFF, distance >> 2 & 0x03FFFFFF)
 
 
 def _store_low(scale: int) -> Store:
-    """Store the offset in the page, in units of a power of two."""
+    """Store the offset within a page, in units of a power of two."""
 
     def store(data: bytearray, at: int, address: int) -> None:
         offset = address & 0xFFF
@@ -192,7 +192,7 @@ def _stub(address: int, entry: int) -> bytes:
 
 
 def _keep(_: bytearray, __: int, ___: int) -> None:
-    """Store nothing: the relocation marks an instruction."""
+    """Store nothing, because the relocation only marks an instruction."""
 
 
 _LINKING = Linking(

@@ -1,4 +1,4 @@
-"""The architectures that this package knows, and which one a name or a file is of."""
+"""The architectures that this package knows, by name and by their numbers in ELF files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ _BY_ELF = {known.elf_machine: known for known in KNOWN}
 
 
 def architecture(platform: str) -> Architecture:
-    """Return the architecture of a platform, of a triple (``x86_64-linux-elf``), or with this name; one without properties if it is not
-    known.
-    """
+    """Return the architecture of a platform, of a triple (``x86_64-linux-elf``), or with this name. An unknown one has no properties."""
     name = platform.partition("-")[0]
     return _BY_NAME.get(name) or Architecture(name)
 
 
 def architecture_of_elf(machine: int) -> Architecture:
-    """Return the architecture of this number in ELF files; one without properties where it is not known."""
+    """Return the architecture with this number in ELF files. An unknown one has no properties."""
     return _BY_ELF.get(machine) or Architecture(f"ELF machine {machine}")

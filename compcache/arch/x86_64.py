@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE"]
 
-#: The feature that the intrinsics ``llvm.x86.<family>.*`` belong to, where it has another name.
+#: The feature of the intrinsics ``llvm.x86.<family>.*``, if it has another name.
 _FAMILIES = {
     "aesni": "aes", "atomic": "64bit", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
     "sha1msg1": "sha", "sha256msg1": "sha", "xgetbv": "xsave", "flags": "64bit", "int": "64bit", "rdtsc": "64bit", "rdtscp": "64bit",
@@ -68,7 +68,7 @@ _SYSTEM_FEATURES = {
 _OF_8_BYTES = frozenset((1, 16, 17, 18, 24, 25, 27, 28, 29, 30, 31, 33))
 _THROUGH_GOT = frozenset((9, *range(41, 49)))
 _ABS64, _PC32, _GLOB_DAT, _JUMP_SLOT = 1, 2, 6, 7
-_OPCODE = 4  # bytes of the instruction before the operand, at most
+_OPCODE = 4  # the most bytes of the instruction before the operand
 #: The names of `iced_x86.CpuidFeature` that every x86-64 processor has, that system calls and old coprocessors go by, or whose
 #: instructions do nothing where the feature is missing (hints).
 _EVERYWHERE = frozenset((
@@ -76,7 +76,7 @@ _EVERYWHERE = frozenset((
     "INTEL486", "INTEL8086", "MMX", "MSR", "MULTIBYTENOP", "PAUSE", "PREFETCHITI", "PREFETCHWT1", "RDTSCP", "SSE", "SSE2", "SYSCALL",
     "TSC", "X64",
 ))  # fmt: skip
-#: LLVM's names for the others. What stands in neither is not understood, and narrows nothing.
+#: LLVM's names for the others. Names in neither table are unknown, and prevent narrowing.
 _NAMES = {
     "ADX": "adx", "AES": "aes", "AESKLE": "kl", "AMX_BF16": "amx-bf16", "AMX_COMPLEX": "amx-complex", "AMX_FP16": "amx-fp16",
     "AMX_INT8": "amx-int8", "AMX_TILE": "amx-tile", "AVX": "avx", "AVX2": "avx2", "AVX512BW": "avx512bw", "AVX512CD": "avx512cd",
@@ -108,14 +108,14 @@ def _feature_words() -> dict[str, str]:
 
 
 def _changed(offset: int, kind: int) -> tuple[int, int]:
-    """Return a whole instruction where linkers may relax it."""
+    """Return the bytes of the whole instruction if linkers may relax it."""
     start = offset - _OPCODE if kind in _THROUGH_GOT else offset
     return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
 
 
 _SIGNED32, _UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
 _LOAD, _LEA, _JUMP, _NOP = 0x8B, 0x8D, 0xE9, 0x90
-_INDIRECT_CALL, _INDIRECT_JUMP, _CALL = b"\xff\x15", b"\xff\x25", b"\x67\xe8"  # the call with a prefix that means nothing
+_INDIRECT_CALL, _INDIRECT_JUMP, _CALL = b"\xff\x15", b"\xff\x25", b"\x67\xe8"  # the call with a prefix without effect
 _STUB = Struct("<2si2s")  # jmp *entry(%rip), and a nop
 
 
@@ -172,7 +172,7 @@ _LINKING = Linking(
 
 
 class _Reader:
-    """Reads machine code with `iced-x86`; the features of instructions' forms are kept as they are met."""
+    """Reads machine code with `iced-x86`. It keeps the features of each form of instruction that it meets."""
 
     def __init__(self, decoder: Any, features: Mapping[int, str], special: Mapping[int, str], padding: frozenset[int]) -> None:
         self._decoder = decoder

@@ -61,7 +61,7 @@ def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str,
 
 
 def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
-    """Compile and store a job's functions, unless they are cached or another process builds them meanwhile."""
+    """Compile and store a job's functions, unless they are cached or another process builds them."""
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         try:
@@ -107,7 +107,7 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
         elif frontend.is_checking() and frontend.find_stored(cache, functions) is not None:
             frontend.check_sources(cache, functions, job.source(), "the cached code is used")
         added = frontend.add_missing(cache, functions, job.source, source=given)
-    else:  # only known now: the source comes from a function, or is bitcode
+    else:  # known only now: the source comes from a function, or is bitcode
         source = job.source()
         names = _exports(source)
         if not names:

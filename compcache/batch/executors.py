@@ -30,7 +30,7 @@ _TICK = 0.1
 #: ten thousand jobs is not slower than the jobs.
 _WINDOW = 4
 _UNKNOWN_WORKERS = 16
-#: How often a job is tried whose worker was lost.
+#: The number of tries of a job whose worker was lost.
 _ATTEMPTS = 2
 _lock = threading.Lock()
 #: The caches that this process has opened: a process of an executor runs many jobs.
@@ -38,7 +38,7 @@ _caches: dict[tuple[tuple[str, Any], ...], Cache] = {}
 
 
 class _Submitted(NamedTuple):
-    """A job that the executor has, and which attempt that is."""
+    """A submitted job, and the number of its attempt."""
 
     job: PreparedJob
     attempt: int
@@ -56,12 +56,12 @@ class Renewable:
 
     @property
     def is_local(self) -> bool:
-        """Whether its workers are on this machine: threads or processes of the standard library."""
+        """Whether its workers run on this machine, as threads or processes of the standard library."""
         return type(self._executor).__module__.startswith("concurrent.futures")
 
     @property
     def workers(self) -> int:
-        """Return how many jobs it runs at a time, or an estimate if it does not tell."""
+        """Return how many jobs it runs at a time, or an estimate."""
         client = getattr(self._executor, "_client", None)
         if client is not None and hasattr(client, "nthreads"):  # Dask
             return sum(client.nthreads().values()) or _UNKNOWN_WORKERS
@@ -85,9 +85,9 @@ def run_in_executor(
 ) -> Iterator[tuple[PreparedJob, Outcome | None]]:
     """Submit the jobs, some at a time; yields each with None when it is submitted, and with its outcome when it has ended.
 
-    A job of which the executor returns no outcome was lost. It is submitted once more when all others have ended, and alone: who shares
-    a worker with a job that kills it is lost with it. The outcome is "died" if it is lost again. `temporary` is a directory that jobs
-    may be able to reach, to report there that they started.
+    A job is lost if the executor returns no outcome for it. After all others have ended, it is submitted once more, alone, because a job
+    that kills its worker takes the others of that worker with it. If it is lost again, its outcome is "died". `temporary` is a directory
+    that jobs may be able to reach, to report there that they started.
     """
     window = _WINDOW * (workers or executor.workers)
     waiting = deque(_Submitted(job, 1) for job in jobs)
@@ -125,7 +125,7 @@ def run_in_executor(
 
 
 def _submit(executor: Renewable, settings: dict[str, Any], submitted: _Submitted, mark: str) -> Future[Outcome] | Outcome:
-    """Return the future of a job; the outcome of one that cannot be submitted."""
+    """Return the future of a submitted job, or the outcome of a job that cannot be submitted."""
     job = submitted.job
     try:
         return executor.submit(_work, settings, job.payload(), job.functions, mark, submitted.attempt)
@@ -173,12 +173,12 @@ class _Starts:
 
 
 def _files_above(directory: str) -> Tree:
-    """Return the files of the cache directory that this one is in; no link leads out of it."""
+    """Return the files of the directory above this one in the cache. No link leads out of the cache."""
     return Tree(Files(), os.path.dirname(directory))
 
 
 def settings_of_workers(settings: dict[str, Any], directory: str) -> dict[str, Any]:
-    """Return how workers open a directory of their own. Their hosts check who may write to it."""
+    """Return the settings with which workers open a directory of their own. Their hosts check who can write to it."""
     return {**settings, "path": directory, "trust": False}
 
 
@@ -219,7 +219,7 @@ def _share(cache: Cache, outcome: Outcome) -> None:
 def _ends(
     running: dict[Future[Outcome], _Submitted], starts: _Starts | None, timeout: float | None
 ) -> Iterator[tuple[_Submitted, Outcome]]:
-    """Wait for some of the jobs to end."""
+    """Wait until some of the jobs have ended."""
     if not running:
         return
     done, _ = wait(running, None if timeout is None else _TICK, FIRST_COMPLETED)
@@ -253,5 +253,5 @@ def _expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeou
             del running[future]
             with suppress(Exception):  # of an engine that cannot, as Parsl
                 future.cancel()  # which ends it where the engine can
-            message = f"it did not finish within {timeout:g} s and was given up; the executor is still running it"
+            message = f"the job did not finish within {timeout:g} s; the executor may still be running it"
             yield submitted, Outcome("timeout", submitted.job.functions, seconds=now - since, message=message)

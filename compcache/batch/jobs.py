@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """A job of a batch: its number, its displayed name, and its functions if they are known beforehand."""
+    """A job of a batch: its number, its displayed name, and its functions if these are known in advance."""
 
     number: int
     name: str
@@ -97,7 +97,7 @@ def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
 
 
 class ConflictingJobsError(ValueError):
-    """Raised for two jobs of one batch that define a function of a plain name with different code: both cannot be what it stands for."""
+    """Raised if two jobs of a batch define a plain name with different code, because the name can stand for only one of them."""
 
 
 def _require_one_source_each(jobs: Iterable[PreparedJob]) -> None:

@@ -121,7 +121,7 @@ class _Worker:
         return None
 
     def _has_gone_deaf(self) -> bool:
-        """Return whether a closed channel is the end of its worker: a job that closes descriptors may still finish its work."""
+        """Return whether the worker behind a closed channel has ended. A job that closes descriptors may still finish its work."""
         if not self._is_deaf:
             self._is_deaf = True
             self.deadline = min(self.deadline, time.monotonic() + _STUCK)

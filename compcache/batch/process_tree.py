@@ -23,7 +23,7 @@ __all__ = ["MARK", "Process", "adopt_orphans", "descendants", "end_processes", "
 MARK = "_COMPCACHE_BATCH_WORKER"
 #: How long processes may take to end by themselves after their parent has ended, for example to clean up.
 _GRACE = 0.3
-#: How long a process may take to be gone that was sent SIGKILL: on a busy machine it waits for its turn.
+#: How long a process may take to end after SIGKILL: on a busy machine it waits for its turn.
 _DYING = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDED = ("Z", "X")

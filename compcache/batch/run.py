@@ -139,7 +139,7 @@ def _run_elsewhere(
 
 
 def _cached(cache: Cache, job: PreparedJob) -> Outcome | None:
-    """Return the outcome of a job whose functions are cached, of its source if that is known; None if it must be run."""
+    """Return the outcome of a job whose functions, or whose known source, are cached; None if the job must run."""
     started = time.perf_counter()
     source = job.job.given_source()
     if not job.functions or (source is None and frontend.is_checking()):
@@ -178,7 +178,7 @@ class _Batch:
         return missing
 
     def run(self, pool: WorkerPool, jobs: list[PreparedJob]) -> None:
-        """Run the jobs, and once more those worth a second attempt."""
+        """Run the jobs, and repeat those that are worth a second attempt."""
         while jobs:
             built = self._counts["built"]
             died: list[PreparedJob] = []

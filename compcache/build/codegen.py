@@ -48,7 +48,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 _Plain: TypeAlias = "str | bytes | tuple[bytes, ...] | llvm.ModuleRef"
-_NO_TRIPLE = ("", "unknown-unknown-unknown")  # the latter is what `llvmlite.ir.Module` writes by itself
+_NO_TRIPLE = ("", "unknown-unknown-unknown")  # `llvmlite.ir.Module` writes the latter by default
 
 
 def llvm_version() -> str:
@@ -118,7 +118,7 @@ def new_context() -> Iterator[Any]:
 
 
 def plain_source(ir: Any) -> Any:
-    """Return LLVM code as text, bitcode, a module of LLVM's, or bitcode of several modules: what `parse` reads.
+    """Return LLVM code in a form that `parse` reads: text, bitcode (also of several modules), or an LLVM module.
 
     Reading the result runs no code of the caller.
 
@@ -148,7 +148,7 @@ def _plain_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
 
 
 def parse(ir: _Plain, context: Any) -> Any:
-    """Return the verified module of what `plain_source` gives; a copy where that is a module, all of several in one.
+    """Return the verified module that `plain_source` describes. A module is copied; several are linked into one.
 
     Raises:
         CompileError: LLVM rejects it.
@@ -192,7 +192,7 @@ def _merge(parts: tuple[bytes, ...], context: Any) -> Any:
 
 
 def read_back(bitcode: bytes, context: Any) -> Any:
-    """Return the module that this process has written as bitcode."""
+    """Parse bitcode that this process has written."""
     module = llvm.parse_bitcode(bitcode, context)
     context.modules.append(module)
     return module

@@ -164,7 +164,7 @@ def read_signature(function: FunctionHead) -> Signature:
 
 
 def _unmatched(text: str) -> str:
-    """Return why a parameter has no signature type."""
+    """Return why no signature type fits a parameter."""
     if text == "...":
         return "it takes a variable number of arguments"
     name = _parameter_name(text)
@@ -184,8 +184,8 @@ def _parameter_name(text: str) -> str:
 
 
 def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogil: bool, only_reads: bool = False) -> EntryPoint:
-    """Return the entry point for a function with this head; `only_reads` says that no argument's memory is written, by attributes of the
-    function.
+    """Return the entry point for a function with this head. `only_reads`: by the attributes of the function, it writes to no argument's
+    memory.
 
     Raises:
         SignatureMismatchError: the signature contradicts the function's LLVM type.
@@ -202,8 +202,8 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
         )
     if nogil and any(type_.kind == OBJECT for type_ in (signature.result, *[p.type for p in signature.parameters])):
         raise SignatureMismatchError(
-            f"the signature {signature} of function {label_of(name) or name!r} has objects, and nogil=True takes the GIL away that "
-            "the function needs for them: let the function release it where it works on numbers",
+            f"the signature {signature} of function {label_of(name) or name!r} takes or returns Python objects, which need the "
+            "GIL, and nogil=True releases it: leave nogil out, and let the function release the GIL around its work on numbers",
             func_name=name,
         )
     return EntryPoint(str(signature), types, result, _readonly(signature, head, only_reads=only_reads), convention, nogil)
@@ -219,7 +219,7 @@ def _show_expected(signature: Signature) -> str:
 
 
 def _note(signature: Signature) -> str:
-    """Return a hint at common mistakes in the parameters of a signature."""
+    """Return a hint about common mistakes in the parameters of a signature."""
     notes = []
     if signature.result.kind == TUPLE:
         notes.append("a tuple is stored where a first pointer says")
@@ -241,7 +241,7 @@ def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
 
 
 def _extents(parameter: Parameter) -> int:
-    """Return how many numbers tell the function a buffer's size."""
+    """Return how many numbers pass a buffer's size to the function."""
     return parameter.dimensions or 1
 
 
@@ -256,7 +256,7 @@ def _result_types(type_: Type) -> tuple[str, ...]:
 
 
 def _readonly(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bool, ...]:
-    """Return for each parameter whether it accepts a read-only buffer: because it is declared so, or because LLVM has proven it."""
+    """Return for each parameter whether it accepts a read-only buffer: it is declared so, or LLVM has proven it."""
     result = []
     position = 1 if signature.result.kind == TUPLE else 0
     for parameter in signature.parameters:
@@ -294,7 +294,7 @@ class _Body:
         self.emit(f'br i1 {condition}, label %{good}, label %{bad}, !prof !{{!"branch_weights", i32 2000, i32 1}}')
 
     def require(self, condition: str, otherwise: str) -> None:
-        """Continue where the condition holds, else branch to the block `otherwise`."""
+        """Continue if the condition holds, otherwise branch to the block `otherwise`."""
         label = self.name("ok")
         self.branch(condition, label, otherwise)
         self.block(label)
@@ -304,7 +304,7 @@ class _Body:
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
     def no_error_if(self, suspect: str, index: int, item: str) -> None:
-        """Fail if `suspect` is true and an exception is set: argument number `index` is the object `item`."""
+        """Fail if `suspect` is true and an exception is set, for the argument number `index`, the object `item`."""
         check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
         self.block(check)
@@ -357,7 +357,7 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
 
 
 def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, readonly: bool) -> list[str]:
-    """Convert one argument; the LLVM arguments that it becomes."""
+    """Convert one argument; return the LLVM arguments that it becomes."""
     llvm_type = next(types)  # type: ignore[call-overload]
     at = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
     item = body.value(f"load ptr, ptr {at}")
@@ -387,7 +387,7 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
 
 
 def _refuse_readonly(body: _Body, index: int, item: str) -> None:
-    """Fail where a pointer belongs to a read-only buffer. `readonly` is not set where it belongs to no buffer."""
+    """Fail if a pointer belongs to a read-only buffer. `readonly` stays unset if the pointer belongs to no buffer."""
     is_address = body.value(f"icmp eq ptr {body.value(f'load ptr, ptr %obj{index}')}, null")
     mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_READONLY}')}")
     may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {mark}, 0')}")
@@ -477,7 +477,7 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
 
 
 def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
-    """Return a tuple of what the function left in the slots."""
+    """Return a tuple of the values that the function left in the slots."""
     body.emit(f"%result = call ptr @PyTuple_New(i64 {len(items)})")
     body.require(body.value("icmp ne ptr %result, null"), "fail")
     for number, item in enumerate(items):
@@ -516,7 +516,7 @@ def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list
 
 
 def symbols_of_entries(entries: Sequence[EntryPoint]) -> list[str]:
-    """Return the symbols of a module's entry points. They say nothing of the module, so that one can be compiled for many."""
+    """Return the symbols of a module's entry points. They do not depend on the module, so one compilation can serve many modules."""
     return [f"compcache.entry.{digest([repr(tuple(entry)).encode()], size=_SYMBOL_SIZE).hex()}" for entry in entries]
 
 
@@ -532,8 +532,8 @@ def table_head(key: bytes, count: int) -> bytes:
 
 
 def table_symbols_of(functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str]) -> list[str]:
-    """Return the symbols of the table, which numbers them: first `functions` and other exports, then `entries`, then `slots` (import slots
-    and global variables).
+    """Return the symbols of the table, in the order of their numbers: `functions` and other exports, `entries`, `slots` (import slots and
+    global variables).
     """
     return [*functions, *symbols_of_entries(entries), *slots]
 
@@ -541,8 +541,8 @@ def table_symbols_of(functions: Sequence[str], entries: Sequence[EntryPoint], sl
 def table_text(
     key: bytes, functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str], variables: Collection[str] = ()
 ) -> str:
-    """Return the assembly of a module's table and its entry points, to be linked into a module whose object is the image; `variables` are
-    those of `functions` that are none.
+    """Return the assembly of a module's table and entry points, for linking into the module whose object becomes the image. `variables` are
+    the members of `functions` that are variables.
 
     It holds offsets from its own start: nothing in it is relocated when the image is mapped.
     """

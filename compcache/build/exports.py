@@ -27,11 +27,11 @@ __all__ = ["MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_ex
 VISIBLE_LINKAGES = frozenset(("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common"))
 
 
-#: What a variable is that is one with those of the same name in other modules.
+#: The description of a variable that is merged with those of the same name in other modules.
 MERGED = "merged variable"
-#: The same of one that gives way to a definition which is not merged: tentative ones of C and Fortran's common blocks, and weak ones.
+#: The description of one that gives way to a definition that is not merged: tentative ones of C, Fortran's common blocks, and weak ones.
 WEAK = "merged variable (weak)"
-#: What a function is that stands for a thread-local variable (compcache.build.pic.with_addresses).
+#: The description of a function that stands for a thread-local variable (compcache.build.pic.with_addresses).
 THREAD_LOCAL = "thread-local variable"
 #: What the object that ``#include <iostream>`` puts into a file calls when it is made: `std::ios_base::Init`.
 _STREAMS = {"_ZNSt8ios_base4InitC1Ev", "_ZNSt8ios_base4InitD1Ev", "__cxa_atexit"}
@@ -46,7 +46,7 @@ _STRING = re.compile(r'"[^"]*"')
 class Export(NamedTuple):
     """One symbol to export: its names, its signature if the caller gave one, and how it runs.
 
-    `link_only` names what cannot be called from Python, only imported by other modules.
+    `link_only` names the kind of a symbol that other modules can import and Python cannot call.
     """
 
     name: str
@@ -58,8 +58,8 @@ class Export(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """The distinct entry points; for each export its number among them (None: not callable from Python), and its
-    signature, or ``!`` and why it has none.
+    """The distinct entry points. Each export has its number among them (None: not callable from Python), and its signature, or ``!`` and
+    the reason why it has none.
     """
 
     points: tuple[EntryPoint, ...]
@@ -68,7 +68,7 @@ class Entries(NamedTuple):
 
 
 def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
-    """Return the exports that a source names, checked and copied; None for all."""
+    """Return the checked and copied exports that a source names; None for all."""
     if source.functions is None:
         return None
     return tuple([_read_export(*pair) for pair in source.functions.items()])
@@ -95,11 +95,11 @@ def choose_exports(
     second_names: Collection[str] = (),
     may_be_empty: bool = False,
 ) -> tuple[Export, ...]:
-    """Return the exports of a module: those that were asked for, or every externally visible function. Variables and hidden functions are
-    exported to other modules alone. `merged` are the variables of which there is one for all modules, with their linkage: those that the
-    one-definition rule is about take part whatever was asked for. `assembly` are the symbols that top-level assembly defines: functions are
-    those that the module declares, too. `second_names` are aliases of variables. `may_be_empty` says that a module may define nothing at
-    all, as files of libraries do whose content the configuration has switched off, but for what comes with ``#include <iostream>``.
+    """Return the exports of a module: the requested ones, or every externally visible function. Variables and hidden functions are
+    exported to other modules alone. `merged` are the variables that all modules share, with their linkage: variables under the
+    one-definition rule are always exported. `assembly` are the symbols that top-level assembly defines: functions are those that the
+    module declares, too. `second_names` are aliases of variables. `may_be_empty` allows a module without definitions, apart from those of
+    ``#include <iostream>``: a library's configuration can switch off the content of a file.
 
     Raises:
         UndefinedSymbolError: it does not define one of them, or nothing can be exported.
@@ -132,7 +132,7 @@ def visible_exports(
     assembly: Collection[str] = (),
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
-    """Return the exports of a module whose source names none: everything visible, if anything is. See `choose_exports`."""
+    """Return everything that is visible in a module whose source names no exports. See `choose_exports`."""
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [
         function.name
@@ -145,7 +145,7 @@ def visible_exports(
 
 
 def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
-    """Yield the exports for other modules alone: visible variables, and functions that are visible within a library."""
+    """Yield the exports that only other modules can use: visible variables, and functions that are visible within a library."""
     for name, is_declaration, linkage, is_hidden, _ in values.functions:
         if is_hidden and not is_declaration and linkage in VISIBLE_LINKAGES and not name.startswith("llvm."):
             kind = THREAD_LOCAL if name.startswith(ADDRESS_OF) else "hidden function"
@@ -162,7 +162,7 @@ def _merging(linkage: str) -> str:
 
 def _as_variable(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
     if export.signature is not None:
-        raise CompileError(f"functions gives a signature to {export.symbol!r}, which is a variable: give None")
+        raise CompileError(f"functions= gives a signature to the variable {export.symbol!r}: give None")
     if export.symbol in thread_locals:
         if ADDRESS_OF + export.symbol not in functions:
             raise CompileError(f"functions= names the thread-local variable {export.symbol!r}, but each module has its own")
@@ -181,8 +181,8 @@ def _require_some(visible: Sequence[object], values: GlobalValues, *, may_be_emp
         raise UndefinedSymbolError("the module exports nothing: it defines no functions and no visible variables")
     if any(variable.name == "llvm.global_ctors" for variable in values.variables):
         raise UndefinedSymbolError(
-            "the module exports nothing: it is there for its constructors alone, and a module is loaded when something that it defines is "
-            "needed. Compile it together with what needs them, as one module, or export one of its functions in functions= and get that first"  # noqa: E501
+            "the module exports nothing, but has constructors: a module is loaded only when one of its symbols is needed. Compile it as "
+            "one module with the code that needs the constructors, or export one of its functions in functions= and load that first"
         )
     more = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(
@@ -192,13 +192,13 @@ def _require_some(visible: Sequence[object], values: GlobalValues, *, may_be_emp
 
 
 def _only_begins_streams(values: GlobalValues) -> bool:
-    """Return whether a module contains only the object of ``#include <iostream>``: every module that uses streams has one too."""
+    """Return whether a module contains only the object of ``#include <iostream>``, which every module that uses streams has."""
     used = {function.name for function in values.functions if function.is_declaration}
     return "_ZNSt8ios_base4InitC1Ev" in used and used <= _STREAMS
 
 
 def _describe(export: Export, head: str) -> str:
-    """Return in words what a symbol is that cannot be called, from the head of its definition."""
+    """Describe a symbol that cannot be called, from the head of its definition."""
     match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
     if match is None:
         return export.link_only
@@ -237,7 +237,7 @@ def make_entries(
 
 
 def _groups_that_read(lines: Iterable[str]) -> frozenset[str]:
-    """Return the numbers of the attribute groups of functions that do not write to the memory of their arguments (LLVM Language Reference,
+    """Return the numbers of the attribute groups of functions that do not write to their arguments' memory (LLVM Language Reference,
     "Function Attributes", `memory`).
     """
     plain = [_STRING.sub("", line) for line in lines if "memory(" in line]
@@ -245,8 +245,8 @@ def _groups_that_read(lines: Iterable[str]) -> frozenset[str]:
 
 
 def _effect_on_arguments(memory: str) -> str:
-    """Return the effect on the arguments' memory in a `memory` attribute: the entry for it, or the default entry, which
-    is none if missing.
+    """Return the effect on the arguments' memory in a `memory` attribute: the entry for arguments, otherwise the default entry, otherwise
+    none.
     """
     effects = {location: effect for location, _, effect in [item.rpartition(": ") for item in memory.split(", ")]}
     return effects.get("argmem", effects.get("", "none"))

@@ -94,7 +94,7 @@ _SECTION = re.compile(r' section "([A-Za-z_]\w*)"')
 _BOUNDS = ("__start_", "__stop_")
 
 
-#: What linkages are called that LLVM writes; no word is external.
+#: The linkages that LLVM writes. Without one, it is external.
 _LINKAGES = {
     "linkonce": "linkonce_any", "weak": "weak_any", "extern_weak": "external_weak",
     **{name: name for name in ("available_externally", "linkonce_odr", "weak_odr", "appending", "internal", "private", "common")},
@@ -104,7 +104,7 @@ _MOST_WORDS = 12
 
 
 class Assembly(NamedTuple):
-    """The names that top-level assembly defines, and all that it mentions."""
+    """The names that top-level assembly defines, and all names in it."""
 
     defined: frozenset[str]
     mentioned: frozenset[str]
@@ -119,7 +119,7 @@ class Definition(NamedTuple):
 
 
 class GlobalValue(NamedTuple):
-    """A function or variable of a printed module, by the line that it begins with; without a name it has an empty one.
+    """A function or variable of a printed module, by its first line. Without a name, its name is empty.
 
     `linkage` is what llvmlite calls it, and `text` the line from ``define``, ``declare`` or the name on.
     """
@@ -147,7 +147,7 @@ class Head(NamedTuple):
 
 
 def unquote(text: str) -> str:
-    """Return the name that a quoted name's text stands for."""
+    """Return the name that a quoted name stands for."""
     if "\\" not in text:
         return text
     data = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text).encode("latin-1", "surrogateescape")
@@ -163,12 +163,12 @@ def quote(name: str) -> str:
 
 
 def is_vectorized(text: str) -> bool:
-    """Return whether printed code has vectors: their width is that of the CPU that the optimizer works for."""
+    """Return whether printed code has vectors, whose width depends on the CPU that the optimizer works for."""
     return _ANY_VECTOR.search(text) is not None
 
 
 def passes_vectors(text: str) -> bool:
-    """Return whether code exchanges wide vectors with functions that are not in it: in which registers these are depends on the CPU."""
+    """Return whether code exchanges wide vectors with functions outside of it. Their registers depend on the CPU."""
     wide = [re.escape(f"<{vector[0]}{vector[1]} x {vector[2]}>") for vector in set(_SIZED_VECTOR.findall(text)) if _is_wide(*vector)]
     pattern = re.compile("|".join(wide))
     found = pattern.search(text) if wide else None
@@ -188,9 +188,7 @@ def _is_wide(scalable: str, count: str, element: str) -> bool:
 
 
 def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
-    """Return the bounds of the lines with at least this many characters, and perhaps of some shorter ones. Other lines
-    are hardly examined.
-    """
+    """Return the bounds of the lines with at least this many characters, and perhaps of some shorter ones."""
     step, at = length // 2, 0
     while at < len(text):
         if text.find("\n", at, at + step) >= 0:  # a long line has a whole window without an end
@@ -203,9 +201,9 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def extreme_of(text: str, *, printed: bool = False) -> str | None:
-    """Return a description of a construct that would make LLVM run forever or abort the process; None if there is none.
+    """Describe a construct that would make LLVM run forever or abort the process; None if there is none.
 
-    Where LLVM has `printed` the code, each type and constant is in one line.
+    In code that LLVM has `printed`, each type and constant is on one line.
     """
     if ' gc "' in text:
         unknown = {match[1] for match in _COLLECTOR.finditer(text)} - _COLLECTORS
@@ -221,7 +219,7 @@ def extreme_of(text: str, *, printed: bool = False) -> str | None:
 
 
 def _extreme_number(text: str) -> str | None:
-    """Return a description of a number that is too large (a length, width or alignment) in code without strings and comments."""
+    """Describe a number that is too large (a length, width or alignment) in code without strings and comments."""
     elements = max((int(match[1]) for match in _VECTOR.finditer(text)), default=0)
     if elements > _MOST_ELEMENTS:
         return f"a vector of {elements} elements; at most {_MOST_ELEMENTS} can be compiled"
@@ -235,7 +233,7 @@ def _extreme_number(text: str) -> str | None:
 
 
 def _is_deep(text: str) -> bool:
-    """Return whether brackets are nested too deep: each pass removes the innermost ones."""
+    """Return whether brackets are nested too deeply. Each pass removes the innermost ones."""
     brackets = text.encode("utf-8", "surrogatepass").translate(None, _NOT_BRACKETS)
     for _ in range(_DEEPEST):
         left = brackets.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
@@ -246,7 +244,7 @@ def _is_deep(text: str) -> bool:
 
 
 def _has_deep_types(text: str) -> bool:
-    """Return whether named types contain one another too deep."""
+    """Return whether named types are nested too deeply."""
     if text.count(" = type ") <= _DEEPEST:
         return False
     parts = {match[1]: set(_TYPE_NAME.findall(match[2])) for match in _TYPE.finditer(text)}
@@ -280,7 +278,7 @@ def references(text: str) -> tuple[str, ...]:
 
 
 def _tokens(text: str) -> list[str]:
-    """Return all references as they are written. A list of the pattern's matches costs a tenth of a loop over them."""
+    """Return all references as written. A list of the pattern's matches costs a tenth of a loop over them."""
     return [token for token in _TOKEN.findall(text) if token[0] == "@"]
 
 
@@ -314,12 +312,12 @@ def read_module(text: str) -> dict[str, Definition]:
 
 
 def lines_from(text: str, start: str) -> list[str]:
-    """Return the lines that begin like this."""
+    """Return the lines that begin with this text."""
     return [text[begin:end] for begin, end in _spans(text, start)]
 
 
 def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
-    """Return the text with other lines in place of those that begin like this."""
+    """Return the text with the lines that begin with this text replaced."""
     parts, done = [], 0
     for begin, end in _spans(text, start):
         line = text[begin:end]
@@ -331,7 +329,7 @@ def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
 
 
 def _spans(text: str, start: str) -> Iterator[tuple[int, int]]:
-    """Return the bounds of the lines that begin like this. Searching for them is much faster than examining each line."""
+    """Return the bounds of the lines that begin with this text. Searching for them is much faster than examining each line."""
     at = 0 if text.startswith(start) else _after_end(text, start, 0)
     while at is not None:
         end = text.find("\n", at)
@@ -341,27 +339,23 @@ def _spans(text: str, start: str) -> Iterator[tuple[int, int]]:
 
 
 def _after_end(text: str, start: str, position: int) -> int | None:
-    """Return where the next line that begins like this starts, after the position."""
+    """Return where the next line that begins with this text starts, after the position."""
     at = text.find("\n" + start, position)
     return None if at < 0 else at + 1
 
 
 def lines_of_variables(text: str) -> str:
-    """Return the lines of a printed module that define or declare variables and aliases: the rest needs no search for
-    what only these have.
-    """
+    """Return the lines of a printed module that define or declare variables and aliases, for searches that concern only these."""
     return "\n".join(lines_from(text, "@"))
 
 
 def read_values(text: str) -> GlobalValues:
-    """Return the functions and variables of a printed module. To ask LLVM for names, linkage and visibility takes
-    several calls for each.
-    """
+    """Return the functions and variables of a printed module. Asking LLVM takes several calls for each."""
     return GlobalValues(read_functions(text), tuple(filter(None, map(_variable, lines_from(text, "@")))))
 
 
 def read_functions(text: str) -> tuple[GlobalValue, ...]:
-    """Return the functions of a printed module alone."""
+    """Return the functions of a printed module."""
     functions = [_function(line, line[len("define ") :], is_declaration=False) for line in lines_from(text, "define ")]
     functions += [
         _function(line, _ATTACHMENTS.sub("", line[len("declare ") :], 1), is_declaration=True) for line in lines_from(text, "declare ")
@@ -379,7 +373,7 @@ def _function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
 
 
 def _variable(line: str) -> GlobalValue | None:
-    """Return what a line says about a variable; None for aliases and ifuncs."""
+    """Return the variable that a line describes; None for aliases and ifuncs."""
     name, start = _leading_name(line[1:])
     words = line[1 + start :].removeprefix(" = ").split(" ", _MOST_WORDS)
     end = next((number for number, word in enumerate(words) if word in ("global", "constant", "alias", "ifunc")), 0)
@@ -390,7 +384,7 @@ def _variable(line: str) -> GlobalValue | None:
 
 
 def _leading_name(text: str) -> tuple[str, int]:
-    """Return the name at the start of a text, and where it ends; numbers stand for values without a name."""
+    """Return the name at the start of a text, and where it ends. A value without a name has a number instead."""
     match = _NAME.match(text)
     if match is None:
         raise ValueError(f"LLVM assembly without a name where one is expected: {text[:80]!r}")
@@ -412,16 +406,16 @@ def read_assembly(text: str) -> Assembly:
 
 
 def section_bounds(text: str) -> frozenset[str]:
-    """Return the symbols that a linker defines for the bounds of sections which a printed module names: `__start_x` and `__stop_x`."""
+    """Return the symbols that a linker defines for the bounds of sections in a printed module: `__start_x` and `__stop_x`."""
     if not any(bound in text for bound in _BOUNDS):
         return frozenset()
     return frozenset([bound + name for name in _SECTION.findall(text) for bound in _BOUNDS])
 
 
 def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[str, Definition]:
-    """Return the global values of a printed module, with what its assembly or the linker defines as definitions.
+    """Return the global values of a printed module. Symbols that its assembly or the linker defines are definitions.
 
-    They refer to all that the assembly mentions, and to what is in the section.
+    These definitions refer to all names in the assembly, and to the members of the section.
     """
     assembly, bounds = read_assembly(text), section_bounds(text)
     if not assembly.defined and not bounds:
@@ -446,7 +440,7 @@ def _members(definitions: dict[str, Definition], section: str) -> tuple[str, ...
 
 
 def leading_type(text: str) -> str:
-    """Return the type at the start of a text, which may be cut off behind it."""
+    """Return the type at the start of a text. The text may be cut off after it."""
     depth = 0
     for index, character in enumerate(text):
         depth += (character in "([{<") - (character in ")]}>")
@@ -494,7 +488,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def split_parameters(text: str) -> tuple[str, ...]:
-    """Return the texts between the commas of the outermost level."""
+    """Split the text at the commas of the outermost level."""
     if not _NESTED.search(text):
         return tuple(text.split(", ")) if text else ()
     return tuple([part for part in map(str.strip, split_at(text, ",")) if part])

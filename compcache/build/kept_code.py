@@ -77,7 +77,7 @@ class KeptCode:
         return make_side(self.record.image_kind).is_comparable(self.object(LEVELS[0]))
 
     def level(self) -> int | None:
-        """Return the level of the code generator that made the image; None where no level gives its code."""
+        """Return the level of the code generator that made the image; None if no level gives its code."""
         return next((level for level in LEVELS if not self._differing(level)), None)
 
     def differing_functions(self) -> list[str]:
@@ -95,7 +95,7 @@ class KeptCode:
 
 
 def is_translatable(record: ModuleRecord) -> bool:
-    """Return whether the code that is kept beside an image is for this platform, and the image of a kind that is known here."""
+    """Return whether kept code is for this platform, and its image of a known kind."""
     return record.triple == codegen.host_platform() and is_known(record.image_kind)
 
 
@@ -129,7 +129,7 @@ def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
     seed = section.code[longest:its_end]
     found = image.find(seed)
     while found >= 0:
-        shift = found - longest  # negative where the part would begin before the image does
+        shift = found - longest  # negative if the part would begin before the image does
         if start + shift >= 0 and all(image[a + shift : b + shift] == section.code[a:b] for a, b in runs):
             return True
         found = image.find(seed, found + 1)
@@ -137,7 +137,7 @@ def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
 
 
 def _fixed_runs(section: CodeSection, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges between two offsets that linking does not change, as (start, end)."""
+    """Yield the ranges between two offsets, as (start, end), that linking does not change."""
     at = start
     for place, place_end in section.places:
         if place_end <= start or place >= end:

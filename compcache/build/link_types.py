@@ -1,7 +1,7 @@
-"""Reads the link types of a module off its printed, optimized assembly: what it defines for others, and how it uses what it imports.
+"""Reads the link types of a module from its printed, optimized assembly: what it defines for others, and how it uses its imports.
 
-Declarations often say nothing of a function, so that what counts is what call sites pass. The texts are those of `docs/format.md`,
-"Records"; what fits what is said in `compcache.hit.link_types`.
+Declarations often say little about a function, so the arguments at call sites count. `docs/format.md`, "Records", describes the texts;
+`compcache.hit.link_types` says which types match.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DEFINED = re.compile(rf"(@{_NAME})\(")
 _GROUP = re.compile(r"^attributes (#\d+) = \{[^\n]*\"thunk\"", re.MULTILINE)
 #: The convention of C, by its names.
 _OF_C = frozenset(("ccc", architecture(platform_name()).convention))
-#: Attributes that decide where something is passed.
+#: Attributes that affect where a value is passed.
 _PLACES = frozenset(("inreg", "nest", "swiftself", "swifterror", "swiftasync", "inalloca", "preallocated"))
 _EXTENSIONS = ("zeroext", "signext")
 _EXTENDED_BITS = 64
@@ -54,8 +54,8 @@ _STACK_SLOT = 8
 
 
 class LinkTypes(NamedTuple):
-    """The types of a module: of its exports by symbol, and of its imports by symbol, or symbol of the slot, each with a function that
-    uses it so.
+    """The types of a module: of its exports by symbol; of its imports by symbol or symbol of the slot, each with a function that uses it
+    that way.
     """
 
     definitions: Mapping[str, str]
@@ -96,7 +96,7 @@ class _Reader:
         self._is_rust = '!{!"rustc version ' in text
 
     def defined(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
-        """Return the type of an export; empty where it is not known."""
+        """Return the type of an export; an empty text if it is not known."""
         definition = definitions[symbol]
         try:
             if definition.kind == "function":
@@ -118,7 +118,7 @@ class _Reader:
         """Return the type in the head of a definition or declaration."""
         parts = parse_head(head)
         if self._thunks.intersection(parts.suffix.split()):
-            return ""  # it passes on what it is given
+            return ""  # it passes its arguments on
         words = split_words(parts.prefix)
         return self._written(words, parts.parameters, None)
 
@@ -147,7 +147,7 @@ class _Reader:
         return f"{shown or 'void'}({', '.join(pieces)}){_convention(words[:-1])}"
 
     def _passed(self, words: list[str]) -> list[str]:
-        """Return how a parameter or an argument is passed in registers and on the stack."""
+        """Return how a parameter or an argument is passed, in registers or on the stack."""
         kind, attributes = _type_of(words)
         places = [word for word in attributes if word in _PLACES]
         for number, word in enumerate(attributes):
@@ -165,9 +165,9 @@ class _Reader:
         return self._in_structure(pieces, read, attributes)
 
     def _in_structure(self, pieces: list[str], read: Type, attributes: list[str]) -> list[str]:
-        """Return the pieces, in braces where they are parts of a structure.
+        """Return the pieces, in braces if they are parts of a structure.
 
-        Rust passes a structure of one pointer as an integer of which it does not say that it is defined, as it does of all others.
+        Rust passes a structure of one pointer as an integer without `noundef`, which all its other integers have.
         """
         is_cast = self._is_rust and len(pieces) == 1 and pieces[0][1:].isdecimal() and "noundef" not in attributes
         return ["{" + ", ".join(pieces) + "}"] if pieces and (read.is_aggregate or is_cast) else pieces
@@ -204,8 +204,8 @@ def _convention(words: list[str]) -> str:
 
 
 def _type_of(words: list[str]) -> tuple[str, list[str]]:
-    """Return the type, which comes first, and the other words. Backwards, as in the head of a function, it is the same with the address
-    space.
+    """Return the type, which comes first, and the other words. Backwards, as in the head of a function, the address space is part of the
+    type.
     """
     first = 1 if words[0].startswith("addrspace(") else 0
     others = words[first + 1 :]
@@ -215,7 +215,7 @@ def _type_of(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _extended(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:
-    """Return the pieces of a type, one integer with how it is extended."""
+    """Return the pieces of a type. A single integer carries how it is extended."""
     extension = next((word for word in attributes if word in _EXTENSIONS), "")
     if not extension or len(pieces) != 1 or not pieces[0][1:].isdecimal() or int(pieces[0][1:]) >= _EXTENDED_BITS:
         return list(pieces)
@@ -241,7 +241,7 @@ class _Uses:
         self._known_calls: dict[tuple[str | bool, ...], str] = {}  # by all but the values of arguments
 
     def read(self, text: str) -> dict[str, dict[str, str]]:
-        """Return for each import its types, each with a function that uses it in that way."""
+        """Return the types of each import, each with a function that uses it that way."""
         for name, definition in self._definitions.items():
             for symbol in definition.references:
                 if symbol in self._wanted:
@@ -262,7 +262,7 @@ class _Uses:
         return self._found
 
     def _declared(self, symbol: str) -> str:
-        """Return the type of a declaration; empty if the declaration does not tell."""
+        """Return the type of a declaration; an empty text if it does not show one."""
         definition = self._definitions[symbol]
         try:
             if symbol in self._variables:
@@ -296,9 +296,7 @@ class _Uses:
                 known[match[1]] = self._written_names[match[2]]
 
     def _called(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
-        """Return the symbol that a line calls, the text before the callee, and the text behind it; None if the line
-        calls no known symbol.
-        """
+        """Return the symbol that a line calls, and the texts before and after it; None if the line calls no known symbol."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
             return None
@@ -332,7 +330,7 @@ class _Uses:
                 self._changed.setdefault(symbol, function)
 
     def _targets(self, text: str, *, is_store: bool) -> Iterator[str]:
-        """Return the operands whose memory a store, or a similar instruction, changes."""
+        """Return the operands whose memory is changed by a store or a similar instruction."""
         if is_store:
             text = text[text.rfind(", ptr ") + 2 :] if ", ptr getelementptr" not in text else text[text.find(", ptr getelementptr") + 2 :]
         match = _TARGET.search(text)

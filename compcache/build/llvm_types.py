@@ -1,4 +1,4 @@
-"""LLVM types, read from text: how large they are, and what of them is passed, piece by piece."""
+"""LLVM types, read from text: their sizes, and the pieces in which they are passed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BRACKETS = re.compile(r'[(\[{<"]')
 
 
 class Type(NamedTuple):
-    """An LLVM type: size and alignment in bytes (size -1: not known), and what of it is passed."""
+    """An LLVM type: size and alignment in bytes (size -1: not known), and the pieces that are passed."""
 
     size: int
     align: int
@@ -59,7 +59,7 @@ class Types:
         return known
 
     def leading(self, text: str, at: int) -> Type:
-        """Return the type at a place of a text."""
+        """Return the type at a position of a text."""
         return self._read(text, at)[0]
 
     def _read(self, text: str, at: int) -> tuple[Type, int]:
@@ -148,7 +148,7 @@ def _limited(pieces: list[str], size: int) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """Return a word without separators of types."""
+    """Return a word without the characters that separate types."""
     return _NOT_WORDS.sub("_", text).replace(" ", "_")
 
 

@@ -1,9 +1,8 @@
-"""Rewrites code that was made for an executable so that it may live in a shared object.
+"""Rewrites code for an executable so that it can be part of a shared object.
 
-Three things in LLVM assembly contradict that, and none can be changed through LLVM's C API: declarations marked
-`dso_local` or hidden, of what is in another image here (a linker refuses the relocations of non-PIC code), thread-local models that only
-an executable may use,
-and constructors, which LLVM emits in the obsolete ``.ctors`` form. The LLVM Language Reference describes all of them.
+Three constructs prevent that, and LLVM's C API can change none of them: declarations marked `dso_local` or hidden, although another image
+has the symbol (a linker refuses the relocations of non-PIC code); thread-local models for executables alone; and constructors, which LLVM
+emits in the obsolete ``.ctors`` form. The LLVM Language Reference describes all of them.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ _DSO_LOCAL = re.compile(rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHM
 _HIDDEN = re.compile(
     rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)((?: ?dso_local)?) ?(?:hidden|protected)\b", re.MULTILINE
 )
-#: What each image has one of its own of, so that it stays hidden (compcache.images.static_runtime): most files of C++ declare it.
+#: A symbol that each image defines for itself, hidden (compcache.images.static_runtime). Most C++ files declare it.
 _OF_IMAGE = "@__dso_handle = external hidden global"
-#: Definitions that a linker merges with others of their name, of variables that can change.
+#: The linkages of changeable variables that a linker merges by name.
 _MERGED = re.compile(
     rf"^({_NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)((?:[a-z_]+(?:\([a-z0-9]*\))? )*?)global ",  # noqa: E501
     re.MULTILINE,
@@ -59,7 +58,7 @@ _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
 _ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr ([^\n]*)$", re.MULTILINE)
 _OPERATIONS = r"getelementptr(?: inbounds| nuw| nusw| inrange\(-?\d+, -?\d+\))*|ptrtoint|ptrtoaddr|inttoptr|bitcast|addrspacecast|trunc|(?:add|sub|xor)(?: nuw| nsw)*"  # noqa: E501
-#: What the functions are called that return the address of a thread-local variable for the thread that calls them.
+#: The prefix of functions that return the address of a thread-local variable for the calling thread.
 ADDRESS_OF = "thread_local."
 _ADDRESS = "%compcache.thread_local."
 _CONSTANT = re.compile(rf"\b({_OPERATIONS}) \(([^()]*{re.escape(_ADDRESS)}[^()]*)\)")
@@ -94,7 +93,7 @@ _HIDING = frozenset(("internal", "private", "hidden"))
 class Alias(NamedTuple):
     """An externally visible second name of a function.
 
-    `is_ifunc` says that a function chooses when the image is loaded; `target` is the function that has the name, or chooses.
+    `is_ifunc`: a function chooses the implementation when the image is loaded. `target` is the aliased function, or the one that chooses.
     """
 
     function_type: str
@@ -114,7 +113,7 @@ class Constructors(NamedTuple):
 
 
 def for_shared_object(text: str) -> str:
-    """Return the module's text without what only an executable may do."""
+    """Return the module's text without constructs that are valid in an executable alone."""
     if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ", "PIE Level")):
         return text
     for start in ("@", "declare "):
@@ -159,9 +158,9 @@ def variable_aliases(text: str) -> frozenset[str]:
 
 
 def merged_variables(text: str) -> dict[str, str]:
-    """Return the variables of a printed module that a linker merges with others of their name, and their linkage.
+    """Return the variables of a printed module that a linker merges by name, and their linkage.
 
-    Not the constants, which are alike, and not the thread-local ones.
+    Constants, which are equal, and thread-local variables are left out.
     """
     return {_plain(match[1]): match[2] for match in _MERGED.finditer(text) if "thread_local" not in match[4]}
 
@@ -172,7 +171,7 @@ def thread_locals(text: str) -> frozenset[str]:
 
 
 def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]) -> str:
-    """Return the module's text with functions in place of other modules' thread-local variables: no linker leaves places for their
+    """Return the module's text with functions in place of other modules' thread-local variables, because no linker leaves places for their
     addresses.
 
     Each function that uses one of `imported` calls a function that returns its address (`ADDRESS_OF`); the module defines such
@@ -196,7 +195,7 @@ def _reference(name: str) -> str:
 
 
 def _with_calls(chunk: str, name: str, value: str) -> str:
-    """Return a piece of the text up to the end of a function, with calls for a variable's address.
+    """Return a piece of the text, up to the end of a function, in which calls give the address of a variable.
 
     A function with direct uses, as compilers wrote them before the intrinsic, gets one call at its start, which gives `value`.
     """
@@ -214,7 +213,7 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
 
 
 def _with_call_at_start(body: str, value: str, call: str) -> str:
-    """Return the body of a function with a call at its start, and with what were constants of the result as instructions behind it."""
+    """Return the body of a function with a call at its start. Constants of the result become instructions after the call."""
     lines = [f"  {value} = {call}"]
     label, line, rest = body.partition("\n") if _LABEL.match(body) else ("", "", body)
     while (match := _CONSTANT.search(rest)) is not None:
@@ -230,7 +229,7 @@ def _with_call_at_start(body: str, value: str, call: str) -> str:
 def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the thread-local variables that a printed module declares, and those that it defines for others.
 
-    Not those that linkers merge: each module has its own of these.
+    Variables that linkers merge are left out: each module has its own.
     """
     declared, defined = set(), set()
     for match in _THREAD_LOCAL.finditer(variables) if "thread_local" in variables else ():
@@ -258,7 +257,8 @@ def find_constructors(text: str) -> Constructors:
 def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -> tuple[str, ...]:
     """Return the functions that the dynamic linker runs while it maps or unmaps an image, whichever function is loaded.
 
-    Constructors and destructors, the resolvers of ifuncs, and functions that a variable puts into a section of such.
+    These are constructors, destructors, resolvers of ifuncs, and functions that a variable puts into a section of constructors or
+    destructors.
     """
     variables = [
         name
@@ -271,10 +271,9 @@ def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -
 
 
 def with_deferred_start(text: str, found: Constructors) -> str:
-    """Return the module's text with a function that runs its constructors in their place, and destructors that run only after that
-    function.
+    """Return the module's text with one function that runs its constructors. Destructors run only if that function has run.
 
-    In the order of priorities, the lowest first; destructors in the reverse order.
+    Constructors run in the order of priorities, the lowest first; destructors in the reverse order.
     """
     calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(found.constructors, key=lambda item: item[0])]
     last = [f"  call void @{quote(name)}()\n" for _, name in sorted(found.destructors, key=lambda item: item[0])]
@@ -285,7 +284,7 @@ def with_deferred_start(text: str, found: Constructors) -> str:
 def with_init_arrays(text: str, found: Constructors, keep: Iterable[str] = ()) -> str:
     """Return the module's text with its constructors as pointers in ``.init_array`` and ``.fini_array`` sections.
 
-    GNU ld turns ``.ctors`` into such, other linkers drop it. `keep` are functions that are used, too.
+    GNU ld converts ``.ctors`` to these, other linkers drop it. `keep` names further functions that are used.
     """
     lines = []
     names = [f"ptr @{quote(name)}" for name in keep]

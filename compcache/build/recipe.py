@@ -1,4 +1,4 @@
-"""The inputs, apart from the bitcode, for compiling a module again for another CPU: stored behind the bitcode.
+"""The inputs for compiling a module again for another CPU, apart from the bitcode, which they follow in the file.
 
 The bitcode section of a module file is two zlib streams, one behind the other: LLVM bitcode of the optimized module, of
 which the image was made, and a recipe. A recipe is a msgpack array: ``[version, level, exports, slots, storage, code]``.
@@ -73,14 +73,14 @@ class Recipe(NamedTuple):
 def write_recipe(
     level: int, exports: tuple[Export, ...], slots: Mapping[str, str], storage: Mapping[str, int], libraries: Iterable[str], code: bytes
 ) -> bytes:
-    """Return the second stream of a bitcode section; `storage` are the offsets of the globals' records."""
+    """Return the second stream of a bitcode section. `storage` has the offsets of the globals' records."""
     rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown, e.link_only] for e in exports]
     packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code], unicode_errors="surrogatepass")
     return deflated(packed)
 
 
 def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
-    """Return the recipe in a bitcode section; `read_record` gives the record at an offset.
+    """Return the recipe in a bitcode section. `read_record` returns the record at an offset.
 
     Raises:
         FormatError: the section holds no recipe of this version, or it is damaged.
@@ -92,7 +92,7 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         fields = msgpack.unpackb(packed, unicode_errors="surrogatepass")
         version, level, rows, slots, offsets, libraries, code = fields
         if version != _VERSION:
-            raise FormatError(f"the recipe has version {version}, this is {_VERSION}")
+            raise FormatError(f"the recipe has version {version}; this release reads version {_VERSION}")
         exports = tuple([_export(*row) for row in rows])
         storage = {name: _stored(read_record(offset)) for name, offset in offsets.items()}
         return Recipe(code or optimized, not code, int(level), exports, dict(slots), storage, tuple(libraries))

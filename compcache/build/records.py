@@ -1,4 +1,4 @@
-"""Writes the records of a module: what each exported function needs, computed once and shared."""
+"""Writes the records of a module: the needs of each exported function, computed once and shared."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordBuilder", "encode_definition", "is_weak", "symbol_nodes"]
 
-#: A node of the graph that refers to all that runs while an image is mapped or unmapped; no symbol has this name.
+#: The graph's node for all code that runs while an image is mapped or unmapped. No symbol has this name.
 _STARTUP = ""
 #: The head of a variable that never changes, up to its type.
 _CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant ')
 
 
 def is_weak(definition: Definition | None) -> bool:
-    """Return whether a declaration may stay undefined."""
+    """Return whether a declaration may remain undefined."""
     return definition is not None and "extern_weak" in definition.head.split(" ")
 
 
@@ -48,7 +48,7 @@ class RecordBuilder:
         definitions: everything that the module defines or declares.
         resolution: its imports and global variables.
         slots: the symbol numbers of the slots of those.
-        startup: what runs while the image is mapped or unmapped. Every function needs what that reaches.
+        startup: the functions that run while the image is mapped or unmapped. Every function needs what these reach.
         payloads: the encoded values of the global variables.
         places: where the image holds the addresses of imports that have no slots (`NeedsRecord.places`), by symbol.
         types: what the ABI passes to its exports and its imports.
@@ -70,7 +70,7 @@ class RecordBuilder:
         self._resolution = resolution
         self._slots = slots
         self._payloads = payloads
-        by_name: dict[str, bytes] = {}  # a load fills all that stands for a function or variable at once
+        by_name: dict[str, bytes] = {}  # a load fills all places of a function or variable at once
         for symbol, name in resolution.imports.items():
             by_name[name] = by_name.get(name, b"") + places.get(symbol, b"")
         self._places = {symbol: by_name[name] for symbol, name in resolution.imports.items()}
@@ -130,12 +130,12 @@ class RecordBuilder:
         return self._shared[payload]
 
     def _link_types(self, imported: list[str]) -> tuple[bytes, ...]:
-        """Return the known types of imports, or nothing."""
+        """Return the known types of imports, or None."""
         found = [self._link_type(united(self._types.uses.get(leaf, ()))) for leaf in imported]
         return tuple([kind or bytes(LINK_TYPE_SIZE) for kind in found]) if any(found) else ()
 
     def _link_type(self, text: str) -> bytes:
-        """Return the digest of a link type, and the offset of its record; empty for one that is not known."""
+        """Return the digest of a link type and the offset of its record; both are empty for an unknown type."""
         if text and text not in self._written_types:
             offset = self.records.add(encode_link_type(text))
             self._written_types[text] = type_digest(text) + offset.to_bytes(4, "little")
@@ -156,7 +156,7 @@ class RecordBuilder:
 def symbol_nodes(
     definitions: Mapping[str, Definition], exports: Mapping[str, str], resolution: Resolution, signatures: Mapping[str, str]
 ) -> list[SymbolNode]:
-    """Return the dependency graph of an optimized module: every global value with what it refers to.
+    """Return the dependency graph of an optimized module: every global value with its references.
 
     `exports` and `signatures` are by symbol: the func_names and signatures of the functions that the module exports.
     """
@@ -181,7 +181,7 @@ def _kind(name: str, definition: Definition, resolution: Resolution) -> tuple[st
 
 
 def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
-    """Return the stored form of a global variable's value; raises `GlobalValidationError`, which names it."""
+    """Return the stored form of a global variable's value. Raises `GlobalValidationError`, which names the variable."""
     try:
         return encoded(definition)
     except GlobalValidationError as error:
@@ -190,7 +190,7 @@ def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
 
 
 def _foreign_natives(definitions: Mapping[str, Definition]) -> frozenset[str]:
-    """Return the native symbols that another process may not have."""
+    """Return the native symbols that other processes may not have."""
     return frozenset([
         name
         for name, definition in definitions.items()

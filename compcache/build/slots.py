@@ -1,9 +1,9 @@
 """Turns the undefined symbols of a module into import slots and storage, before it is optimized.
 
-What the cache provides, a function or a variable, stays a reference to a symbol where a linker makes the image: it leaves places for
-addresses (`compcache.images.places`), which are filled when code is loaded. Where there is none, a function becomes a thunk,
-``load slot; musttail call``, which LLVM inlines into an indirect call. An external global that the caller defines becomes
-storage in the module, filled when code is loaded. Native symbols stay as they are.
+With a linker, functions and variables of the cache stay references to symbols: the linker leaves places for their addresses
+(`compcache.images.places`), which are filled when code is loaded. Without a linker, a function becomes a thunk, ``load slot; musttail
+call``, which LLVM inlines into an indirect call. An external global that the caller defines becomes storage in the module, filled when
+code is loaded. Native symbols stay as they are.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
 _MOST_SHOWN = 20  # a screenful
 _LEAST_ALIGNMENT = 16
-#: Kinds of values that are no addresses of code, or only those of one process.
+#: Kinds of values that are not addresses of code, or are valid in one process only.
 _NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
 _ALIGN = re.compile(r", align (\d+)")
 _QUOTED = re.compile(r'"[^"]*"')
@@ -113,7 +113,7 @@ def _names(imports: Any) -> tuple[str, ...]:
 
 @cache
 def _attributes_are_of_functions() -> bool:
-    """Return whether this llvmlite gives attributes to functions; older ones give them to results, and the bitcode is not valid then."""
+    """Return whether this llvmlite gives attributes to functions. Older ones give them to results, which makes the bitcode invalid."""
     from compcache.llvm import llvm
 
     probe = llvm.parse_assembly("declare i64 @probe(i64)", llvm.create_context())
@@ -122,12 +122,12 @@ def _attributes_are_of_functions() -> bool:
 
 
 def is_known_by_name(symbol: str) -> bool:
-    """Return whether LLVM may know by its name what a function does: one of the C library's, or an allocation of C++."""
+    """Return whether LLVM may know a function by its name: one of the C library's, or an allocation of C++."""
     return symbol.startswith(("_Zn", "_Zd")) or platform_symbols.is_platform_symbol(symbol)
 
 
 def without_known_names(text: str, imports: Collection[str]) -> str:
-    """Return a printed module in which LLVM does not take for the platform's what a source imports under names of such functions."""
+    """Return a printed module in which LLVM does not mistake imports for the platform's functions of the same names."""
     own = {symbol for symbol in imports if is_known_by_name(symbol)}
     if not own:
         return text
@@ -211,7 +211,7 @@ def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, Globa
 def _keep_copies(
     missing: Iterable[str], module: Any, functions: Mapping[str, GlobalValue], variables: Mapping[str, GlobalValue]
 ) -> list[str]:
-    """Return those that nothing provides. The module keeps its own copies of definitions for the optimizer, such as C++ templates."""
+    """Return the symbols that nothing provides. The module keeps its own copies of definitions for the optimizer, such as C++ templates."""
     copies = [name for name in missing if (functions.get(name) or variables[name]).linkage == "available_externally"]
     for name in copies:
         value = module.get_function(name) if name in functions else module.get_global_variable(name)
@@ -220,9 +220,7 @@ def _keep_copies(
 
 
 def shared_function(name: str, archive: Archive) -> str:
-    """Return the name under which a cache has a function of a static library with a state that all modules share
-    (`compcache.miss.run_times`).
-    """
+    """Return the cache's name for a function of a static library whose state all modules share (`compcache.miss.run_times`)."""
     return f"{name}.{archive.digest[:16]}"
 
 
@@ -262,7 +260,7 @@ def _require_same_storage(missing: Iterable[str], cached_among: Callable[[list[s
         if cached_among([plain if is_of_threads else ADDRESS_OF + name]):
             used, defined = ("is thread-local", "is not") if is_of_threads else ("is not thread-local", "is")
             raise SignatureMismatchError(
-                f"the module uses {plain!r} as a variable that {used}, and what the cache has of this name {defined}", func_name=plain
+                f"the module uses {plain!r} as a variable that {used}, but the cached symbol of this name {defined}", func_name=plain
             )
 
 
@@ -319,7 +317,7 @@ class _Resolver:
         self._loaded: tuple[Library, ...] | None = None
 
     def add_functions(self, functions: Mapping[str, GlobalValue]) -> None:
-        """Provide for the declared functions."""
+        """Find the providers of the declared functions."""
         others = [name for name in functions if not self._is_given(name) and not self._is_linked(name)]
         cached = frozenset(self._cached_among(others) if others else ())
         for name in others:
@@ -341,7 +339,7 @@ class _Resolver:
         return {name: name in functions for name in names}
 
     def _is_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
-        """Return whether the source names the provider, or one beside it is that; `storage_of` is there for variables."""
+        """Return whether the source, or one that is added with it, provides the name. `storage_of` is given for variables."""
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:
             self._import(name, self._requests.imports[name], is_function=is_function)
@@ -355,7 +353,7 @@ class _Resolver:
         return True
 
     def add_variables(self, variables: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage]) -> None:
-        """Provide for the external variables."""
+        """Find the providers of the external variables."""
         others = [name for name in variables if not self._is_given(name, storage_of) and not self._is_linked(name)]
         cached = frozenset(self._cached_among(others) if others else ())
         for name in others:
@@ -365,7 +363,7 @@ class _Resolver:
                 self._require(name, variables[name])
 
     def _is_linked(self, name: str) -> bool:
-        """Return whether the support code that the image is linked with defines the symbol."""
+        """Return whether the support code of the image defines the symbol."""
         if name in self._defined:
             return True
         if name in STATIC_RUNTIME:
@@ -416,12 +414,12 @@ def _check_use(text: str, requests: Requests, functions: Collection[str], variab
 
 
 def _used(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
-    """Return the symbols that are used and not just declared."""
+    """Return the symbols that are used, not only declared."""
     return sorted(name for name in names if counts.get(name, 0) > 1)
 
 
 def undefined_symbols(missing: list[str], functions: Collection[str], unused: Collection[str] = ()) -> UndefinedSymbolError:
-    """Return the error of symbols that nothing provides, and of those that were provided and are not used."""
+    """Return the error about symbols that nothing provides, and about provided symbols that are not used."""
     return UndefinedSymbolError(_describe(missing, unused, functions), symbols=missing, unused=unused)
 
 
@@ -461,14 +459,14 @@ def _shown(name: str) -> str:
 def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
     if definition.kind in _NOT_CALLED:
         raise CompileError(
-            f"globals defines {name!r}, which the module declares as a function, as {definition!r}: a NativeSymbol is a function, and "
-            "so may be the value of a kind of your own (compcache.globals.register); an address serves this process alone"
+            f"the module declares {name!r} as a function, and globals= defines it as {definition!r}: define it as a NativeSymbol, or by a "
+            "kind of your own (compcache.globals.register); an address is valid in this process alone"
         )
     return Storage("pointer", 8)
 
 
 def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
-    """Return the form of a variable's storage, from its LLVM type."""
+    """Return the form of a variable's storage, for its LLVM type."""
     size = target_data.get_abi_size(llvm_type)
     text = str(llvm_type)
     if llvm_type.is_pointer:
@@ -484,7 +482,7 @@ def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
 
 
 def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
-    """Compare elements with the variables that get them; let integers have the bits of their type where its storage has more."""
+    """Compare elements with their variables, and give integers the width of their types where the storage is wider."""
     for name, (definition, form) in storage.items():
         if form.form not in ("inline", "int"):
             continue
@@ -499,7 +497,7 @@ def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: An
 
 
 def _in_bits(definition: Integer, bits: int) -> Integer:
-    """Return an integer as memory holds it: code relies on bits beyond those of the type being zero."""
+    """Return an integer as memory holds it, because code relies on zeros in the bits beyond its type."""
     if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
         raise invalid(f"{shown(definition.value)} does not fit its storage (i{bits})")
     return Integer(definition.value & ((1 << bits) - 1))
@@ -536,14 +534,14 @@ def _support_text(
 
 
 def _alignment_of(variable: Any, target_data: Any) -> int:
-    """Return the alignment of a variable that code may rely on: that of its declaration, and that of accesses that name none."""
+    """Return the alignment that code may rely on: the declared one, or the one of accesses that state none."""
     said = _ALIGN.search(_QUOTED.sub("", str(variable)))
     usual: int = target_data.get_abi_alignment(variable.global_value_type)
     return max(_LEAST_ALIGNMENT, usual, int(said[1]) if said else 0)
 
 
 def _thunk(name: str, declaration: str, function_type: str) -> str:
-    """Return a definition of a declared function, of any type, which calls the address in its slot."""
+    """Return a definition of a declared function, of any type, that calls the address in its slot."""
     line = next(line for line in declaration.splitlines() if line.startswith("declare "))
     head = parse_head(line[len("declare ") :])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)
@@ -563,7 +561,7 @@ def _thunk(name: str, declaration: str, function_type: str) -> str:
 
 
 def _opening(function_type: str) -> int:
-    """Return where the parameter list of a function type starts."""
+    """Return the position of the parameter list of a function type."""
     depth = 0
     for index in range(len(function_type) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(function_type[index], 0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_entry", "check_name"]
 
 MAX_NAME_BYTES = 1 << 16
-#: The form of each parameter that an object of any type could be given for.
+#: The accepted types of each parameter.
 _LIKE = {
     "functions": "a mapping, like {'dot': 'f64(a: f64[:], b: f64[:])'}, or None",
     "globals": "a mapping, like {'limit': 10}, or None",
@@ -173,7 +173,7 @@ def _lines_of(makers: Mapping[str, str]) -> str:
 
 
 def _several(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:
-    """Return the value of a parameter that takes one text or several."""
+    """Return the value of a parameter that accepts one text or several."""
     if isinstance(value, str):
         return value
     if isinstance(value, PathLike) and PathLike in types:
@@ -195,8 +195,8 @@ def check_entry(kind: str, data: object) -> bytes:
     """Return the bytes of an entry of this kind.
 
     Raises:
-        TypeError: they are none.
-        ValueError: they are too many.
+        TypeError: they are not bytes.
+        ValueError: there are too many.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"an entry of the kind {kind!r} must be bytes, not {type(data).__name__}")

@@ -1,7 +1,7 @@
 """Stubs of functions that use more of a processor than the rest of their module, by attributes of their own (``target("avx512f")``).
 
-Whoever calls such a function has asked the processor first, so that code which imports it is of use where it cannot run. There its
-importers are bound to the stub, which says whom it stands for and ends the process: to go on would be to return garbage.
+Callers of such a function ask the processor first, so code that imports it is useful also where it cannot run. There, importers are bound
+to the stub, which names the function and ends the process: continuing would return garbage.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def stubs_text(features: Mapping[str, Collection[str]], names: Mapping[str, str]
     """Return the assembly of the stubs of functions, to be linked into their module.
 
     Args:
-        features: by symbol those that may be lacking.
-        names: by symbol the functions' names.
+        features: the features that may be missing, by symbol.
+        names: the functions' names, by symbol.
     """
     if not features:
         return ""

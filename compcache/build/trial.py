@@ -80,7 +80,7 @@ def _reason(done: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
     if limits.memory is not None and any(sign in text for sign in ("bad_alloc", "out of memory", "MemoryError")):
         return f"it takes more than {limits.memory >> 20} MiB of memory"
     if lines and lines[0].startswith("Traceback"):
-        lines = lines[-1:]  # an error of Python's, which says at its end what it is
+        lines = lines[-1:]  # a Python error: its last line names it
     return "; ".join(lines[:3]) or f"it ended with status {done.returncode}"
 
 
@@ -94,7 +94,7 @@ def _signal(name: str) -> int:
 
 
 def assembly_parts(text: str) -> str | None:
-    """Return the part of a printed module that must be tried because of its inline assembly; None where nothing has to be.
+    """Return the part of a printed module whose inline assembly must be tried; None if nothing needs a trial.
 
     The bodies of other functions are left out. Code that takes addresses inside of functions is left whole.
     """
@@ -131,7 +131,7 @@ def _assembly_lines(chunk: str) -> list[str]:
 
 
 def _without_body(chunk: str) -> str:
-    """Return the text before a function and its end, with the body replaced."""
+    """Return a function with its body left out."""
     start = chunk.rfind("\ndefine ") + 1
     if not start and not chunk.startswith("define "):
         return chunk
@@ -139,7 +139,7 @@ def _without_body(chunk: str) -> str:
 
 
 def _is_harmless(line: str) -> bool:
-    """Return whether an instruction has a template without code and operands for which there are always registers."""
+    """Return whether an instruction has a template without code, and operands that always find registers."""
     match = _ASSEMBLY.search(line)
     if match is None or not _COMMENT.match(match[1]) or not _RESULT.search(line[: match.start()]):
         return False

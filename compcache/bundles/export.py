@@ -33,7 +33,7 @@ __all__ = ["export"]
 
 
 class _Candidate:
-    """A realization that may be exported."""
+    """A realization that can be exported."""
 
     def __init__(self, module_id: bytes, requirement: str, cpu: str) -> None:
         self.module_id = module_id
@@ -79,7 +79,7 @@ def export(
 
 
 def _processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, Processor]:
-    """Return the processors that targets stand for, by the targets' names."""
+    """Return the processors of targets, by the targets' names."""
     found = {}
     for cpu, changes in parse_targets(targets) if targets is not None else ():
         name = ",".join(filter(None, (cpu, changes)))
@@ -92,10 +92,10 @@ def _processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, 
 
 
 def _choose(store: Store, name: str, hosts: dict[str, Processor], *, required: bool) -> list[_Candidate]:
-    """Return the realizations of a function to export: all, or for each target what a host of that kind would take."""
+    """Return the realizations of a function to export: all of them, or the one that a host of each target would use."""
     candidates = _candidates(store, name)
     if not candidates:
-        if not required:  # bound when it is loaded: a function of the process, or one that is added later
+        if not required:  # bound at loading: a function of the process, or one that is added later
             return []
         raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
     if not hosts:
@@ -130,7 +130,7 @@ def _candidates(store: Store, name: str) -> list[_Candidate]:
 
 
 def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
-    """Return the content of a module's file as bundles have it, what it imports, and its signatures."""
+    """Return the content of a module's file in its form for bundles, its imports, and its signatures."""
     with store.open_module(module_id) as module:
         footer = module.footer()
         row = make_row(module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
@@ -146,9 +146,7 @@ def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
 
 
 def _pack_of(store: Store, modules: Collection[bytes], names: Collection[str]) -> tuple[bytes, bytes, bytes] | None:
-    """Return a pack of the entries of data that belong to modules or are named as functions are: its id, the content of its file, its
-    signatures.
-    """
+    """Return a pack of the entries of data that belong to the modules, or are named like functions: its id, its content, its signatures."""
     packs = [entries_of(place, pack) or () for place in (store, *store.layers) for pack in packs_in(place.index.segments)]
     found = [
         entry

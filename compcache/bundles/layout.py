@@ -1,4 +1,4 @@
-"""What a bundle is: a ZIP archive (stored, not compressed) with the files of a cache directory that others need.
+"""The layout of a bundle: an uncompressed ZIP archive with the files of a cache directory that others need.
 
 Members, in the order of their names::
 
@@ -61,7 +61,7 @@ MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)
 SIGNATURE_MEMBER = re.compile(rf"signatures/([0-9a-f]{{32}}){re.escape(SIGNATURES.suffix)}")
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644 << 16
-#: What the notes of a module say of one compilation, not of the content.
+#: The notes of a module that concern one compilation, not the content.
 _OF_ONE_COMPILATION = ("created", "seconds")
 #: What a member can have; what is larger than `_IN_MEMORY` is copied to a file in parts of that size.
 _LARGEST_SIGNATURES, _IN_MEMORY = 1 << 18, 1 << 20
@@ -70,7 +70,7 @@ _LARGEST_READ = 1 << 24
 
 
 def content_only(data: bytes) -> bytes:
-    """Return a module file without when and in how much time it was compiled, and without the keyed digest of one directory.
+    """Return a module file without the time of its compilation, its duration, and the keyed digest of its directory.
 
     The module_id is the same: it covers none of these.
     """
@@ -107,7 +107,7 @@ def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
-    """Open a bundle to read members of; of the open `file` where it is given, which is closed. Within it and at its end:
+    """Open a bundle for reading. With an open `file`, read that and close it. Both on entry and on exit:
 
     Raises:
         FormatError: it is not a bundle, or damaged, or a part of it is missing.
@@ -125,7 +125,7 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         raise
     except OSError as error:
         reraise_interrupt(error)
-        if error.errno != EINVAL:  # which is said of a position in the file that cannot be
+        if error.errno != EINVAL:  # the error about an impossible position in the file
             raise
         raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error.strerror}") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
@@ -138,25 +138,27 @@ def _archive(file: BinaryIO) -> zipfile.ZipFile:
         return zipfile.ZipFile(_Guarded(file))
     except zipfile.BadZipFile as error:
         reraise_interrupt(error)
-        return zipfile.ZipFile(_Guarded(file))  # it takes an interrupt for an archive without a directory, and says nothing of it
+        return zipfile.ZipFile(_Guarded(file))  # it mistakes an interrupt for an archive without a directory
 
 
 class Bundle:
-    """The members of an open bundle. Sizes are what the archive says, and were compared with that of the file; which may have holes."""
+    """The members of an open bundle. Their sizes are those of the archive's directory, compared with the size of the file, which may have
+    holes.
+    """
 
     def __init__(self, archive: zipfile.ZipFile, names: tuple[str, ...]) -> None:
         self._archive = archive
         self.names = names
 
     def read(self, name: str) -> bytes:
-        """Return a small member, or nothing if there is none."""
+        """Return a small member; nothing if there is none."""
         return self._archive.read(name) if name in self.names else b""
 
     def module(self, name: str) -> bytes | memoryview:
-        """Return an intact module. A large one is in a file without a name, and not in memory.
+        """Return an intact module. A large one is returned as a file without a name, not in memory.
 
         Raises:
-            FormatError: it is not what its name says.
+            FormatError: its content does not match its name.
         """
         match = MODULE_MEMBER.fullmatch(name)
         assert match is not None
@@ -166,7 +168,7 @@ class Bundle:
         else:
             with self._archive.open(name) as member:
                 footer = decode_footer(_read_at(member, size - FOOTER_SIZE, FOOTER_SIZE), size)
-                require_intact(footer, module_id, lambda at, length: _read_at(member, at, length))  # before it takes room anywhere
+                require_intact(footer, module_id, lambda at, length: _read_at(member, at, length))  # before it takes any space
                 member.seek(0)
                 data = _spooled(member, size)
         intact_footer(data, module_id)
@@ -196,7 +198,7 @@ class _Guarded:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """Read at most this number of bytes; without a number, all that are left."""
+        """Read at most this many bytes; without a number, all that are left."""
         left = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         wanted = min(size, left) if size >= 0 else left
         if wanted > _LARGEST_READ:
@@ -213,7 +215,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _require_plain(members: list[zipfile.ZipInfo], size: int) -> None:
-    """Refuse what no bundle has and what archives can be made to do: other names for the same bytes, sizes beyond the file."""
+    """Refuse archives that no bundle needs: two names for the same bytes, sizes beyond the file."""
     seen: set[str] = set()
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:

@@ -31,7 +31,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 class _Module:
-    """A module of a bundle, checked: its header, its functions as the index names them, and its file here."""
+    """A checked module of a bundle: its header, its functions as the index names them, and its file here."""
 
     def __init__(self, store: Store, module_id: bytes, data: Any, signatures: bytes) -> None:
         footer = decode_footer(bytes(data[-FOOTER_SIZE:]), len(data))
@@ -57,8 +57,8 @@ class _Module:
 def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as_layer: BinaryIO | None = None) -> tuple[str, ...]:
     """See `Cache.import_bundle`.
 
-    `trusted` are keys beside those of the store. A directory that is to be a layer gets all modules of the open bundle
-    `as_layer`: signatures are checked when they are loaded.
+    `trusted` are keys in addition to the store's. `as_layer` unpacks all modules of the open bundle into the directory of a layer, and
+    leaves the check of signatures to loading.
     """
     store.require_writable(path)
     try:
@@ -83,7 +83,7 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
 
 
 def _number_of(store: Store, module: _Module) -> int:
-    """Return the number of the addition of a module that is here; one below all where it is damaged."""
+    """Return the number of the addition of a module that is here; one below all others if the module is damaged."""
     if not module.order.number:
         return 0
     try:
@@ -105,7 +105,7 @@ def _checked(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
 
 
 def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) -> None:
-    """Check that a trusted key has signed a module, if there are such keys or the module holds pickled values."""
+    """Check that a trusted key has signed a module, if there are trusted keys or the module holds pickled values."""
     if not keys and not module.is_pickled:
         return
     if keys:

@@ -1,4 +1,4 @@
-"""Unpacks bundles that are layers: into the cache directory, or, where that cannot be written, for the process alone."""
+"""Unpacks bundles that are layers: into the cache directory, or, if that cannot be written, for this process alone."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["unpack_layer"]
 
 
 def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
-    """Unpack the open bundle to `place` in the cache directory, or to a directory that goes with this process.
+    """Unpack the open bundle to `place` in the cache directory, or to a directory that is removed with this process.
 
     Returns:
         The directory.
 
     Raises:
         FormatError: the file is not a bundle, or a part of it is missing.
-        OSError: there is no directory to unpack it to.
+        OSError: no directory can be written to.
     """
     if not store.readonly and not store.exposed and _unpack(store, path, file, place):
         return place
@@ -42,7 +42,7 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
 
 
 def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
-    """Make the directory by one rename; return whether it is there then."""
+    """Make the directory by one rename; return whether it exists afterwards."""
     scratch = f"{store.temporary}/{unique_name()}"
     try:
         prepare_root(store)
@@ -64,11 +64,11 @@ def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
 
 @functools.cache
 def _for_this_process(path: str, name: str) -> str:
-    """Return a directory of this process alone, removed when it exits; `name` tells states of the bundle apart."""
+    """Return a directory of this process alone, removed at its exit. `name` distinguishes states of the bundle."""
     place = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
     atexit.register(_remove, place, os.getpid())
     with open(path, "rb") as file:
-        if name_of_state(path, os.fstat(file.fileno())) != name:  # who may have written it was asked of the state before
+        if name_of_state(path, os.fstat(file.fileno())) != name:  # the check of its writers concerned its earlier state
             raise StorageError(f"the bundle {path} was changed while it was opened: open the cache again", path=path)
         import_bundle(Store(place), path, (), as_layer=file)
     return place

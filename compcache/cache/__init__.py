@@ -66,8 +66,8 @@ class Cache(_Parts):
         """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
 
         A name stands for the function and all that it reaches in the code, with its signature, the definitions of globals, the imports,
-        the options and the CPU that is asked for: an edit of one function, or of a comment, leaves the names of others as they are, and
-        only what is not stored is compiled. Where the same source was compiled before, text or bitcode, LLVM is not even imported.
+        the options and the CPU that is asked for: an edit of one function, or of a comment, does not change the names of others, and only
+        functions that are not stored are compiled. If the same source, as text or bitcode, was compiled before, LLVM is not even imported.
 
         Args:
             source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
@@ -94,15 +94,14 @@ class Cache(_Parts):
         return CompiledFunctions(names, lambda name: self.get_or_compile(name, named))
 
     def _has_all(self, names: Iterable[str]) -> bool:
-        """Return whether functions of one source are stored: the first as `has` tells it, the others as the index says."""
+        """Return whether the functions of one source are stored: the first by the rules of `has`, the others by the index."""
         first, *others = names
         return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
 
     def has(self, func_name: str | Identity) -> bool:
         """Return whether the cache holds a realization of this function that this host can use; ``func_name in cache`` is the same.
 
-        It reads the index and one record at most; whether everything that the function needs is there as
-        well, only `get_target` finds out.
+        It reads the index and one record at most; only `get_target` finds out whether everything that the function needs is there as well.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -126,7 +125,7 @@ class Cache(_Parts):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The directories of caches (or bundles) that are only read, below this one, in the order in which they are asked."""
+        """The directories of read-only caches (or bundles) below this one, in the order in which they are searched."""
         return tuple([layer.source for layer in self._store.layers])
 
     def loaded(self) -> LoadedState:
@@ -180,7 +179,7 @@ class Cache(_Parts):
         tune: bool,
         link: Any,
     ) -> None:
-        """Open the directory, whatever was given; see `Cache`."""
+        """Open the directory with any combination of arguments; see `Cache`."""
         signing_key, publish_key = self._keys_given
         remote, remote_mode = self._remote_given
         _require("path", path, (str, os.PathLike))
@@ -212,7 +211,7 @@ class Cache(_Parts):
         loader, recorder = self._plain, self._plain._recorder
         loader.leave_plain()
         store = Store(loader._root, open_beneath=path_opener(), user=loader._owner)
-        store = self.__dict__.setdefault("_first_store", store)  # of threads that meet here, and of handlers, the first one's
+        store = self.__dict__.setdefault("_first_store", store)  # the first one counts if threads or handlers meet here
         recorder.write_by(store.files)
         store.stats = recorder
         loader.__class__ = Loader
@@ -244,7 +243,7 @@ class Cache(_Parts):
             from compcache.closures.background import reap
 
             reap(self._tuners)
-        self._store.stats.flush()  # what is held until now counts as used
+        self._store.stats.flush()  # modules that are still held count as used
         self._loader.close()
         self._store.close()
 
@@ -268,7 +267,7 @@ class Cache(_Parts):
             from compcache.closures.background import work_later
 
             work_later(self._session(), self._tuners, target, tunes=self._tunes)
-        if target is not before:  # else this process had it already
+        if target is not before:  # otherwise this process had it already
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
@@ -277,7 +276,7 @@ class Cache(_Parts):
         try:
             try:
                 from compcache.miss.retarget import load_retargeted
-            except ImportError:  # only what runs kernels is installed
+            except ImportError:  # only the runtime is installed
                 raise error from error.__cause__
 
             target = load_retargeted(self._session(), func_name, owner, accept, error)

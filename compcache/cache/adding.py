@@ -24,14 +24,14 @@ class Adding(Facade):
         """Compile a module and publish it, once for each of its targets.
 
         Args:
-            source: the code, with what is exported, imported and defined.
+            source: the code, with its exports, imports and definitions.
 
         Returns:
-            The module_id of the one for this host, 32 hexadecimal digits: the same for the same code, in every process.
+            The module_id of this host's module, 32 hexadecimal digits. The same code has the same module_id in every process.
 
         Raises:
-            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not
-                right; the message names the culprit.
+            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not valid; the message names
+            the culprit.
             StorageError: it could not be stored. In each case the cache is as it was.
         """
         self._require_open()
@@ -42,17 +42,17 @@ class Adding(Facade):
     def add_modules(self, sources: Iterable[ModuleSource], group: str | None = None) -> list[str]:
         """Compile many modules and publish them together, which costs less for each than `add_module` does.
 
-        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files. What they
-        define comes before what the platform, libraries and the cache have of the same names.
-        As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
+        Sources may use functions and variables of one another, in any order: a library is the list of its files. Their definitions take
+        precedence over those of the platform, of libraries and of the cache. As in a static library, a module is loaded, and its
+        constructors run, when one of its definitions is needed.
 
         Args:
-            sources: what `add_module` takes; an iterator is read as far as there is work to do.
-            group: a name: the sources are one module then, as files are that are linked into one shared object, with hidden names of its
-                own. A source that did not change since a group of this name was added is not optimized again.
+            sources: as `add_module` takes them; an iterator is read only as far as there is work to do.
+            group: the name of a group: the sources become one module with its own hidden names, as files linked into one shared object do.
+                A source that is unchanged since the group was last added is not optimized again.
 
         Returns:
-            The module_ids, in the order of the sources: of a group the same for each.
+            The module_ids, in the order of the sources. Those of a group are equal.
 
         Raises:
             ModulesNotAddedError: some of them could not be added. Its message and its `failures` name them; all others
@@ -72,13 +72,13 @@ class Adding(Facade):
         return list(add_modules(self._session(), sources))
 
     def replace(self, source_or_sources: ModuleSource | Iterable[ModuleSource], *, group: str | None = None) -> list[str]:
-        """Add modules as `add_modules` does, and remove those that they replace: older ones all of whose functions have newer realizations.
+        """Add modules as `add_modules` does, and remove the older modules whose functions all have newer realizations.
 
-        Loaded code stays loaded. A module that has a function which nothing newer has, stays; its other functions are not used any more.
+        Loaded code stays loaded. A module stays if one of its functions has no newer realization; its other functions are no longer used.
 
         Args:
-            source_or_sources: what `add_module`, or `add_modules` takes.
-            group: as of `add_modules`. The group takes the place of all of this name; where a source is not right, nothing is stored.
+            source_or_sources: as `add_module` or `add_modules` takes them.
+            group: as for `add_modules`. The group replaces all groups of this name; if a source is not valid, nothing is stored.
 
         Returns:
             The ids of the modules that were added, in the order of the sources.
@@ -92,7 +92,7 @@ class Adding(Facade):
         return list(replace(self._session(), source_or_sources, group))
 
     def link(self, names: Iterable[str | Identity] | None = None, *, into: str | None = None) -> LinkReport:
-        """Link the code that functions reach in several modules, as one more realization of each.
+        """Link the code that functions reach in several modules; the result is one more realization of each.
 
         Args:
             names: the functions; None: all.

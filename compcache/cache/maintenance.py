@@ -1,4 +1,4 @@
-"""Members of `Cache` that check it, and remove what is in it."""
+"""Members of `Cache` that check it, and remove from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Maintenance(Facade):
     def prune(self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None) -> PruneReport:
         """Remove modules by policy, least recently used first.
 
-        Nothing goes that something which stays needs. Call targets that are held, here or elsewhere, go on working.
+        Modules that a remaining module needs stay. Call targets that are held, here or elsewhere, keep working.
 
         Args:
             policy: which modules to remove.
@@ -70,13 +70,13 @@ class Maintenance(Facade):
         return carry_out(self._store, proposal)
 
     def compact(self, *, grace: float = 10.0, progress: Progress | None = None) -> CompactReport:
-        """Put small modules together: thousands in one file, a *volume*, each compressed and as it was published.
+        """Pack small modules together, thousands into one file, a *volume*, each compressed and otherwise unchanged.
 
-        Of modules that realize the same functions by the same content, for the same hosts, the newest stays. What is loaded and held goes
-        on working, and processes that use the directory meanwhile find every function all the time.
+        Of modules that realize the same functions with the same content for the same hosts, only the newest stays. Loaded code keeps
+        working, and other processes find every function at all times.
 
         Args:
-            grace: for how many seconds the files stay beside the volume that has them, for processes on other hosts that do not see it yet.
+            grace: how many seconds the old files stay beside the volume, for processes on other hosts that do not see the volume yet.
             progress: called now and then with (modules read, modules to read).
 
         Raises:
@@ -156,19 +156,19 @@ class Maintenance(Facade):
     def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed whole.
-        No look-up of this object's finds it from now on; call targets that are held go on working.
+        Parts (`ModuleSource.part_of`) and entries of a label are removed with the last function of that label. A group is removed as a
+        whole. Later look-ups through this object miss; call targets that are held keep working.
 
         Args:
-            func_name: the function's name, or its `Identity`; or the name of a group, where no function has it.
+            func_name: the function's name, or its `Identity`; or the name of a group, if no function has that name.
             force: remove it even if its modules hold other functions, others import it or it is pinned.
-            derived: remove the linked closures that it is in, or that set, and nothing else; without a name all.
+            derived: remove only the linked closures that contain it, or the set of this name; without a name, all of them.
 
         Returns:
             The ids of the removed modules.
 
         Raises:
-            TypeError: there is no name.
+            TypeError: no name is given.
             NotCachedError: the function is not in the cache.
             FunctionInUseError: it is in use as above; nothing was removed.
             StorageError: the cache is read-only, or a file could not be removed.
@@ -186,7 +186,7 @@ class Maintenance(Facade):
             return remove_function(self._store, func_name_of(func_name), force=force)
 
     def remove_module(self, module_id: str) -> bool:
-        """Remove one module with everything that it realizes. Call targets that are held go on working.
+        """Remove one module with all its realizations. Call targets that are held keep working.
 
         Args:
             module_id: its 32 hexadecimal digits, as `modules` and `add_module` give them.
@@ -204,7 +204,7 @@ class Maintenance(Facade):
         return remove_module(self._store, module_id)
 
     def clear(self) -> int:
-        """Remove every module and return their number. Statistics and pins stay, call targets that are held go on working.
+        """Remove every module and return their number. Statistics and pins stay; call targets that are held keep working.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.

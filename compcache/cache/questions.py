@@ -1,4 +1,4 @@
-"""Members of `Cache` that say what it holds, and how it was used."""
+"""Members of `Cache` that describe its content and its use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Questions(Facade):
         return iter([summary.func_name for summary in self.functions()])
 
     def __len__(self) -> int:
-        """Return the number of func_names. Everything is listed for it; `info` counts cheaper."""
+        """Return the number of func_names. This lists every function; `info` counts at less cost."""
         return len(self.functions())
 
     def __bool__(self) -> bool:
@@ -69,7 +69,7 @@ class Questions(Facade):
         return labelled(self._store, label)
 
     def function(self, func_name: str | Identity) -> FunctionReport:
-        """Describe all that the cache holds about one function.
+        """Describe everything that the cache holds about one function.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -120,7 +120,7 @@ class Questions(Facade):
 
         Args:
             names: the functions, by their names or identities; None for all.
-            reverse: lead the edges the other way, from each function to what refers to it.
+            reverse: reverse the edges: they lead from each function to those that refer to it.
             progress: called now and then with (modules read, modules to read).
 
         Raises:
@@ -138,7 +138,7 @@ class Questions(Facade):
 
         Args:
             func_name: the function's name, or its `Identity`.
-            module_id: of which realization; the first digits will do. None is the one that a load would choose.
+            module_id: selects the realization; its first digits suffice. None is the one that a load would choose.
             whole_module: return the code of its module instead.
 
         Raises:
@@ -156,7 +156,7 @@ class Questions(Facade):
 
         Args:
             func_name: the function's name, or its `Identity`.
-            module_id: of which realization, as for `ir`.
+            module_id: selects the realization, as for `ir`.
             whole_module: return the code of its module instead.
 
         Raises:
@@ -172,9 +172,9 @@ class Questions(Facade):
         """Explain why a function can or cannot be loaded, and what changed: realizations, stored variants, the remote store's answer.
 
         Args:
-            func_name: the function's name, its `Identity`, or a label: then the function that was stored last under it is explained,
-                and compared with those before.
-            identity: what the function is made of, if the caller has that: variants are compared with it.
+            func_name: the function's name, its `Identity`, or a label, which stands for the newest function with it and compares that with
+                the earlier ones.
+            identity: the function's identity, if the caller has it; variants are compared with it.
             progress: called now and then with (modules read, modules to read).
         """
         self._require_open()
@@ -194,7 +194,7 @@ class Questions(Facade):
             progress: called now and then with (modules read, modules to read).
 
         Returns:
-            One summary for each module, sorted by module_id, those of layers last.
+            One summary for each module, sorted by module_id; those of layers come last.
         """
         self._require_open()
         from compcache.usage.listings import modules
@@ -217,7 +217,7 @@ class Questions(Facade):
         return describe_module(self._store, module_id)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
-        """Describe the whole cache: its place, its size, and what would compile for it. No module is opened.
+        """Describe the whole cache: its place, its size, and the compiler that it would use. No module is opened.
 
         Args:
             progress: called now and then with (modules read, modules to read).
@@ -251,7 +251,7 @@ class Questions(Facade):
             progress: called now and then with (modules read, modules to read).
 
         Returns:
-            The hours in which something was counted, days where that is a month ago; the oldest first.
+            One period for each hour with counts, or for each day after a month; the oldest first.
 
         Raises:
             TypeError: `since` is not such a time.

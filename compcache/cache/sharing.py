@@ -40,7 +40,8 @@ class Sharing(Questions):
         Args:
             names: the functions, at least one, by their names or identities.
             path: the file; one of this name is replaced.
-            targets: CPUs (see `ModuleSource`): of each function what a host of each of these would use. None is every realization.
+            targets: CPUs (see `ModuleSource`): include the realizations that hosts with these CPUs would use. None includes every
+                realization.
             closure: include all functions that these ones import, transitively.
             minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``) for `minisign -V`, with the
                 key that ``compcache key show --minisign`` prints.
@@ -98,13 +99,13 @@ class Sharing(Questions):
         return self._session().remote()
 
     def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
-        """Ask for many functions at once, here and then in the remote store.
+        """Return for many functions whether they are here or in the remote store.
 
         Args:
             names: the functions, by their names or identities.
 
         Returns:
-            For each function, in the order of `names`, whether either has code of it that this host can use.
+            For each function, in the order of `names`, whether either place has code that this host can use.
         """
         self._require_open()
         wanted = func_names_of(names)
@@ -120,10 +121,10 @@ class Sharing(Questions):
 
         Args:
             names: the functions, by their names or identities.
-            plain: fetch names that do not stand for content as well.
+            plain: also fetch names that do not stand for content.
 
         Returns:
-            The func_names of those that came.
+            The func_names of the fetched functions.
         """
         self._require_open()
         remote = self._session().remote()
@@ -131,9 +132,9 @@ class Sharing(Questions):
         return remote.fetch(absent, plain=plain, insists=True) if remote is not None else ()
 
     def push(self, names: Iterable[str | Identity]) -> int:
-        """Upload the modules of functions, and of all that these import, to the remote store in the background.
+        """Upload the modules of functions, and of all their imports, to the remote store in the background.
 
-        What is pushed together makes a pack as well: `prefetch` of the same functions takes one request.
+        Functions that are pushed together also form a pack: `prefetch` of the same functions takes one request.
 
         Args:
             names: the functions, by their names or identities.
@@ -156,10 +157,10 @@ class Sharing(Questions):
         return count
 
     def flush_uploads(self, timeout: float = 60.0) -> bool:
-        """Wait until what was compiled or pushed is in the remote store.
+        """Wait until all compiled and pushed modules are in the remote store.
 
         Args:
-            timeout: for how many seconds at most.
+            timeout: the longest wait, in seconds.
 
         Returns:
             Whether nothing is left to upload.

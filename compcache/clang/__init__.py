@@ -42,14 +42,14 @@ def compile(  # noqa: A001 - the public name
     Args:
         source: source code, or the path of a file of it: a `pathlib.Path`, or a text without newlines that ends like the name
             of one (``"kernels/scale.c"``).
-        flags: for the compiler, as it takes them on its command line; None optimizes at level 2. Where flags name no level, code
-            is not optimized.
+        flags: for the compiler, as it takes them on its command line; None optimizes at level 2. Flags without a level leave code
+            unoptimized.
         cc: the compiler, a name on the path or a path; None is clang, clang++, flang or rustc, by the language.
-        language: "c", "c++", "fortran" or "rust"; None tells it by the ending of the file, and C where there is none.
+        language: "c", "c++", "fortran" or "rust"; None derives it from the file's suffix; text without a file is C.
         functions: the functions to export with their signatures, as `ModuleSource` takes them; None is every visible function, by
             its LLVM type.
         cache: where to keep the result; None opens the default cache.
-        options: others that `ModuleSource` takes: ``globals``, ``imports``, ``libraries``, ``cpu``.
+        options: further options of `ModuleSource`: ``globals``, ``imports``, ``libraries``, ``cpu``.
 
     Returns:
         A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``.

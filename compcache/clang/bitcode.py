@@ -1,4 +1,4 @@
-"""What LLVM says of the bitcode that a compiler gave, and changes in it."""
+"""Reads bitcode from a compiler with LLVM, and changes it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Symbols(NamedTuple):
 
 
 def printed(code: bytes) -> str:
-    """Return the code as LLVM prints it. Raises `CompileError` where LLVM rejects it."""
+    """Return the code as LLVM prints it. Raises `CompileError` if LLVM rejects it."""
     return codegen.run(lambda context: str(codegen.parse(code, context)))
 
 
 def symbols_of(code: bytes) -> Symbols:
-    """Return the symbols of a module. Raises `CompileError` where LLVM rejects the code."""
+    """Return the symbols of a module. Raises `CompileError` if LLVM rejects the code."""
 
     def look(context: Any) -> Symbols:
         module = codegen.parse(code, context)
@@ -47,7 +47,7 @@ def symbols_of(code: bytes) -> Symbols:
 
 def with_text(code: bytes, text: str) -> bytes:
     """Return the code with `text` linked in, as LLVM assembly: writing bitcode would assemble inline assembly, which may end the process.
-    Raises `CompileError` where LLVM rejects either.
+    Raises `CompileError` if LLVM rejects either.
     """
 
     def link(context: Any) -> bytes:

@@ -1,5 +1,5 @@
-"""Compilation databases: what CMake, Meson and Bear say of how each file of a project is compiled (Clang's documentation, "JSON Compilation
-Database Format Specification").
+"""Compilation databases of CMake, Meson and Bear, which say how each file of a project is compiled (Clang's documentation, "JSON
+Compilation Database Format Specification").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["CompileCommand", "read_compile_commands"]
 
 _NAME = "compile_commands.json"
 _LANGUAGES = ("c", "c++", "fortran")
-#: Programs that run the compiler which is named behind them.
+#: Programs that run the compiler named after them.
 _LAUNCHERS = frozenset(("ccache", "sccache", "distcc", "icecc"))
 #: Flags that say what a build writes and where: an object, a list of headers for make. Those of the second kind have a value, which is the
 #: next word or follows at once.
@@ -34,8 +34,8 @@ _GNU = re.compile(r"(?:.*-)?(?:cc|c\+\+|gcc|g\+\+|gfortran|c89|c99)(?:-[\d.]+)?\
 class CompileCommand(NamedTuple):
     """The command that compiles a file.
 
-    `path` is absolute, `name` what the command calls it in its `directory`. `compiler` is None where it is GNU's; `flags` have nothing
-    in them about what is written and where.
+    `path` is absolute; `name` is the file's name in the command, which runs in `directory`. `compiler` is None for GNU compilers. `flags`
+    leave out the kind of output and its place.
     """
 
     path: str
@@ -104,7 +104,7 @@ def _words_of(entry: dict[str, Any], where: str) -> list[str]:
 
 
 def _flags_in(words: Iterable[str], path: str, directory: str) -> Iterator[str]:
-    """Yield the flags of a command that say how code is compiled."""
+    """Yield the flags of a command that affect how code is compiled."""
     remaining = iter(words)
     for word in remaining:
         if word in _OUTPUT_OPTIONS:

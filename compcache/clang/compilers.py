@@ -1,4 +1,4 @@
-"""Which compiler translates which language, and where it is."""
+"""Finds the compiler of a language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compcache.record import Record
 
 __all__ = ["LANGUAGES", "Compiler", "find_compiler", "language_of"]
 
-#: By language: the compilers, the first choice first, and how the names of files end.
+#: By language: the compilers, the first choice first, and the suffixes of files.
 LANGUAGES = {
     "c": (("clang",), (".c",)),
     "c++": (("clang++",), (".cpp", ".cc", ".cxx", ".c++", ".C", ".cppm", ".cxxm", ".c++m")),
@@ -19,7 +19,7 @@ LANGUAGES = {
 
 
 class Compiler(Record):
-    """A compiler that can be run: the language, the path of the program, and a stamp that changes when the program does."""
+    """A runnable compiler: its language, the path of its program, and a stamp that changes with the program."""
 
     __slots__ = ("language", "path", "stamp")
     language: str

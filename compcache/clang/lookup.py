@@ -1,8 +1,8 @@
-"""Finds what a unit was compiled to, or compiles it.
+"""Finds the compiled functions of a unit, or compiles it.
 
-Two names stand for a unit: one for all that is known without running the compiler, under which an entry of data says which headers
-were read and what the other name is; and one for the preprocessed source, the compiler's version and the flags, under which a
-function says which functions there are.
+A unit has two names. The first covers everything that is known without running the compiler; its entry of data has the headers that were
+read, and the second name. The second covers the preprocessed source, the compiler's version and the flags; a function of that name lists
+the unit's functions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ define ptr @{name}() {{ ret ptr @compcache.text }}
 
 def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
     """See `compcache.clang.compile`."""
-    beside = seal(ModuleSource("", functions, **options)).digest  # all that decides what functions do, but for their code
+    beside = seal(ModuleSource("", functions, **options)).digest  # everything but the code that affects what functions do
     stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
     asked = {"functions": _described(functions), "options": {"digest": beside, **stored} if options else {}}
     given = Identity(f"{unit.label}.given", given=unit.given(), **asked).func_name
@@ -60,7 +60,7 @@ def _described(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
 
 
 def _names_of(cache: Cache, given: str) -> dict[str, str] | None:
-    """Return the names of the functions, if the headers are what they were."""
+    """Return the names of the functions, if the headers are unchanged."""
     try:
         data = frontend.get_entry(cache, given, _KIND)
         if data is None:
@@ -105,7 +105,7 @@ def _source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[st
 
 
 def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: str, listed: str) -> None:
-    """Let the next call find the functions without the compiler, unless it could not tell that a header has changed."""
+    """Let the next call find the functions without the compiler, unless a change of a header could go unnoticed."""
     files = translation.files
     if files is None or any("\n" in path for path in files):
         return
@@ -122,7 +122,7 @@ def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: st
 def source_of_unit(
     unit: Unit, translation: Translation, identity: Identity, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ModuleSource:
-    """Return the code of a unit with names of its content, and a function that lists these names.
+    """Return the code of a unit with content names, and a function that lists these names.
 
     Raises:
         CompileError: the compiler reports errors.

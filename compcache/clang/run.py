@@ -1,4 +1,4 @@
-"""Runs compilers: the preprocessed source, the files that were read, bitcode."""
+"""Runs compilers, for the preprocessed source, the files that they read, and bitcode."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ __all__ = ["Translation", "identity_of_unit", "makers_of_unit", "optimization_le
 
 _SECONDS = 600.0
 _LEVEL = re.compile(r"-O(\w*)$")
-#: A compiler and its version, in what it says of itself.
+#: A compiler and its version in its own version text.
 _COMPILER = re.compile(r"\b(clang|flang|rustc)\b(?:-new)?(?: version)? (\d\S*)")
 _MAX_OUTPUT = 8_000
 _NO_BITCODE = "{} gives no LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
 _VERSIONS: dict[str, str] = {}
-#: Where a language is named to compilers that read from standard input.
+#: The options that name the language to compilers that read from standard input.
 _INPUT = {"c": "c", "c++": "c++", "fortran": "f95-cpp-input"}
 #: The line by which preprocessors say that another file begins (GCC's manual, "Preprocessor Output"); the name is written as in C.
 _MARKER = re.compile(rb'#(?:line)? \d+ "((?:[^"\\]|\\.)*)"((?: \d)*)\s*\Z')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
-#: Flags and words of a source by which numbers of lines get into the code.
+#: Flags and words of a source that put line numbers into the code.
 _LINE_FLAGS = ("-g", "-fsanitize", "-fprofile", "-fcoverage")
 _LINE_WORDS = (b"__builtin_LINE", b"__builtin_COLUMN", b"__builtin_FILE", b"__builtin_source_location")
 #: Where a text over several lines may begin, in which any line counts (C++, "String literals").
 _RAW_STRING = re.compile(rb'\b(?:u8|[uUL])?R"')
-#: What rustc says of an environment variable that code asks for (env!), and its value.
+#: The line of rustc about an environment variable that code reads (env!), and its value.
 _VARIABLE = b"# env-dep:"
-#: By these words assembly names files to be read.
+#: The words by which assembly names files to read.
 _ASSEMBLER_WORDS = (b"incbin", b".include")
 #: File systems may take times from a clock that is late by this many seconds.
 _TICK = 0.02
@@ -48,8 +48,8 @@ _ATTEMPTS = 2
 class Translation(NamedTuple):
     """The components of a unit's identity: the preprocessed source and the compiler's version.
 
-    `files` are the headers that were read, None where one of them cannot be told by its name, or something else was read;
-    `started` is when that began, in seconds since the epoch.
+    `files` are the headers that were read; None if one of them has no unambiguous name, or if other files were read. `started` is the time
+    when reading began, in seconds since the epoch.
     """
 
     preprocessed: bytes
@@ -58,7 +58,7 @@ class Translation(NamedTuple):
     started: float
 
     def is_settled(self, unit: Unit) -> bool:
-        """Return whether source and headers are unchanged: none was written since they were read, or just before."""
+        """Return whether source and headers are unchanged: none was written after, or just before, it was read."""
         names = [*(self.files or ()), *([os.path.join(unit.directory, unit.path)] if unit.path else [])]
         try:
             late = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
@@ -78,7 +78,7 @@ def optimization_level(unit: Unit) -> int:
 
 
 def preprocess(unit: Unit) -> Translation:
-    """Run the preprocessor; once more where a file was being written meanwhile.
+    """Run the preprocessor, twice if a file was being written.
 
     Raises:
         CompileError: it reports errors.
@@ -114,7 +114,7 @@ def _preprocess(unit: Unit) -> Translation:
 
 
 def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
-    """Return the files that inline assembly reads, as names and digests: the compiler leaves them to the assembler."""
+    """Return the names and digests of files that inline assembly reads. The compiler leaves these to the assembler."""
     if not any(word in code for word in _ASSEMBLER_WORDS):
         return []
     from compcache.clang.bitcode import printed
@@ -124,7 +124,7 @@ def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
 
 
 def _numbers_lines(unit: Unit, code: bytes) -> bool:
-    """Return whether the machine code may depend on numbers of lines, names of files, or empty lines."""
+    """Return whether the machine code may depend on line numbers, file names or empty lines."""
     flags = any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags)
     return flags or any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
 
@@ -162,16 +162,16 @@ def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
 
 
 def makers_of_unit(translation: Translation) -> dict[str, str]:
-    """Return the compiler and its version, as `ModuleSource.makers` names them; nothing where it does not say them."""
+    """Return the compiler and its version, as `ModuleSource.makers` names them; nothing if the version is unknown."""
     match = _COMPILER.search(translation.version)
     return {match[1]: match[2]} if match else {}
 
 
 def translate(unit: Unit, translation: Translation) -> bytes:
-    """Return the bitcode of a unit, not optimized yet where that can be left to the LLVM that makes machine code of it.
+    """Return the bitcode of a unit, unoptimized if the optimization can be left to the LLVM that makes its machine code.
 
     Raises:
-        CompileError: the compiler reports errors, or gives something else; or the source is no longer what `preprocess` gave.
+        CompileError: the compiler reports errors or does not return bitcode, or the source has changed since `preprocess`.
     """
     bitcode = _translate(unit)
     if not translation.is_settled(unit) and _preprocess(unit).preprocessed != translation.preprocessed:
@@ -201,7 +201,7 @@ def _leaves_passes(unit: Unit) -> bool:
 
 
 def _version(unit: Unit) -> str:
-    """Return the first line that the compiler prints of itself."""
+    """Return the first line of the compiler's version text."""
     stamp = unit.compiler.stamp
     if stamp not in _VERSIONS:
         done = subprocess.run([unit.compiler.path, "--version"], capture_output=True, timeout=_SECONDS, check=False)
@@ -238,7 +238,7 @@ def _run(unit: Unit, arguments: list[str]) -> bytes:
 
 
 def _listed_names(path: str) -> list[str]:
-    """Return the files that a makefile rule lists, as far as makefile syntax can name them."""
+    """Return the files in a makefile rule, as far as makefile syntax can express their names."""
     text = _content(path).decode("utf-8", "surrogateescape").replace("\\\n", " ")
     rule = text.partition(": ")[2].strip("\n").split("\n\n")[0]
     return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", rule)]

@@ -1,4 +1,4 @@
-"""The libraries that a compiler links programs with: its language's run time, and those that flags ask for.
+"""The libraries with which a compiler links programs: its language's run time, and those that flags request.
 
 Drivers of clang and flang print the linker's command for ``-###``; Rust's libraries are archives below ``rustc --print sysroot``, to
 which rustc adds the functions that choose the allocator (`rustc_codegen_ssa`, "allocator shim").
@@ -58,7 +58,8 @@ class _Runtime(NamedTuple):
 
 
 def with_runtime(unit: Unit, code: bytes, given: Mapping[str, Any], symbols: Symbols | None = None) -> tuple[bytes, dict[str, Any]]:
-    """Return the code of a unit and the options of its `ModuleSource`, with what its compiler links where it needs more than the platform.
+    """Return the code of a unit and the options of its `ModuleSource`, with the libraries that its compiler links, if it needs more than
+    the platform.
 
     Args:
         unit: what was compiled.
@@ -114,7 +115,7 @@ def _words(line: str) -> list[str]:
 
 
 def _library(name: str, places: Iterable[str]) -> str | None:
-    """Return a library as `ModuleSource` takes it: by its name alone, where the system finds it by that."""
+    """Return a library in the form of `ModuleSource`: by its name alone, if the system finds it by that."""
     if "/" in name:
         return name if os.path.exists(name) else None
     is_file = name.startswith(":")  # -l:name
@@ -173,7 +174,7 @@ def _crates(unit: Unit) -> list[str]:
 
 
 def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
-    """Return the functions by which Rust's libraries reach their default allocator, unless the code has chosen one.
+    """Return the functions by which Rust's libraries call their default allocator, unless the code has chosen another.
 
     They are merged, so that each file of a group may have them.
     """
@@ -201,7 +202,5 @@ def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
 
 
 def _rust_name(before: str, name: str) -> str:
-    """Return a function of the compiler's own crate as mangling v0 writes it: the length, and an underscore before names that begin with
-    one.
-    """
+    """Return a function of the compiler's own crate in mangling v0: the length, and an underscore before names that begin with one."""
     return f"{before}{len(name)}_{name}" if before else name

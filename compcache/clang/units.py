@@ -1,4 +1,4 @@
-"""What is compiled: source code, the compiler and the flags, and the digests of these."""
+"""A unit of compilation: source code, the compiler, the flags, and their digests."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _OTHER_OUTPUT = {
 }  # fmt: skip
 #: Flags that clang takes from the environment, beside those that it is given.
 OVERRIDE = "CCC_OVERRIDE_OPTIONS"
-#: What of the environment changes what a compiler reads.
+#: Environment variables that change what a compiler reads.
 _VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH", OVERRIDE, "RUSTFLAGS")
 
 
 class Unit(Record):
-    """Source code and how to compile it: `path` is "" where the code was given as text; `directory` is the working directory."""
+    """Source code and how to compile it. `path` is "" for code that was given as text; `directory` is the working directory."""
 
     __slots__ = ("code", "path", "compiler", "flags", "directory")
     code: bytes
@@ -42,11 +42,11 @@ class Unit(Record):
 
     @property
     def label(self) -> str:
-        """Return its name for people: that of the file, or of the language."""
+        """Return its name for messages: the name of the file or of the language."""
         return os.path.basename(self.path) or self.compiler.language
 
     def given(self) -> bytes:
-        """Return a digest of everything that is known without running the compiler; headers are not."""
+        """Return a digest of everything that is known without running the compiler. Headers are not."""
         path = os.path.abspath(os.path.join(self.directory, self.path)) if self.path else ""
         parts = [self.code, path.encode("utf-8", "surrogateescape")]
         texts = [self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
@@ -57,7 +57,7 @@ class Unit(Record):
     def flag_files(self) -> tuple[str, ...]:
         """Return the files that flags name (``@options``, ``--config file``, ``-fplugin=a.so``), each with a digest of its content.
 
-        What a file of options names may be beside that file. Libraries count as well (``-Lplace -lname``).
+        Files that a file of options names may lie beside it. Libraries count as well (``-Lplace -lname``).
         """
         found: dict[str, str] = {}
         words = [(word, self.directory) for word in self.flags]
@@ -74,7 +74,7 @@ class Unit(Record):
         return tuple([f"{found[path]} {path}" for path in sorted(found)])
 
     def _libraries(self) -> list[str]:
-        """Return the libraries that flags name. Static ones become part of the code; shared ones are preferred to them."""
+        """Return the libraries that flags name. Static ones become part of the code; the linker prefers shared ones."""
         named: dict[str, list[str]] = {"-L": [], "-l": []}
         for word, following in zip(self.flags, (*self.flags[1:], ""), strict=True):
             if word[:2] in named:
@@ -105,7 +105,7 @@ def make_unit(
     language: str | None = None,
     directory: str | None = None,
 ) -> Unit:
-    """Read the source, and find its compiler. `directory` is where the compiler runs, to which paths are relative; None is this one.
+    """Read the source, and find its compiler. The compiler runs in `directory`, to which paths are relative; None is the current one.
 
     Raises:
         CompileError: the compiler is not installed, or flags are not texts, or ask for something other than object code.
@@ -113,7 +113,7 @@ def make_unit(
     """
     path = _path_of(source)
     if path.startswith(("-", "@")):
-        path = f"./{path}"  # else compilers take it for an option, or for a file of options
+        path = f"./{path}"  # otherwise compilers take it for an option, or for a file of options
     if path:
         with open(os.path.join(directory or "", path), "rb") as file:
             code = file.read()
@@ -148,7 +148,7 @@ def _path_of(source: object) -> str:
 
 
 def file_digest(path: str) -> str:
-    """Return the digest of a file's content, in hexadecimal; empty where it cannot be read."""
+    """Return the digest of a file's content, in hexadecimal; empty if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             return _digest([file.read()]).hex()

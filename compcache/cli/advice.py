@@ -1,4 +1,4 @@
-"""What messages advise, in the words of the command line: the package speaks to programs."""
+"""The advice in messages, for the command line: the package words it for programs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import click
 
 __all__ = ["in_commands"]
 
-#: What only a program can do, with what joins it to the rest.
+#: Advice that only a program can follow, with its conjunction.
 _OF_PROGRAMS = re.compile(r"Name it by its content \(an Identity, or Cache\.compile\), or (?:give it another name, or )?(\w)")
 _REMOVAL = re.compile(r"cache\.remove\((?:'([^']*)'|\"([^\"]*)\")\)")
 _FIRST = re.compile(rf"Remove what is cached first: {_REMOVAL.pattern}")
 
 
 def in_commands(message: str) -> str:
-    """Return the message of a warning or an error with commands in place of calls."""
+    """Return the message of a warning or an error with commands in place of Python calls."""
     message = _OF_PROGRAMS.sub(lambda match: match[1].upper(), message)
     context = click.get_current_context(silent=True)
     if context is not None and any(parameter.name == "replace" for parameter in context.command.params):

@@ -213,7 +213,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
 
 
 def _look_at_settings() -> None:
-    """Refuse invalid settings before a command encounters them, and report misspelt names."""
+    """Reject invalid settings before a command meets them, and report misspelt names."""
     from compcache.cli.environment import invalid_settings, misspelt_settings
 
     for _, message in invalid_settings():
@@ -302,7 +302,7 @@ def _usage_text(error: click.ClickException) -> str:
 
 
 def _with_near_option(error: click.ClickException) -> str:
-    """Return the message about an unknown option in the words of that about commands; versions of click have different ones."""
+    """Return a message about an unknown option, in the words of that for an unknown command. Versions of click word it differently."""
     if not isinstance(error, click.NoSuchOption):
         return ""
     known = [] if error.ctx is None else [text for parameter in error.ctx.command.get_params(error.ctx) for text in parameter.opts]

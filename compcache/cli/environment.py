@@ -22,7 +22,7 @@ _PREFIX = "COMPCACHE_"
 
 
 class Setting(NamedTuple):
-    """One variable: its purpose and its default, and what raises for a value that is not valid. Values of secret ones are not shown."""
+    """A variable: its purpose, its default, and a function that raises for an invalid value. Values of secret ones are not shown."""
 
     name: str
     purpose: str
@@ -32,7 +32,7 @@ class Setting(NamedTuple):
 
 
 def invalid_settings() -> Iterator[tuple[str, str]]:
-    """Return the variables with invalid values, each with a message that names it and tells what is allowed."""
+    """Return the variables with invalid values, each with a message that names it and says what is allowed."""
     try:
         configuration()
     except SettingError as error:
@@ -46,7 +46,7 @@ def invalid_settings() -> Iterator[tuple[str, str]]:
 
 
 def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the variables that nothing reads and whose names are nearly those of settings, each with that setting."""
+    """Yield the variables that nothing reads and whose names resemble a setting, each with that setting."""
     known = [setting.name.removeprefix(_PREFIX) for setting in SETTINGS]
     for name in sorted(environment):
         if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in known:
@@ -56,7 +56,7 @@ def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str
 
 
 def source_of(name: str) -> str:
-    """Return where a setting comes from, for people: the variable itself, a key of a configuration file, or "default"."""
+    """Return the source of a setting, for people: the variable itself, a key of a configuration file, or "default"."""
     if os.environ.get(name):
         return f"${name}"
     if not setting(name):

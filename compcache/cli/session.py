@@ -28,7 +28,7 @@ class Session:
         """Return the path of the cache, whether it exists or not.
 
         Raises:
-            SettingError: a configuration file would tell, and cannot be used.
+            SettingError: a configuration file cannot be used.
         """
         return absolute_path(self.given if self.given is not None else default_directory())
 

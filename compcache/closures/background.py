@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compcache.digest import digest, key_suffix, name_key
+from compcache.digest import DIGEST_SIZE, digest, key_suffix, name_key
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
 from compcache.hit.memory import modules_behind
 from compcache.miss.retarget import loads_native_code
@@ -93,7 +93,7 @@ def _start(session: Session, func_name: str, *, tunes: bool, links: bool) -> int
 
 
 def tried_file(store: Store) -> str:
-    """Return the file that lists what could not be linked, beside the planned closures."""
+    """Return the file that lists what could not be linked, beside what is known of linked closures."""
     return CLOSURES.file_name(digest([b"tried"]).hex() + key_suffix(store.stamp_key))
 
 
@@ -103,6 +103,6 @@ def tried_in_vain(store: Store) -> set[bytes]:
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     content = data[at:]
-    if data[:at] != MAGIC + seal(content, name, store.stamp_key) or not content.startswith(store.state()):
+    if data[:at] != MAGIC + seal(content, name, store.stamp_key) or content[DIGEST_SIZE : 2 * DIGEST_SIZE] != store.state():
         return set()
     return {content[at : at + _KEY_SIZE] for at in range(HEAD.size, len(content), _KEY_SIZE)}

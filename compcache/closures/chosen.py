@@ -27,8 +27,8 @@ _CONSTANT = f"{LINK_ONLY}constant "
 class Bound(NamedTuple):
     """A function or a variable that was chosen: its module and its symbol there.
 
-    `is_one`: everything that uses the name got this realization, whatever type it expects. `is_alike`: it also expects exactly this link
-    type, so that it is a function that is called. Its address may be taken beside (`Copies.addressed`).
+    `is_one`: every user of the name got this realization, whatever type it expects. `is_alike`: every user also expects exactly this link
+    type, so it is a called function. Its address may be taken as well (`Copies.addressed`).
     """
 
     module_id: bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from compcache.closures.background import tried_file, tried_in_vain
 from compcache.closures.chosen import Planner
 from compcache.closures.link import link
-from compcache.digest import name_key
+from compcache.digest import DIGEST_SIZE, name_key
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
@@ -73,7 +73,7 @@ def _is_linked(store: Store, func_name: str) -> bool:
 
 def _keep_tried(store: Store, keys: set[bytes]) -> None:
     name = tried_file(store)
-    content = HEAD.pack(store.state(), 0, 0, 0) + b"".join(sorted(keys))
+    content = HEAD.pack(bytes(DIGEST_SIZE), store.state(), 0, 0) + b"".join(sorted(keys))
     try:
         keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
     except (CompcacheError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Files that assemblers read for code: their content is part of it, and no digest of the code covers them."""
+"""Files that assemblers read: their content is part of the code, and no digest of the code covers them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reads_files(text: str) -> bool:
 def assembled_files(text: str) -> list[bytes]:
     """Return the files that inline assembly reads, named and digested one after another, in the order of LLVM assembly `text`.
 
-    A file whose name cannot be told has the digest of nothing that was there before: it may have any content.
+    A file whose name cannot be determined gets a new digest each time, because its content is unknown.
     """
     if not any(directive in text for directive in _DIRECTIVES):
         return []

@@ -1,11 +1,11 @@
-"""The definitions of a printed module, each by its content: what stands in it, without what depends on its neighbours.
+"""The definitions of a printed module by their content: their text, without what depends on neighbouring definitions.
 
 LLVM numbers attribute groups, metadata, and globals without a name through the whole module, so that an edit of one function changes
-the text of others. Here a definition has the content of its attribute groups in their place, its metadata behind it, numbered in the
-order in which it is met, and the types that it names; globals without a name are called by a digest. Comments are left out.
+the text of others. Here a definition contains its attribute groups themselves, its metadata, numbered in order of occurrence, and the
+types that it names. Globals without a name are named by a digest. Comments are left out.
 
-Two definitions that differ in anything that may matter must have different digests. What this does not know, in whatever part of the
-module, makes `Unreadable` of it: the whole text stands for each function then.
+Two definitions that differ in anything that may matter must have different digests. Anything unknown, in any part of the module, makes it
+`Unreadable`: the whole text then stands for each function.
 
 The shape of the text is that of the LLVM Language Reference, "Module Structure", as LLVM prints it: one line for everything but functions.
 """
@@ -27,7 +27,7 @@ __all__ = ["Definition", "Definitions", "Unreadable", "read_definitions", "whole
 
 _PERSON = b"compcache-define"
 _SIZE = 16
-#: A global, a number of an attribute group or of metadata, or what hides such: strings (of names, too) and comments. Each alternative
+#: A global, a number of an attribute group or of metadata, or text that may contain such: strings (also names), comments. Each alternative
 #: begins with a character of its own: the search looks for these.
 _TOKEN = re.compile(r'(@(?:"[^"]*"|[-$._A-Za-z0-9]+)|"[^"]*"|;[^\n]*|#\d+|!\d+)')
 _HIDING = re.compile(r'"[^"]*"|;[^\n]*')
@@ -47,14 +47,14 @@ _MOST_VISITS, _MOST_VISITS_OF_EACH = 50_000, 4
 
 
 class Unreadable(Exception):  # noqa: N818 - it never leaves this package: an answer, not an error
-    """The module has something by which its functions depend on one another in ways that this does not follow."""
+    """Raised if functions of a module depend on one another in ways that are not followed here."""
 
 
 class Definition(NamedTuple):
     """A function, a variable, an alias or a declaration.
 
-    `content` is a digest of it; `mentions` are the keys of the globals that stand in it. `is_own` says that it can change, or has an
-    address that may be compared: where each of two modules has a copy, there are two.
+    `content` is a digest of it; `mentions` are the keys of the globals that stand in it. `is_own`: it can change, or its address may be
+    compared, so copies in two modules are two things.
     """
 
     content: bytes
@@ -71,7 +71,7 @@ class Definitions(NamedTuple):
 
 
 def whole_text(text: str) -> str:
-    """Return a printed module without comments and the names of files, which decide nothing."""
+    """Return a printed module without comments and file names, which affect nothing."""
     lines = [line for line in text.split("\n") if not line.startswith("source_filename = ")]
     return _HIDING.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))
 
@@ -80,7 +80,7 @@ def read_definitions(text: str) -> Definitions:
     """Return the definitions of a printed module.
 
     Raises:
-        Unreadable: functions of it depend on one another in ways that cannot be told here.
+        Unreadable: functions depend on one another in ways that are not followed here.
     """
     if "module asm" in text or any(bound in text for bound in _BOUNDS):
         raise Unreadable
@@ -112,7 +112,7 @@ class _Scanned(NamedTuple):
 
 
 class _Reader:
-    """One printed module, sorted by the kinds of its lines."""
+    """Sorts the lines of a printed module by kind."""
 
     def __init__(self, text: str) -> None:
         self._functions: dict[str, str] = {}
@@ -123,7 +123,7 @@ class _Reader:
         self._nodes: dict[str, str] = {}
         self._header: list[str] = []
         self._unnamed: dict[str, str] = {}  # their keys by the numbers that LLVM gave them; "" while one is being read
-        self._addressed: set[str] = set()  # functions that are mentioned in other places than calls
+        self._addressed: set[str] = set()  # functions that are mentioned outside of calls
         self._names: set[str] = set()  # of all globals, as assembly writes them
         self._visits = 0
         self._parts: dict[str, _Part] = {}  # of nodes
@@ -183,7 +183,7 @@ class _Reader:
     # ---------------------------------------------------------------- one definition
 
     def _scan_variable(self, token: str) -> str:
-        """Scan the line of a variable or alias; its key."""
+        """Scan the line of a variable or alias; return its key."""
         line = self._variables[token]
         if not token[1:].isdigit():
             if token not in self._scanned:
@@ -261,14 +261,14 @@ class _Reader:
         return _Part(plain, tuple(nodes), tuple(mentions), frozenset(types))
 
     def _refuse_named_in_strings(self, text: str) -> None:
-        """Inline assembly may use what it names, and nothing else says so."""
+        """Reject names in inline assembly, because nothing else says that they are used."""
         if not self._names:
             self._names = {_plain(token).removeprefix("\1") for token in (*self._functions, *self._variables, *self._declared)}
         if any(not self._names.isdisjoint(_WORD.findall(unquote(string))) for string in _STRING.findall(text)):
             raise Unreadable
 
     def _closure_of(self, types: Iterable[str]) -> list[str]:
-        """Return the definitions of types, and of those that these name; with numbers for names, perhaps of more than are meant."""
+        """Return the definitions of types and of the types within them, with numbers for names; perhaps of more than necessary."""
         todo = list(types)
         found = set(todo)
         while todo:
@@ -280,9 +280,9 @@ class _Reader:
     # ---------------------------------------------------------------- all of them
 
     def _shared_nodes(self, scanned: Iterable[_Scanned]) -> dict[str, int]:
-        """Return numbers for the metadata that several definitions have, and that is equal to itself alone (``distinct``).
+        """Return numbers for metadata that several definitions share and that is equal only to itself (``distinct``).
 
-        That it is the same decides what may be assumed where one of them is inlined into another. Debug information decides nothing.
+        Whether it is shared affects what may be assumed after inlining. Debug information affects nothing.
         """
         counts = Counter(node for each in scanned for node in each.nodes)
         shared = [node for node, count in counts.items() if count > 1 and self._nodes[node].startswith("distinct !{")]
@@ -301,7 +301,7 @@ class _Reader:
         """Return whether a variable can change, or has an address that may be compared.
 
         Raises:
-            Unreadable: the whole module has it in common, as lists of constructors.
+            Unreadable: it belongs to the whole module, like a list of constructors.
         """
         if token not in self._variables:
             return False
@@ -322,5 +322,5 @@ def _name_in(line: str) -> str:
 
 
 def _plain(token: str) -> str:
-    """Return the name that is written like this; one without a name keeps its key."""
+    """Return the name for its written form; one without a name keeps its key."""
     return unquote(token[2:-1]) if token.startswith('@"') else token[1:]

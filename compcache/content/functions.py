@@ -1,4 +1,4 @@
-"""What the functions of a source are called: each by its own content and that of what it reaches.
+"""Names functions of a source by content: their own, and that of everything they reach.
 
 Functions that reach something that can change, or whose address may be compared, have it in common for as long as they are in one module.
 So the name of each of them covers all of them, and they are compiled together.
@@ -37,7 +37,7 @@ class Naming(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """What a source says about symbols that its code declares, and those for which each module loads a value of its own."""
+    """The definitions that a source gives for declared symbols, and the symbols for which each module loads its own value."""
 
     parts: Mapping[str, list[bytes]]
     loaded: Collection[str]
@@ -51,7 +51,7 @@ class _Reached(NamedTuple):
 
 
 def name_together(functions: Iterable[str], common: bytes) -> Naming:
-    """Return names of one digest for functions that are compiled together."""
+    """Return names with one digest for functions that are compiled together."""
     names = {name: _named(name, common) for name in functions}
     return Naming(names, (tuple(names.values()),))
 
@@ -62,7 +62,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
     Args:
         source: a frozen source.
         text: its code as LLVM prints it, before it is optimized.
-        functions: how each function is exported, by its plain name, its symbol said.
+        functions: how each function is exported, including its symbol, by plain name.
     """
     given, options = given_parts(source), [*option_parts(source), *_stored_with(source)]
     exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
@@ -78,8 +78,9 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
 
 
 def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
-    """Return for each symbol that a module defines, as LLVM prints it before optimization, a digest of what it reaches; nothing if that is
-    unknown.
+    """Return for each symbol that a module defines, as LLVM prints it before optimization, a digest of everything that it reaches.
+
+    Nothing is returned if that is unknown.
 
     `data` are the values of variables that are not in the text.
     """
@@ -94,9 +95,9 @@ def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
 
 
 def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
-    """Return the digest of an exported function, of `CONTENT_SIZE` bytes; zeros where that of its code is not known.
+    """Return the digest of an exported function, of `CONTENT_SIZE` bytes; zeros if the digest of its code is not known.
 
-    `salt` stands for what the source says beside its code.
+    `salt` covers everything that the source specifies apart from its code.
     """
     if code is None:
         return bytes(CONTENT_SIZE)
@@ -119,7 +120,7 @@ def _by_reach(
 
 
 def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
-    """Return what each definition reaches. Digests of cycles cover all of their members."""
+    """Return everything that each definition reaches. Digests of cycles cover all of their members."""
     by_key = definitions.by_key
     found: dict[str, _Reached] = {}
     bit, nothing = 1, digest_of(())
@@ -142,7 +143,7 @@ def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
 
 
 def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
-    """Return the functions that have something in common which two modules would have two of, together; in their order."""
+    """Return the functions in their order, grouped by shared things of which two modules would have two."""
     found: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
         own, names = reached.own, [name]
@@ -158,7 +159,7 @@ def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
 
 
 def _stored_with(source: ModuleSource) -> list[bytes]:
-    """Return what is stored together with each function of a source."""
+    """Return the data that is stored together with each function of a source."""
     entries = [part for kind, data in sorted((source.entries or {}).items()) for part in (kind.encode("utf-8", "surrogatepass"), data)]
     return [(source.part_of or "").encode("utf-8", "surrogatepass"), *entries]
 

@@ -26,7 +26,7 @@ __all__ = [
     "frozen", "given_parts", "has_archives", "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
 ]  # fmt: skip
 
-#: The kind of entries of data that say what the functions of a source are called.
+#: The kind of entries of data with the names of a source's functions.
 NAMES = "names"
 _VERSION = b"1"  # of what is digested: a name means the same for as long as this stays
 _PERSON = b"compcache-source"
@@ -39,7 +39,7 @@ _NO_CODE = "ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite modul
 
 
 class NamedSource:
-    """A source whose functions have names of content; called, it gives a source that exports them under these.
+    """A source whose functions have content names. Calling it returns a source that exports them under these names.
 
     `names` maps the plain name of each function to its func_name.
     """
@@ -55,7 +55,7 @@ class NamedSource:
         return self.exporting(self.names.values())
 
     def exporting(self, func_names: Iterable[str]) -> ModuleSource:
-        """Return the source that exports these of them, and keeps the names of all."""
+        """Return the source that exports the given ones, and keeps the names of all."""
         sealed, names, wanted = self._sealed, self.names, frozenset(func_names)
         source = frozen(sealed.source)
         functions = source.functions or {}
@@ -68,7 +68,7 @@ class NamedSource:
 class SealedSource:
     """The arguments of `Cache.compile` at the time of the call.
 
-    `source` is frozen; `digest` is that of its content, and `name` that of the entry of data which says what its functions are called.
+    `source` is frozen. `digest` is the digest of its content. `name` is the name of the entry of data that lists its functions' names.
     """
 
     __slots__ = ("digest", "name", "source")
@@ -99,9 +99,9 @@ def encode_names(names: Mapping[str, str]) -> bytes:
 
 
 def read_names(store: Store, entry: str) -> dict[str, str] | None:
-    """Return the names of a source's functions by their plain names; None where nothing stored tells them.
+    """Return the names of a source's functions by plain name; None if no stored entry has them.
 
-    They hold whether or not the functions are there.
+    The names are valid even if the functions are not stored.
     """
     record = store.read_entry(NAMES, entry, alone=False)
     if record is None or record.gone:
@@ -117,7 +117,7 @@ def exported_as(value: Any, symbol: str) -> Function:
 
 
 def as_source(given: Any, who: str) -> ModuleSource:
-    """Return a source, or the source that LLVM code stands for.
+    """Return the given source, or a source for the given LLVM code.
 
     Raises:
         CompileError: it is neither.
@@ -127,7 +127,7 @@ def as_source(given: Any, who: str) -> ModuleSource:
     if isinstance(given, (str, bytes, bytearray, memoryview)) or hasattr(given, "as_bitcode") or _is_llvmlite_module(given):
         return ModuleSource(given)
     if hasattr(given, "__fspath__"):
-        raise CompileError(f"{who}: {str(given)!r} is the name of a file: give what is in it, open({str(given)!r}, 'rb').read()")
+        raise CompileError(f"{who}: {str(given)!r} is the name of a file: pass its content, open({str(given)!r}, 'rb').read()")
     verb = "got" if who == "compile()" else "returned"
     what = "None" if given is None else f"an object of type {type(given).__name__}"
     allowed = "a compcache.ModuleSource nor LLVM code (assembly text, bitcode, an llvmlite module)"
@@ -168,7 +168,7 @@ def _mentions(code: Any, name: str) -> bool:
 
 
 def frozen(source: ModuleSource) -> ModuleSource:
-    """Return a copy that later changes to llvmlite's objects do not reach: its code is text or bytes."""
+    """Return a copy that later changes to llvmlite's objects do not affect: its code is text or bytes."""
     ir = source.ir
     if isinstance(ir, (bytearray, memoryview)):
         ir = bytes(ir)
@@ -208,15 +208,14 @@ def _is_llvmlite_module(ir: object) -> bool:
 def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
     """Return a digest of everything that decides the behaviour of a frozen source's functions.
 
-    It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the CPU
-    that is asked for. A source that names no CPU is for the machine that compiles it: its name says so, and each kind of machine
-    has a realization of its own.
+    It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the requested CPU. A
+    source without a CPU is for the machine that compiles it: its name says so, and each kind of machine has its own realization.
     """
     return digest(_framed([*_code_parts(source), *option_parts(source)]), size=size, person=_PERSON)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
-    """Return a digest for a name of content."""
+    """Return the digest in a content name."""
     given = (_VERSION, *parts)
     if sum(map(len, given)) > _MOST_COPIED:
         return digest(_framed(given), size=_NAME_BYTES, person=_PERSON)
@@ -224,7 +223,7 @@ def digest_of(parts: Iterable[bytes]) -> bytes:
 
 
 def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
-    """Return what a frozen source says about symbols that its code declares: which functions they are, and how they are defined."""
+    """Return what a frozen source specifies about declared symbols: which functions they are, and how they are defined."""
     found: dict[str, list[bytes]] = {}
     for symbol, name in _import_pairs(source.imports):
         found.setdefault(symbol, []).extend(_texts(["import", name]))
@@ -247,7 +246,7 @@ def _several(names: Any) -> tuple[Any, ...]:
 
 
 def _archives_among(libraries: Any) -> list[str]:
-    """Return the static ones of what a source names as libraries."""
+    """Return the static libraries among those that a source names."""
     return [name for name in map(str, _several(libraries)) if name.endswith((".a", ".rlib"))]
 
 
@@ -330,7 +329,7 @@ def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
         yield from _texts([name, definition.kind])
         try:
             yield encoded(definition)
-        except GlobalValidationError as error:  # an integer that Python refuses to write: what compiles the source says so
+        except GlobalValidationError as error:  # Python refuses to write the integer: compiling the source reports it
             yield str(error).encode()
 
 

@@ -43,15 +43,15 @@ def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
 
 
 def visible_definitions(text: str) -> tuple[str, ...] | None:
-    """Return the visible function definitions of LLVM assembly as written by hand or by front ends; None where only LLVM can tell."""
+    """Return the visible function definitions of LLVM assembly, hand-written or from front ends; None if only LLVM can determine them."""
     found = _definitions(text)
     return None if found is None else tuple([name for name, words in found if _NOT_EXPORTED.isdisjoint(words)])
 
 
 def weak_definitions(code: str | bytes) -> frozenset[str]:
-    """Return the visible functions that give way to others with the same name, or are the same wherever they are defined.
+    """Return the visible functions that give way to others of the same name, or are the same wherever they are defined.
 
-    None of code that only LLVM can read.
+    Code that only LLVM can read yields none.
     """
     if isinstance(code, str):
         return frozenset([name for name, words in _definitions(code) or () if not _GIVING_WAY.isdisjoint(words)])
@@ -64,12 +64,12 @@ def weak_definitions(code: str | bytes) -> frozenset[str]:
 
 
 def names_without_llvm(code: str | bytes) -> tuple[str, ...] | None:
-    """Return the externally visible functions of LLVM code; None where only LLVM can tell."""
+    """Return the externally visible functions of LLVM code; None if only LLVM can determine them."""
     return visible_definitions(code) if isinstance(code, str) else _of_bitcode(code)
 
 
 def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
-    """Return the names of function definitions, and the words before them; None where only LLVM can tell."""
+    """Return the names of function definitions, and the words before them; None if only LLVM can determine them."""
     if " alias " in text or " ifunc " in text:
         return None
     names = []
@@ -86,7 +86,7 @@ def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
 
 
 def _read_name(text: str, start: int) -> tuple[str, int]:
-    """Return the name behind an ``@``, and where it ends."""
+    """Return the name after an ``@``, and the position of its end."""
     if text[start : start + 1] == '"':
         end = text.find('"', start + 1)
         quoted = text[start + 1 : end] if end > 0 else ""

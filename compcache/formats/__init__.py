@@ -1,1 +1,1 @@
-"""One codec per on-disk format: bytes to records and back, with no paths but where an index reads its segments."""
+"""One codec per on-disk format: bytes to records and back. Only indexes handle paths, to read their segments."""

@@ -1,4 +1,4 @@
-"""Which functions LLVM bitcode defines, read without LLVM.
+"""Reads which functions LLVM bitcode defines, without LLVM.
 
 Layout (LLVM's "LLVM Bitcode File Format"): the magic ``BC C0 DE``, perhaps behind a wrapper header, then a stream of bits,
 the least significant of each byte first. What is read of it: the records of the module block, and the blob of the string table,
@@ -18,7 +18,7 @@ _MODULE_BLOCK, _STRTAB_BLOCK = 8, 23
 _END_BLOCK, _ENTER_BLOCK, _DEFINE_ABBREV, _UNABBREVIATED = range(4)
 _FIXED, _VBR, _ARRAY, _CHAR6, _BLOB = 1, 2, 3, 4, 5
 _CODE_VERSION, _CODE_FUNCTION, _CODE_ALIAS, _CODE_IFUNC, _CODE_BLOB = 1, 8, 14, 15, 1
-#: Fields of a function record: name offset, name size, type, calling convention, is it a declaration, linkage, parameter
+#: Fields of a function record: name offset, name size, type, calling convention, whether it is a declaration, linkage, parameter
 #: attributes, alignment, section, visibility.
 _IS_DECLARATION, _LINKAGE, _VISIBILITY = 4, 5, 9
 #: Linkages as numbers: internal (3), private (9, and 13 and 14 of old), available_externally (12) cannot be seen from outside.
@@ -49,7 +49,7 @@ class _Bits:
         return chunk >> (start & 7) & (1 << width) - 1
 
     def vbr(self, width: int) -> int:
-        """Return a number in chunks of `width` bits, whose highest bit says that more follow."""
+        """Return a number from chunks of `width` bits. The highest bit of a chunk announces another one."""
         value = shift = 0
         more = 1 << width - 1
         while True:
@@ -75,21 +75,21 @@ class _Bits:
 
 
 def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
-    """Return the names of a module's externally visible functions, in its order; None where only LLVM can tell.
+    """Return the names of a module's externally visible functions, in its order; None if only LLVM can determine them.
 
     Raises:
-        FormatError: it is not bitcode.
+        FormatError: the data is not bitcode.
     """
     found = _visible(*_read(bitcode))
     return None if found is None else tuple([name for name, _ in found])
 
 
 def weak_functions(bitcode: bytes) -> frozenset[str]:
-    """Return those functions that give way to others with the same name, or are the same wherever they are defined; none if only LLVM can
-    tell.
+    """Return the functions that give way to others of the same name, or are the same wherever they are defined; none if only LLVM can
+    determine them.
 
     Raises:
-        FormatError: it is not bitcode.
+        FormatError: the data is not bitcode.
     """
     return frozenset([name for name, linkage in _visible(*_read(bitcode)) or () if linkage in _GIVING_WAY])
 
@@ -121,7 +121,7 @@ def _unwrap(bitcode: bytes) -> bytes:
 
 
 def _enter(bits: _Bits) -> tuple[int, int, int]:
-    """Return the number of the block that begins here, the width of its abbreviation ids, the bit behind it."""
+    """Return the number of the block that begins here, the width of its abbreviation ids, and the position after it."""
     block, width = bits.vbr(8), bits.vbr(4)
     # Words are counted from the magic, which is one word and not in `data`.
     bits.align()
@@ -130,7 +130,7 @@ def _enter(bits: _Bits) -> tuple[int, int, int]:
 
 
 def _records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
-    """Return the records of a block as (code, [code, *values], blob), nested blocks left out."""
+    """Return the records of a block as (code, [code, *values], blob), without nested blocks."""
     abbreviations: list[list[tuple[int, int]]] = []
     found: list[tuple[int, list[int], bytes]] = []
     while True:

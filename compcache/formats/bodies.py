@@ -1,4 +1,4 @@
-"""The bodies of small functions, for modules that import these: the end of a module file's bitcode section.
+"""The bodies of small functions, for modules that import these: at the end of a module file's bitcode section.
 
 Behind the other streams stand a zlib stream, its size u32 and `MAGIC`. The stream is a msgpack array of the version and, for each function,
 ``[func_name, instructions, code, natives, imports]``: code is LLVM assembly of one module that defines the function as it was before it was
@@ -32,7 +32,7 @@ _MOST = 1 << 26
 
 
 class Body(NamedTuple):
-    """The body of a function; `instructions` is how many it has, as inliners count."""
+    """The body of a function. `instructions` is its size as inliners count it."""
 
     name: str
     instructions: int
@@ -51,7 +51,7 @@ def encode_bodies(bodies: Iterable[Body]) -> bytes:
 
 
 def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
-    """Return the bodies by func_name in a bitcode section of this size in bytes, which `read` gives from an offset on.
+    """Return the bodies, by func_name, in a bitcode section that ends at this size; `read` returns bytes from an offset on.
 
     Raises:
         FormatError: they do not decode.
@@ -75,9 +75,9 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
 
 
 def _body(name: object, instructions: object, code: object, natives: object, imports: object) -> Body:
-    """Return a body from the fields of a row; TypeError where they are of other types."""
+    """Return a body from the fields of a row; TypeError if they have other types."""
     if not isinstance(natives, list) or not isinstance(imports, list) or not isinstance(instructions, int) or instructions < 0:
-        raise TypeError("a field of a body is of another type")
+        raise TypeError("a field of a function's body has the wrong type")
     if not all(isinstance(text, str) for text in (name, code, *natives, *imports)):
-        raise TypeError("a field of a body is not text")
+        raise TypeError("a field of a function's body is not text")
     return Body(name, instructions, code, tuple(natives), tuple(imports))  # type: ignore[arg-type] # looked at above

@@ -1,4 +1,4 @@
-"""A module that was made and is not published yet: what its file will hold, and what indexes and listings say of it."""
+"""A compiled module before its publication: the content of its file, and its rows in indexes and listings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class BuiltModule(NamedTuple):
 
     `sections` are image, records, graph, bitcode and notes; `indexed` are the (name, record offset, requirement) of its functions and
     entries, as the index has them. `header`, `signatures` (one for each function), `imports` (func_names) and `entries`
-    repeat what the records say, for listings of modules. `code` is the digest of what it was made of (compcache.content.names).
+    repeat what the records say, for listings of modules. `code` is the digest of its source (compcache.content.names).
     `others` are the same code for the other targets of the source. `defined` are the link types of its functions, `used` those that it
     expects of its imports, each with the symbol of a function that does (`compcache.hit.link_types`).
-    `null` are its weak references that nothing provides, `makers` the text of its record of these (`compcache.formats.makers`).
+    `null` are its weak references that nothing provides; `makers` is the text of its record of makers (`compcache.formats.makers`).
     """
 
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
@@ -44,5 +44,5 @@ class BuiltModule(NamedTuple):
 
     @property
     def functions(self) -> tuple[tuple[str, int, str], ...]:
-        """Return those items of `indexed` that are functions, which come first."""
+        """Return the items of `indexed` that are functions; they come first."""
         return self.indexed[: len(self.signatures)]

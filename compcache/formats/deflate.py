@@ -1,4 +1,4 @@
-"""How module files hold what is compressed: zlib streams (RFC 1950), made fast rather than small."""
+"""The compression of module files: zlib streams (RFC 1950), made fast rather than small."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from struct import Struct
 __all__ = ["deflated"]
 
 _LEVEL = 1
-#: So much is stored as it is: compressing it takes longer than writing a small module's records, and saves less than a block of a disk.
+#: Data up to this size is stored uncompressed: compressing it takes longer than writing it, and saves less than a disk block.
 _STORED = 1 << 11
-#: The window for little data, and for more. What zlib sets up for the larger one, 260 KB, costs more than to compress some hundred bytes.
+#: The window for little data, and for more. Setting up the larger one, 260 KB, costs zlib more than compressing some hundred bytes.
 _LITTLE = 1 << 12
 _SMALL_WINDOW, _WINDOW = 12, 15
 #: The head of a stream, and that of its one block, which is the last and stored (RFC 1951, 3.2.4): its length, and the complement of that.

@@ -1,11 +1,11 @@
 """Entries of data: bytes that belong to cached code, as frames beside the records of functions.
 
-An entry is found as functions are: the index has its record under `index_name`, which no func_name equals, since these have no NUL.
-It lies in the file of the module that it describes, or in a *pack*: a module file of the image kind "data", which has no image and
+Look-ups find an entry like a function: the index has its record under `index_name`, which no func_name equals, because func_names contain
+no NUL. It lies in the file of the module that it describes, or in a *pack*: a module file of the image kind "data", which has no image and
 nothing but entries (`docs/format.md`, "Entries").
 
-Of several entries of one kind and name that with the highest sequence holds, of equal ones the one with the greater data; one that is
-marked as gone says that there is none.
+Of several entries with one kind and name, the highest sequence is in force; of equal ones, the greater data. An entry that is marked as
+gone says that there is none.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ __all__ = [
 
 #: The first byte of the payload.
 ENTRY = b"E"
-#: The image kind of a pack, as module records and as index entries say it.
+#: The image kind of a pack, in module records and in index entries.
 PACK, PACK_FLAG = "data", IMAGE_NONE
 #: The beginning of kinds whose data is unpickled: the reader's argument decides that, not the file.
 PICKLED = "pickle:"
-#: The kind whose data names the function, or the label of one, that those of a module are parts of.
+#: The kind whose data names the function, or the label, to which a module's functions belong as parts.
 PART_OF = "part of"
 #: The kind whose data says which symbol of its module is bound in place of a function that this processor cannot run (`encode_stub`).
 STUB = "processor stub"
-#: How many bytes an entry may have: what a reader takes at once.
+#: The most bytes of an entry, which a reader reads at once.
 MOST_DATA = 1 << 25
 _HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
 _MAX_SEQUENCE = 0xFFFFFFFFFFFFFFFF
 
 
 class EntryRecord(Record):
-    """One entry: `data` under a name, among those of its kind; `requires` are the modules (module_ids) without which it means nothing."""
+    """One entry: `data` under a name and a kind. Without the modules in `requires` (module_ids) it has no meaning."""
 
     __slots__ = ("kind", "name", "sequence", "requires", "data", "gone")
     kind: str
@@ -52,7 +52,7 @@ class EntryRecord(Record):
 
     @property
     def order(self) -> tuple[int, bool, bytes]:
-        """Return the sort key of entries with the same kind and name: the greatest is in force."""
+        """Return the sort key of entries with the same kind and name. The greatest is in force."""
         return self.sequence, self.gone, self.data
 
 
@@ -67,12 +67,12 @@ def index_name(kind: str, name: str) -> str:
 
 
 def may_be_read(kind: str, *, elsewhere: bool) -> bool:
-    """Return whether entries of this kind may be read from a file. No trusted key vouches for entries in a file from `elsewhere`."""
+    """Return whether entries of this kind may be read from a file. No trusted key vouches for entries in files from `elsewhere`."""
     return not (elsewhere and kind.startswith(PICKLED))
 
 
 def sequence_after(known: EntryRecord | None) -> int:
-    """Return the sequence for an entry that replaces this one: the time, or `known` and one more if clocks differ."""
+    """Return the sequence for an entry that replaces this one: the time, or one more than `known` if clocks differ."""
     return max(0 if known is None else known.sequence + 1, time_ns())
 
 
@@ -89,7 +89,7 @@ def decode_entry(payload: bytes) -> EntryRecord:
     """Return the entry's record in `payload`.
 
     Raises:
-        FormatError: it is none.
+        FormatError: it is not an entry's record.
     """
     if len(payload) < _HEAD.size or payload[:1] != ENTRY:
         raise FormatError(f"an entry's record has the type {payload[:1]!r}")
@@ -108,7 +108,7 @@ def decode_entry(payload: bytes) -> EntryRecord:
 
 
 def encode_stub(symbol: int, features: str) -> bytes:
-    """Return the data of an entry of the kind `STUB`: the number of the symbol, and what the stub itself requires of a processor."""
+    """Return the data of an entry of the kind `STUB`: the number of the symbol, and the features that the stub itself requires."""
     return symbol.to_bytes(4, "little") + features.encode("utf-8", "surrogatepass")
 
 

@@ -44,7 +44,7 @@ _VERSION = 6
 _READABLE = (5, 6)
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
-#: The most bytes of a module that other users could have written: it is read whole, and a file can have holes.
+#: The largest module from other users, in bytes: it is read whole, and a file can have holes.
 LARGEST_FOREIGN = 1 << 29
 _SIZES = Struct("<4Q")
 _PERSON = b"compcache-module"
@@ -72,7 +72,7 @@ class Footer(Record):
 
 
 def module_digest(content: Iterable[bytes], image: int, records: int, graph: int, bitcode: int) -> bytes:
-    """Return the module_id of these sections: a digest of their sizes and their content, given in any partition."""
+    """Return the module_id of these sections: a digest of their sizes and their content. The content may come in any number of parts."""
     return digest([_SIZES.pack(image, records, graph, bitcode), *content], size=DIGEST_SIZE, person=_PERSON)
 
 
@@ -101,7 +101,7 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
         raise FormatError("the module footer is damaged")
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
     if version not in _READABLE:
-        raise UnknownVersionError(f"the module has format version {version}, this is {_VERSION}")
+        raise UnknownVersionError(f"the module has format version {version}; this release reads version {_VERSION}")
     if sum(sizes) + FOOTER_SIZE != file_size:
         raise FormatError(f"the module footer describes {sum(sizes) + FOOTER_SIZE} bytes, not {file_size}")
     signed = data[: _FOOTER.size]
@@ -109,15 +109,15 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
 
 
 def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], bytes]) -> None:
-    """Check that a file is the module of its name, and its content what the footer says.
+    """Check that a file is the module of its name, and that its content matches the footer.
 
     Args:
         footer: the footer of the file.
-        module_id: what the name of the file says.
-        read: gives (offset, size) bytes of the file, fewer at its end.
+        module_id: the module_id in the file's name.
+        read: returns `size` bytes of the file from `offset` on, fewer at its end.
 
     Raises:
-        FormatError: it is not.
+        FormatError: one of them does not match.
     """
     if footer.module_id != module_id:
         raise FormatError("the file holds a module other than the one in its name")
@@ -129,7 +129,7 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
 
 
 def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> Footer:
-    """Return the footer of a whole module file, its content checked.
+    """Return the footer of a whole module file after checking its content.
 
     Raises:
         FormatError: the bytes are not an intact module, or not the one with this id.

@@ -36,18 +36,20 @@ __all__ = [
     "pack_notes",
 ]
 
-#: The digests in the notes: of the code that was given, of that and its options, of the function that returned them.
+#: The digests in the notes: of the given code, of the code with its options, of the function that returned them.
 SOURCE_DIGESTS = ("code", "source", "maker")
-#: How a module came to the directory, in the notes: from a bundle or a remote store; nothing where it was compiled there.
+#: The origin of a module, in the notes: a bundle or a remote store; nothing if it was compiled in the directory.
 ORIGIN = "origin"
-#: The kind of a node that stands for code of a function of another module, which is in this one.
+#: The kind of a node for a function of another module whose code is in this one.
 INLINED = "inlined"
 _MAX_GRAPH = 1 << 30
 _MAX_TIME = 1e11  # seconds; no time since the epoch, and no compilation, is longer
 
 
 class SymbolNode(NamedTuple):
-    """One node: kind is function, variable, global (filled at load), import, native, or inlined, where the signature is a module_id."""
+    """One node. Its kind is function, variable, global (filled at load), import, native or inlined; the signature of an inlined one is a
+    module_id.
+    """
 
     symbol: str
     kind: str
@@ -85,7 +87,7 @@ def decode_graph(section: bytes) -> ModuleGraph:
 
 
 def _node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
-    """Return a node from the fields of a row; TypeError where they are of other types."""
+    """Return a node from the fields of a row; TypeError if they have other types."""
     texts = (symbol, kind, "" if func_name is None else func_name, signature)
     if not isinstance(references, list) or not all(isinstance(text, str) for text in (*texts, *references)):
         raise TypeError("a field of a node is not text")
@@ -93,9 +95,9 @@ def _node(symbol: object, kind: object, func_name: object, signature: object, re
 
 
 def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], contents: bytes = b"") -> bytes:
-    """Return the notes section: when and in how many seconds the module was compiled, its identity, and digests.
+    """Return the notes section: the time and the seconds of the compilation, the module's identity, and digests.
 
-    `digests` are those of `SOURCE_DIGESTS` that are known, `contents` those of functions (`compcache.formats.order`).
+    `digests` are the known ones of `SOURCE_DIGESTS`; `contents` are those of functions (`compcache.formats.order`).
     """
     notes: dict[str, Any] = {"created": time.time(), "seconds": seconds}
     if identity is not None:
@@ -106,7 +108,7 @@ def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], cont
 
 
 def pack_notes(notes: Mapping[str, Any]) -> bytes:
-    """Return the notes section that `decode_notes` gives this of."""
+    """Return the notes section from which `decode_notes` returns these notes."""
     packed: bytes = msgpack.packb(dict(notes), use_bin_type=True)
     return packed
 

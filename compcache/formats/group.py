@@ -1,4 +1,4 @@
-"""What the file of a group says of its members: entries of the kinds `GROUP` and `MEMBER`, beside the records of its functions.
+"""The members of a group, in its file: entries of the kinds `GROUP` and `MEMBER`, beside the records of its functions.
 
 A group is one module (decision 49). The entry of the kind `GROUP` has its name; the data is a msgpack array ``[digest, members]``: the
 digest is that of all sources and of what they were compiled for, a member is ``[label, digest of its code, names]``, where the names are
@@ -28,7 +28,7 @@ GROUP, MEMBER = "group", "member"
 
 
 class GroupMember(NamedTuple):
-    """One source of a group: what it is called, the digest of its code (hexadecimal digits), and what it defines."""
+    """One source of a group: its label, the digest of its code (hexadecimal digits), and its definitions."""
 
     label: str
     digest: str
@@ -53,7 +53,7 @@ def decode_group(data: bytes) -> Group:
     """Decode the entry of a group.
 
     Raises:
-        FormatError: it does not decode.
+        FormatError: the entry does not decode.
     """
     try:
         digest, rows = msgpack.unpackb(data, raw=False, unicode_errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""What code requires of a machine, and what this machine is: read off the processor, without LLVM.
+"""What code requires of a machine, and what this machine offers: read from the processor, without LLVM.
 
 A module names its platform (architecture, operating system, object format), its C library, and what its machine code needs of a
 processor. That is said in the processor's own words, so that no table of names has to be complete: masks over words of CPUID
@@ -39,17 +39,17 @@ __all__ = [
 #: The interface between module images, the native runtime and this package; `COMPCACHE_ABI_VERSION` in C.
 ABI_VERSION = 2
 
-#: Ranks of code on a host: it cannot run it; it was compiled for it.
+#: Ranks of code on a host: it cannot run there; it was compiled for exactly that host.
 UNUSABLE, NATIVE = -1, 1 << 30
 
-_SHARED, _SAME_CPU = 1 << 16, 1 << 15  # in ranks: a bit that the code was compiled for and that the host has; the name of its CPU
+_SHARED, _SAME_CPU = 1 << 16, 1 << 15  # weights in ranks: a feature that the code uses and the host has; the name of its CPU
 
 
 class Processor:
     """A processor, described by its own words.
 
-    `identity` is equal for processors of the same model with the same features, empty where that is not known; `words` are
-    those that are read already. `accepted` are the target_ids of code that it can run, as far as they are known.
+    `identity` is equal for processors of the same model with the same features, and empty if unknown. `words` are those that were read.
+    `accepted` are the known target_ids of code that it can run.
     """
 
     __slots__ = ("_ask", "_ask_cpu", "_cpu", "accepted", "identity", "words")
@@ -65,7 +65,7 @@ class Processor:
         self.accepted: set[bytes] = set()
 
     def cpu(self) -> str:
-        """Return LLVM's name of it, empty while LLVM has not been asked. It is looked up once, in a file."""
+        """Return LLVM's name of it, empty until LLVM has been asked. It is looked up once, in a file."""
         if self._cpu is None:
             self._cpu = self._ask_cpu()
         return self._cpu
@@ -76,15 +76,15 @@ class Processor:
         return met
 
     def accept(self, requirement: str) -> None:
-        """Remember that functions with this requirement can run here, and that the modules that they are in can be mapped."""
+        """Remember that functions with this requirement can run here, and that their modules can be mapped."""
         to_load = requirement.rpartition("\0")[0] + "\0"
         self.accepted |= {target_id(requirement), target_id(to_load)}
 
     def rank(self, requirement: str) -> int:
-        """Return how well code fits this processor: from UNUSABLE to NATIVE; more is better.
+        """Return how well code fits this processor, from UNUSABLE to NATIVE. More is better.
 
-        Of what the host can run, code that was compiled for more of its features is better, then code that is tuned for its CPU,
-        then code that was compiled for fewer features which it lacks. A text that is not of the form above is UNUSABLE.
+        Runnable code is better if it uses more features of the host, then if it is tuned for its CPU, then if it was compiled for fewer
+        features that the host lacks. A text that does not have the form above is UNUSABLE.
         """
         if not platform_serves(requirement):
             return UNUSABLE
@@ -115,8 +115,8 @@ class Processor:
 def read_processor(runtime: Any, until_boot: Callable[[bytes], str | None], cpu: Callable[[], str]) -> Processor:
     """Return this machine's processor, as the native runtime reads it.
 
-    Where there is no table of features for the architecture its words may not tell all, and `until_boot` gives an identity that
-    holds until the next boot. `cpu` gives LLVM's name of it.
+    Without a table of the architecture's features, its words may be incomplete; `until_boot` then returns an identity that is valid until
+    the next boot. `cpu` returns LLVM's name of it.
     """
     content: bytes = runtime.processor()
     words = runtime.processor_words(content)
@@ -140,12 +140,12 @@ def platform_name() -> str:
 
 
 def requirement(abi: int, platform: str, libc: str, cpu: str, made_for: str, made_on: str, features: str) -> str:
-    """Return everything that code requires of a host, and its target, as one text (docs/format.md, "Requirements")."""
+    """Return the requirements and the target of code as one text (docs/format.md, "Requirements")."""
     return f"{abi}\0{platform}\0{libc}\0{cpu}\0{made_for}\0{made_on}\0{features}"
 
 
 def target_id(requirement: str) -> bytes:
-    """Return eight bytes that are equal for code of equal requirements."""
+    """Return eight bytes that are equal for equal requirements."""
     return check(requirement.encode("utf-8", "surrogatepass"))
 
 
@@ -159,11 +159,11 @@ def this_libc() -> str:
 
 
 def platform_serves(requirement: str) -> bool:
-    """Return whether this process is of the platform and has the C library that code requires; its CPU is another question."""
+    """Return whether this process has the platform and the C library that code requires. Its CPU is another question."""
     serves: bool = runtime.platform_serves(requirement, _PLATFORM, this_libc())
     return serves
 
 
 def libc_serves(needed: str) -> bool:
-    """Return whether the C library of this process is what code needs, or a later version of it."""
+    """Return whether this process has the required C library, or a later version of it."""
     return platform_serves(requirement(ABI_VERSION, _PLATFORM, needed, "", "", "", ""))

@@ -1,4 +1,4 @@
-"""What is kept of a machine until its next boot: LLVM's name for it.
+"""The stored description of a machine, valid until its next boot: LLVM's name for it.
 
 The file is named after the boot and what the processor says of itself: a kernel does not change without a boot, and emulators and
 containers share a boot with their machine. Hits read it only to choose among realizations that fit equally well.
@@ -39,7 +39,7 @@ def host_key(files: Files, processor: bytes) -> str | None:
 class HostFile(Record):
     """What is stored about a machine until its next boot.
 
-    `cpu` is its name, by LLVM of this version: it tells realizations apart that fit equally well, and no more.
+    `cpu` is its name in this version of LLVM. It only decides between realizations that fit equally well.
     """
 
     __slots__ = ("cpu", "llvm_version")
@@ -48,13 +48,13 @@ class HostFile(Record):
 
 
 def encode_host(host: HostFile, name: str, signing_key: bytes | None = None) -> bytes:
-    """Return the bytes of the file of this name, signed where there is a key."""
+    """Return the bytes of the file with this name, signed if there is a key."""
     text = f"{host.cpu}\0{host.llvm_version}".encode()
     return _seal(text, name, signing_key) + text
 
 
 def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> HostFile | None:
-    """Return the content of a file; None where its bytes are damaged, of another name, or not signed with the key."""
+    """Return the content of a file; None if its bytes are damaged, belong to another name, or lack the key's signature."""
     text = data[CHECK_SIZE:]
     if _seal(text, name, signing_key) != data[:CHECK_SIZE]:
         return None
@@ -63,6 +63,6 @@ def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> Hos
 
 
 def _seal(text: bytes, name: str, signing_key: bytes | None) -> bytes:
-    """Bind the text to its file's name, so that a description of one machine is not believed on another."""
+    """Bind the text to its file's name, so that the description of another machine is not accepted."""
     sealed = name.encode() + b"\0" + text
     return mac(sealed, signing_key)[:CHECK_SIZE] if signing_key else check(sealed)

@@ -1,4 +1,4 @@
-"""The index: which modules realize a function, and which files have been verified, without listing modules.
+"""The index: finds the modules that realize a function, and the files that were verified, without listing modules.
 
 It is a set of immutable segment files in one directory, named ``<level>-<digest>`` and a suffix. An addition publishes a
 segment of level 0; when more than eight of them have come together they are merged with the next levels, each
@@ -70,7 +70,7 @@ NAME_SIZE = 12  # bytes of the digest in a segment's name
 
 
 class Stamp(Record):
-    """The identity of an unchanged file: inode, size, modification and change time in nanoseconds."""
+    """The identity of an unchanged file: inode, size, modification time and change time in nanoseconds."""
 
     __slots__ = ("inode", "size", "mtime", "ctime")
     inode: int
@@ -85,7 +85,7 @@ class Stamp(Record):
 
     @staticmethod
     def packed(status: os.stat_result) -> bytes:
-        """Encode it as it stands in an entry."""
+        """Return its form in an entry."""
         return _STAMP.pack(*_stamp(status))
 
 
@@ -93,8 +93,8 @@ class ModuleEntry(Record):
     """The index entry of a module file that was verified while it had `stamp`.
 
     `image` and `records` are the sizes of these sections; `target_id` digests what the code requires of a
-    host; `flags` says how the image is loaded; `functions` is their number, for tools; `key` is what the image's
-    module table must repeat; `mac` signs the entry where the cache has a key.
+    host; `flags` says how the image is loaded; `functions` is their number, for tools; the image's module table must repeat `key`; `mac`
+    signs the entry if the cache has a key.
     """
 
     __slots__ = ("module_id", "stamp", "image", "records", "target_id", "flags", "functions", "key", "mac")
@@ -118,13 +118,13 @@ class ModuleEntry(Record):
 
     @staticmethod
     def decode(data: bytes) -> ModuleEntry:
-        """Return the entry in bytes that `encode` made."""
+        """Return the entry in bytes from `encode`."""
         stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
         return ModuleEntry(data[:DIGEST_SIZE], Stamp(*stamp), *fields)
 
 
 def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Trusted]:
-    """Return what `Index.verified` returns, for one encoded entry; an empty list if the entry belongs to another module or another state of
+    """Return the result of `Index.verified` for one encoded entry; an empty list if the entry belongs to another module or another state of
     the file.
     """
     stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
@@ -136,10 +136,10 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
-    """Return the (module_id, record offset) of realizations: the latest addition first, and within an addition the one that fits this host
+    """Return the (module_id, record offset) of realizations: the latest addition first; within an addition, the one that fits this host
     best.
 
-    All that have the content of the first one do the same: of these come first those in modules that are near, then what fits best.
+    Realizations with the content of the first one are equivalent: those in near modules come first, then those that fit best.
     """
     found.sort(reverse=True)
     content = found[0][4] if len(found) > 1 else b""
@@ -149,12 +149,12 @@ def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> 
 
 
 def requirement_number(text: str) -> bytes:
-    """Return four bytes that stand for a requirement in function entries."""
+    """Return the four bytes that stand for a requirement in function entries."""
     return target_id(text)[:NUMBER_SIZE]
 
 
 class Segment:
-    """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
+    """One segment file, opened on first use. Small ones are read whole, larger ones piece by piece."""
 
     __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "greatest", "listed", "name", "owner")
 
@@ -185,7 +185,7 @@ class Segment:
         """The host requirements of functions, by the number in their entries.
 
         Raises:
-            FormatError: they are damaged.
+            FormatError: the requirements are damaged.
         """
         if self._texts is None:
             if self._tables is None:
@@ -199,7 +199,7 @@ class Segment:
         return _level_of(self.name)
 
     def _open(self) -> tuple[Table, Table]:
-        """Open the file; threads that do so at once each have their own descriptor until one of them is kept.
+        """Open the file. If several threads do so, each has its own descriptor until one of these is kept.
 
         Raises:
             FileNotFoundError: it was merged into another one.
@@ -219,7 +219,7 @@ class Segment:
         return self._tables
 
     def whole(self) -> tuple[Table, Table]:
-        """Return the function and the module entries, read into memory at once: for many look-ups. Raises what opening raises."""
+        """Return all function and module entries in memory, for many look-ups. Raises the errors of opening."""
         opened, size = self._open_file()
         functions, modules, *_ = runtime.open_segment(file_ops.read_at(self._files, opened.number, 0, size), size, self.name)
         return functions, modules
@@ -249,7 +249,7 @@ class Segment:
 
 
 def _place_of(name: str) -> tuple[int, str]:
-    """Return the place of a segment among others: the largest first."""
+    """Return the sort key of a segment: the largest comes first."""
     return -_level_of(name), name
 
 
@@ -273,7 +273,7 @@ class Index:
     """The segments of one directory, as this process last saw them.
 
     A look-up that finds nothing looks at the directory again; one that finds something does not. Realizations are ranked for the
-    `processor`, which is asked for when the first is; without one all fit.
+    `processor`, which is determined at the first ranking; without one, all fit.
     """
 
     __slots__ = (
@@ -304,14 +304,14 @@ class Index:
         self.suffix = suffix
         self._segments: tuple[Segment, ...] | None = None
         self._hint: Segment | None = None
-        #: Segments, and as many or fewer to look names up in that hold the same.
+        #: Segments, and at most as many with the same content in which names are looked up.
         self.gathered: tuple[tuple[Segment, ...], list[Segment]] | None = None
         self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
         self.owners: frozenset[int] | None = None  # the users whose files are used; None: of all
         self.vouching: frozenset[int] | None = None  # of these, those whose stamps are believed
-        self.unfinished = False  # it is being rebuilt: what it has is not all
-        self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
+        self.unfinished = False  # it is being rebuilt, and incomplete
+        self.problem = ""  # why the last attempt to read the index, or a part of it, failed
         self._ranks: dict[bytes, int] = {}
 
     @property
@@ -323,7 +323,7 @@ class Index:
         return self._segments
 
     def refresh(self) -> bool:
-        """List the directory again; return whether anything changed."""
+        """List the directory again; return whether it has changed."""
         before, self.problem = self.problem, ""
         names = self._names()
         old = {segment.name: segment for segment in self._segments or ()}
@@ -350,7 +350,7 @@ class Index:
         return sorted(names, key=_place_of)
 
     def add(self, name: str) -> None:
-        """Add a segment that this process has written, without listing the directory again."""
+        """Add a segment that this process has written, without listing the directory."""
         if self._segments is not None and all(segment.name != name for segment in self._segments):
             self._segments = tuple(sorted([*self._segments, Segment(self, name)], key=lambda segment: _place_of(segment.name)))
 
@@ -360,26 +360,25 @@ class Index:
         return self._segments is not None
 
     def state(self) -> bytes:
-        """Return a value that changes when the index does."""
+        """Return a value that changes with the index."""
         return digest([segment.name.encode() for segment in self.segments])
 
     def take(self, segment: Segment) -> None:
-        """Use this one segment, and look at no directory."""
+        """Use only this segment, and read no directory."""
         self._segments = (segment,)
 
     def share_ranks(self, other: Index) -> None:
-        """Rank requirements as another index does, and learn what it learns of them."""
+        """Rank requirements as another index does, and share its knowledge of them."""
         self._processor, self._ranks = other._processor, other._ranks
 
     def find(self, key: bytes, rest: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
         """Yield the (module_id, offset of the function's record) of every realization, without duplicates, the best first: for names of
         content.
 
-        With `rest` only those are given that nothing can surpass; the others are put there, behind their ranks.
+        With `rest`, yield only realizations that nothing can surpass, and put the others there, behind their ranks.
 
-        Lazily, the largest segment first: code that was compiled for exactly this host cannot be surpassed, and
-        who takes it opens no more segments than it must. `key` is that of the function's name
-        (`compcache.digest.name_key`).
+        Segments are read lazily, the largest first: code for exactly this host cannot be surpassed, so a caller that takes it opens no
+        further segments. `key` is that of the function's name (`compcache.digest.name_key`).
         """
         seen: set[tuple[bytes, int, bytes]] = set()
         ranks = self._ranks
@@ -404,7 +403,7 @@ class Index:
                 rest.append((ranks.get(number, 0), candidate))
 
     def find_numbered(self, key: bytes) -> list[Numbered]:
-        """Return every realization, without duplicates, in no order: for plain names. All segments are asked."""
+        """Return every realization from all segments, without duplicates, unordered: for plain names."""
         found: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
         for segment, value in self._values(key):
             module_id, offset, number, order, content = runtime.function_entry(value)
@@ -420,7 +419,7 @@ class Index:
         return rows
 
     def _values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
-        """Yield the function entries with this key, without it, each with its segment; lazily, the largest segment first."""
+        """Yield the values of the function entries with this key, each with its segment; lazily, the largest segment first."""
         gathered = self.gathered
         waiting = gathered[1].copy() if gathered is not None and gathered[0] is self._segments else list(self.segments)
         asked = set()
@@ -435,7 +434,7 @@ class Index:
                 yield segment, value
 
     def _look_for_native(self, segment: Segment, number: bytes) -> None:
-        """Learn whether the requirement of this number is that of code which was compiled for exactly this host."""
+        """Find out whether the requirement with this number belongs to code for exactly this host."""
         text = self._requirements(segment).get(number)
         if text is not None and (self._processor is None or self._processor().is_native(text)):
             self._ranks[number] = NATIVE
@@ -461,11 +460,10 @@ class Index:
         return {}
 
     def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[Trusted]:
-        """Yield the entries of a module that were made while its file had this status.
+        """Yield the entries of a module that were written while its file had this status.
 
-        Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that
-        answered last is asked first: a module's entries are published and merged together. Only what users whose stamps are believed
-        have written.
+        Each is (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that answered last is read first,
+        because a module's entries are published and merged together. Entries of users whose stamps are not trusted are left out.
         """
         stamp = _stamp(status)
         hint = self._hint
@@ -477,7 +475,7 @@ class Index:
                     yield fields
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
-        """Return the values of a segment under a key; None where the segment has been removed."""
+        """Return the values of a segment under a key; None if the segment has been removed."""
         try:
             return (segment.modules if modules else segment.functions).find(key)
         except FileNotFoundError as error:
@@ -493,7 +491,7 @@ class Index:
             return []
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:
-        """Ignore a segment that does not decode, and remember why."""
+        """Ignore a segment that does not decode, and remember the reason."""
         from compcache.formats.unread_segment import reason_against
 
         reason = reason_against(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)

@@ -1,4 +1,4 @@
-"""Versions of makers that are known to have made wrong code: what they made is not used, and prunes remove it.
+"""Versions of makers that are known to have made wrong code. Their code is not used, and prunes remove it.
 
 To add one, append a row to `FAULTS` and set `Store.known_faults` and `compcache.hit.KNOWN_FAULTS` to what `state` gives then; a test
 compares them. Stamps of files that were verified by another table do not count: every module is looked at once more.
@@ -20,7 +20,7 @@ __all__ = ["FAULTS", "KnownFault", "fault_of", "state"]
 
 
 class KnownFault(NamedTuple):
-    """The faulty versions of a maker (in the form of `Versions.parse`), what was wrong with their code, and since when that is known."""
+    """The faulty versions of a maker (in the form of `Versions.parse`), the fault in their code, and the date since which it is known."""
 
     versions: str
     wrong: str
@@ -32,7 +32,7 @@ FAULTS: tuple[KnownFault, ...] = ()
 
 
 def fault_of(makers: Iterable[Maker]) -> str:
-    """Return a description of the known fault in code of these makers; empty if there is none."""
+    """Describe the known fault in code of these makers; empty if there is none."""
     if FAULTS:
         for maker in makers:
             for fault in FAULTS:

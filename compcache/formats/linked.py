@@ -1,4 +1,4 @@
-"""What the file of a linked closure says of it: an entry of the kind `KIND`, beside the records of its functions.
+"""The description of a linked closure in its file: an entry of the kind `KIND`, beside the records of its functions.
 
 All have one name, so that the index lists them. It requires the modules whose code is in the image, its parts, and those which these use by
 plain names. The first of them are *in* the image, whole, with all that can change: who has loaded one of these does not load the image, and
@@ -32,8 +32,8 @@ def marked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str]) -> l
 
 
 class Closure(Record):
-    """What a linked closure is called: a function, or a set; how many modules are in it; the functions that it was linked for; and the
-    numbers of modules by the plain names that are bound to them.
+    """A linked closure: its label (a function or a set), the number of modules in it, the functions for which it was linked, and the
+    modules' numbers by the plain names that are bound to them.
     """
 
     __slots__ = ("label", "homes", "roots", "bindings")

@@ -42,7 +42,7 @@ _UNKNOWN: tuple[tuple[int, ...], int, int] = ((), 0, 0)
 
 
 class Maker(NamedTuple):
-    """A package or a program that made code: its name in lower case, and its version; empty where that is not known."""
+    """A package or a program that made code: its name in lower case, and its version; empty if unknown."""
 
     name: str
     version: str
@@ -55,13 +55,13 @@ def makers_text(makers: Iterable[Maker]) -> str:
     """Return the lines of the record, each once, sorted.
 
     Raises:
-        ValueError: a name or a version cannot stand in it.
+        ValueError: a name or a version does not fit into the record.
     """
     lines = set()
     for name, version in makers:
         line = f"{name.lower()} {version}"
         if not _LINE.fullmatch(line):
-            raise ValueError(f"{name!r} {version!r} is not a maker: expected a name and a version without spaces")
+            raise ValueError(f"{name!r} {version!r} does not name a maker: expected a name and a version without spaces")
         lines.add(line)
     return "\n".join(sorted(lines))
 
@@ -89,7 +89,7 @@ def decode_makers(payload: bytes) -> str:
 
 
 def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...]:
-    """Return all makers of a module with this module record and this text in its record of makers; none if it has no text."""
+    """Return all makers of a module from its module record and its record of makers; none if that is empty."""
     if is_pack(image_kind):
         return ()
     recorded = [Maker(*line.partition(" ")[::2]) for line in text.split("\n")] if text else [Maker(PACKAGE, "")]
@@ -97,7 +97,7 @@ def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...
 
 
 def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, ...]:
-    """Return the makers of a module; `read` gives its records, which have this size in bytes.
+    """Return the makers of a module. `read_record` reads its records, which have `size` bytes.
 
     Raises:
         FormatError: a record is damaged.
@@ -110,17 +110,17 @@ def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, 
 
 
 class Versions(NamedTuple):
-    """Some versions of a maker; without conditions all of them."""
+    """A set of versions of a maker; without conditions, all of them."""
 
     name: str
     conditions: tuple[tuple[str, str], ...]
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """Return the versions that a text means: a name, then nothing or conditions with commas between them.
+        """Return the versions that a text describes: a name, optionally followed by conditions separated by commas.
 
         Raises:
-            ValueError: it means none.
+            ValueError: it does not have this form.
         """
         advice = f"{text!r} does not name versions of a maker: expected a name and conditions, like 'numba<0.66.1' or 'lld>=17,<18'"
         name = _NAME.match(text.strip()) if isinstance(text, str) else None
@@ -139,7 +139,7 @@ class Versions(NamedTuple):
         return self.name + ",".join(map("".join, self.conditions))
 
     def includes(self, maker: Maker) -> bool:
-        """Return whether a maker is one of these. A version that is unknown, or not a number, is less than all others."""
+        """Return whether a maker is in the set. An unknown version, or one that is not a number, is less than all others."""
         return maker.name == self.name and all(_meets(maker.version, *condition) for condition in self.conditions)
 
 
@@ -156,7 +156,7 @@ def _numbers(version: str) -> tuple[str, ...]:
 
 
 def _key(version: str) -> tuple[tuple[int, ...], int, int] | None:
-    """Return a version in a form that compares: its numbers without zeros at the end, then what it is before or after; None for other
+    """Return a version in a comparable form: its numbers without zeros at the end, then a mark for pre- or post-releases; None for other
     texts.
     """
     match = _VERSION.match(version)

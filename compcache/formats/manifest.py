@@ -60,17 +60,17 @@ __all__ = [
 FRAME = Struct("<I8s")
 FUNCTION_HEAD = Struct("<cIII8sIII")
 NO_ENTRY = 0xFFFFFFFF
-#: The slot of an import that the linker has left places for.
+#: The slot of an import for which the linker has left places.
 NO_SLOT = 0xFFFFFFFF
 #: The kind of a global record that is not a variable: its slot has the number of the function that runs the module's constructors.
 STARTUP = "startup"
 #: The beginning of signatures of symbols that can be imported and not called: variables, hidden functions.
 LINK_ONLY = "= "
-#: The same of a variable that is its module's alone, and not merged with others of its name.
+#: The same for a variable that belongs to its module alone, and is not merged with others of its name.
 VARIABLE = "= variable "
-#: And of one that is merged: the first module that is loaded provides it.
+#: The same for one that is merged: the first loaded module provides it.
 MERGED = "= merged variable "
-#: And of one of these that gives way to a definition which is not merged.
+#: The same for a merged one that gives way to a definition that is not merged.
 WEAK = "= merged variable (weak) "
 #: How an image is loaded, as the index remembers it: by the dynamic linker, through ORC, or as the kind does that the module record
 #: names; a
@@ -80,21 +80,20 @@ IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
 SUSPECT = 5
 #: Set in the offsets that the index has of functions of linked closures (`compcache.formats.linked`); other look-ups skip these.
 LINKED = 1 << 31
-#: Of these, those that the native runtime maps out of the module's own file.
+#: The kinds that the native runtime maps from the module's own file.
 MAPPED_IN_PLACE = frozenset((IMAGE_SHARED,))
 
-#: The first byte of a payload: which record it is.
+#: The first byte of a payload: the type of the record.
 MODULE, FUNCTION, NEEDS, GLOBAL, LINK_TYPE = b"M", b"F", b"N", b"G", b"T"
 
 
 class FunctionRecord(Record):
     """One exported function: where its code and its entry point are, and what loading it needs.
 
-    `function` and `entry` number symbols of the image's module table; `entry` is NO_ENTRY where the function
-    has no signature that Python could call, and `signature` then says why; behind `LINK_ONLY`, what it is instead of
-    a function that is there to be called. `needs` is the offset of a needs record, 0 for none. `target_id` stands for
-    what the function requires of a host (`ModuleRecord.features_of`). `link_type` is the digest (8) of its link type and the offset of
-    the record that has it; empty or zeros where it is not known.
+    `function` and `entry` number symbols of the image's module table. `entry` is NO_ENTRY if Python cannot call the function; `signature`
+    then says why, or, after `LINK_ONLY`, what kind of symbol it is. `needs` is the offset of a needs record, 0 for none. `target_id`
+    stands for what the function requires of a host (`ModuleRecord.features_of`). `link_type` is the digest (8) of its link type and the
+    offset of the record that has it; empty or zeros where it is not known.
     """
 
     __slots__ = ("name", "symbol", "signature", "target_id", "function", "entry", "needs", "link_type")
@@ -110,7 +109,7 @@ class FunctionRecord(Record):
     def __init__(
         self, name: str, symbol: str, signature: str, target_id: bytes, function: int, entry: int, needs: int, link_type: bytes = b""
     ) -> None:
-        # One of these is made by every load: a fifth of the time of the general constructor.
+        # Every load makes one: this takes a fifth of the time of the general constructor.
         set_field(self, "name", name)
         set_field(self, "symbol", symbol)
         set_field(self, "signature", signature)
@@ -157,7 +156,7 @@ class NeedsRecord(Record):
 
 
 def decode_function(payload: bytes) -> FunctionRecord:
-    """Return the function record in `payload`, or FormatError."""
+    """Return the function record in `payload`. Raises `FormatError` if it is malformed."""
     return FunctionRecord(*runtime.function_record(payload))
 
 
@@ -170,10 +169,10 @@ def read_frame(read: Callable[[int, int], bytes] | bytes, offset: int, limit: in
     """Return the verified payload of a frame.
 
     Args:
-        read: the records section, or what gives (offset, size) bytes of it.
-        offset: where the frame is in it.
+        read: the records section, or a function that returns `size` bytes of it from `offset` on.
+        offset: the position of the frame in it.
         limit: the size of the section.
-        key: the module's key, which does not matter for the module record.
+        key: the module's key; the module record does not depend on it.
 
     Raises:
         FormatError: the frame does not exist or is damaged.

@@ -1,4 +1,4 @@
-"""The making of manifests, and reading of whole ones: what no hit does (`compcache.formats.manifest`)."""
+"""Writes manifests, and reads whole ones, which no hit does (`compcache.formats.manifest`)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT, "data": IMAGE_NO
 
 
 def image_flag(kind: str) -> int:
-    """Return the flag in index entries that tells how an image of this kind is loaded."""
+    """Return the flag in index entries that says how an image of this kind is loaded."""
     return _IMAGE_FLAGS.get(kind, IMAGE_OTHER)
 
 
@@ -65,7 +65,7 @@ def _text(value: str) -> bytes:
 
 
 def _blob(value: bytes) -> bytes:
-    """Return bytes behind their number."""
+    """Return bytes, preceded by their number."""
     return _U32.pack(len(value)) + value
 
 
@@ -110,7 +110,7 @@ def encode_global(record: GlobalRecord) -> bytes:
 
 
 class ManifestWriter:
-    """Collects frames and tells their offsets."""
+    """Collects frames and returns their offsets."""
 
     __slots__ = ("_frames", "_key", "size")
 
@@ -134,7 +134,7 @@ class ManifestWriter:
 
 
 def _key_in(payload: bytes) -> bytes:
-    """Return the key in the payload of a module record; empty where it is not one."""
+    """Return the key in the payload of a module record; empty for other payloads."""
     return payload[_KEY_AT : _KEY_AT + KEY_SIZE] if payload[:1] == MODULE else b""
 
 
@@ -155,7 +155,7 @@ def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class WholeManifest:
-    """A whole records section; the records of a kind are decoded when they are asked for.
+    """A whole records section. The records of a kind are decoded on request.
 
     Raises:
         FormatError: a record is damaged, or the first one is not a module record; here and in every method.
@@ -177,7 +177,7 @@ class WholeManifest:
         return [(offset, decode_entry(payload)) for offset, payload in self._of(ENTRY)]
 
     def indexed(self) -> list[tuple[str, int, str]]:
-        """Return what the index contains of the module: its functions, and its entries under names of their own (`index_name`)."""
+        """Return the index entries of the module: its functions, and its entries of data under their own names (`index_name`)."""
         requirement = self.header.requirement()
         entries = self.entries()
         functions = marked(self.functions(), [record.kind for _, record in entries])

@@ -1,4 +1,4 @@
-"""The table that an image exports: where its functions, entry points, slots and variables are.
+"""The table that an image exports: the places of its functions, entry points, slots and variables.
 
 Layout (little-endian), at the address of `TABLE_SYMBOL`::
 

@@ -1,4 +1,4 @@
-"""The order of additions, as the notes of a module have it: for a plain name the addition with the greatest number is used.
+"""The order of additions, in the notes of a module: for a plain name, the addition with the greatest number is used.
 
 A number is one more than the greatest that the directory knew when the module was added. It is no part of the module's content, but
 it is in the module's file, so that it survives the loss of the index and travels with copies and bundles. Two additions that knew nothing
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["GREATEST_NUMBER", "UNNUMBERED", "Order", "inherited", "is_numbered", "order_of", "with_number"]
 
-#: No number is greater: the segment of all layers has the place of a layer in the bits above.
+#: The greatest number: the segment of all layers uses the bits above for the place of a layer.
 GREATEST_NUMBER = (1 << 48) - 1
 _NUMBER, _CONTENTS = "order", "contents"
 _NO_CONTENT = bytes(CONTENT_SIZE)
 
 
 class Order(NamedTuple):
-    """The number of an addition, and digests of what its functions are, of `CONTENT_SIZE` bytes each, in the order of their records."""
+    """The number of an addition, and digests of its functions, of `CONTENT_SIZE` bytes each, in the order of their records."""
 
     number: int
     contents: bytes = b""
 
     def content(self, position: int) -> bytes:
-        """Return the digest of the function at this position; zeros where it is not known."""
+        """Return the digest of the function at this position; zeros if it is unknown."""
         return self.contents[position * CONTENT_SIZE : (position + 1) * CONTENT_SIZE] or _NO_CONTENT
 
 
@@ -45,12 +45,12 @@ def order_of(notes: Mapping[str, Any]) -> Order:
 
 
 def is_numbered(notes: Mapping[str, Any]) -> bool:
-    """Return whether the notes contain a number. A module that is derived from another has the number of that one."""
+    """Return whether the notes contain a number. A derived module has the number of its origin."""
     return _NUMBER in notes
 
 
 def inherited(notes: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the notes of a module that was made from another one, which gives it its place among additions."""
+    """Return the notes of a derived module with the place of its origin among additions."""
     number, contents = order_of(origin)
     return {**notes, _NUMBER: number, _CONTENTS: contents}
 

@@ -1,4 +1,4 @@
-"""The records of a manifest that few hits read: of the module, of global variables and of link types.
+"""Records of a manifest that few hits read: module record, global variables, link types.
 
 Their form is described in `compcache.formats.manifest`.
 """
@@ -46,14 +46,14 @@ class ModuleRecord(Record):
     abi: int
 
     def requirement(self, features: str = "") -> str:
-        """Return the host requirements of its functions that require these features; without any, of mapping the module."""
+        """Return the host requirement of functions that use these features; without features, the requirement for mapping the module."""
         return requirement(self.abi, self.triple, self.libc, self.cpu, self.made_for, self.made_on, features)
 
     def features_of(self, record: FunctionRecord) -> str:
         """Return the processor features that one of its functions requires.
 
         Raises:
-            FormatError: the record is not of this module.
+            FormatError: the record belongs to another module.
         """
         for text in self.features:
             if target_id(self.requirement(text)) == record.target_id:
@@ -62,7 +62,7 @@ class ModuleRecord(Record):
 
 
 class GlobalRecord(Record):
-    """One global variable: where its storage is, of what form, and its still serialized definition.
+    """One global variable: the place and the form of its storage, and its definition, still serialized.
 
     `slot` numbers a symbol of the image's module table; `form` and `size` describe the storage (see
     `compcache.globals.Storage`); `kind` names the class that decodes `payload`.
@@ -78,7 +78,7 @@ class GlobalRecord(Record):
 
 
 class _Reader:
-    """Takes fields off a payload; anything that does not fit is a FormatError."""
+    """Reads fields from a payload; anything unexpected is a FormatError."""
 
     __slots__ = ("_at", "_data", "_what")
 
@@ -90,7 +90,7 @@ class _Reader:
             self.fail(f"has the type {data[:1]!r}")
 
     def fail(self, reason: str) -> NoReturn:
-        """Raise the error of a record that is damaged."""
+        """Raise the error of a damaged record."""
         raise FormatError(f"a {self._what} record {reason}")
 
     def u32(self) -> int:
@@ -102,7 +102,7 @@ class _Reader:
         return int.from_bytes(self._data[at : at + 4], "little")
 
     def blob(self) -> bytes:
-        """Return the next bytes, behind their number."""
+        """Return the next bytes, which are preceded by their number."""
         size = self.u32()
         at = self._at
         self._at = at + size
@@ -118,7 +118,7 @@ class _Reader:
             self.fail("holds a text that is not UTF-8")
 
     def count(self, item_size: int) -> int:
-        """Return the number of the items that follow, each of this size at least."""
+        """Return the number of the items that follow, each of at least this size."""
         number = self.u32()
         if number * item_size > len(self._data) - self._at:
             self.fail("is truncated")
@@ -131,7 +131,7 @@ class _Reader:
 
 
 def decode_module(payload: bytes) -> ModuleRecord:
-    """Return the module record in `payload`, or FormatError."""
+    """Return the module record in `payload`. Raises `FormatError` if it is malformed."""
     reader = _Reader(payload, MODULE, "module")
     abi = reader.u32()
     key = reader.blob()
@@ -143,7 +143,7 @@ def decode_module(payload: bytes) -> ModuleRecord:
 
 
 def decode_link_type(payload: bytes) -> str:
-    """Return the link type in the payload of its record, or FormatError."""
+    """Return the link type in the payload of its record. Raises `FormatError` if it is malformed."""
     reader = _Reader(payload, LINK_TYPE, "link type")
     text = reader.text()
     reader.end()
@@ -151,7 +151,7 @@ def decode_link_type(payload: bytes) -> str:
 
 
 def decode_global(payload: bytes) -> GlobalRecord:
-    """Return the global record in `payload`, or FormatError. The definition in it stays serialized."""
+    """Return the global record in `payload`, its definition still serialized. Raises `FormatError` if it is malformed."""
     reader = _Reader(payload, GLOBAL, "global")
     slot, size = reader.u32(), reader.u32()
     name, form, kind = reader.text(), reader.text(), reader.text()
@@ -161,10 +161,10 @@ def decode_global(payload: bytes) -> GlobalRecord:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return a version of LLVM, as module records and users write it, in a form that compares: (21, 1, 8).
+    """Return a version of LLVM, as module records and users write it, in a comparable form: (21, 1, 8).
 
     Raises:
-        ValueError: it is not a version.
+        ValueError: the text is not a version.
     """
     try:
         return tuple([int(part) for part in version.split(".")])

@@ -1,4 +1,4 @@
-"""Sorted keys with values, in blocks: what begins with some bytes is found by reading one block, whatever the number of keys.
+"""Sorted keys with values, in blocks: keys with a common beginning are found by reading one block, whatever the number of keys.
 
 Layout (little-endian), version 1::
 
@@ -45,7 +45,7 @@ _MAX_INDEX = 1 << 30
 
 
 def merge_keys(sources: Iterable[Iterable[Item]]) -> Iterator[Item]:
-    """Yield the items of sorted sources in order, of several with one key that of the first source."""
+    """Yield the items of sorted sources in order. For a key in several sources, yield the item of the first source."""
     last = None
     for item in heapq.merge(*sources, key=_key_of):
         if item[0] != last:
@@ -58,7 +58,7 @@ def _key_of(item: Item) -> bytes:
 
 
 def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator[bytes]:
-    """Encode a file of these items, which must be sorted. `summary` is called when all have been consumed.
+    """Encode a file of these sorted items. `summary` is called after the last one.
 
     Raises:
         ValueError: the summary has more than `SUMMARY_SIZE` bytes.
@@ -99,10 +99,10 @@ def _pack(values: list[Any]) -> bytes:
 
 
 class SortedKeys:
-    """A file of sorted keys of this many bytes behind `read(offset, size)`.
+    """A file of sorted keys with this many bytes, read through `read(offset, size)`.
 
     Raises:
-        FormatError: it is not one, or damaged. So do all methods.
+        FormatError: the file is of another kind, or damaged. All methods raise it.
     """
 
     __slots__ = ("_blocks", "_firsts", "_places", "_read", "summary")
@@ -130,7 +130,7 @@ class SortedKeys:
             raise FormatError("a block of sorted keys does not decode") from error
 
     def _read_index(self, at: int, length: int) -> tuple[list[bytes], list[tuple[int, int]]]:
-        """Return the first keys of the blocks, and where these are."""
+        """Return the first keys of the blocks, and the places of the blocks."""
         index = self._unpack(at, length)
         if not isinstance(index, list) or len(index) % 3 or {*map(type, index[::3])} - {bytes}:
             raise FormatError("the index of a file of sorted keys does not decode")
@@ -153,7 +153,7 @@ class SortedKeys:
         return block
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """Yield the items whose keys are not before `start`, and before `end`, in order."""
+        """Yield the items with keys from `start` to before `end`, in order."""
         for number in range(max(bisect_right(self._firsts, start) - 1, 0), bisect_left(self._firsts, end)):
             block = self._load(number, start)
             keys = block[::2]

@@ -1,4 +1,4 @@
-"""The formats of statistics files: what one process counted, or the sum of several of them.
+"""The formats of statistics files: the counts of one process, or the sum of several files.
 
 A journal is what the processes of one host append to, each write one batch: an empty line,
 lines of text, and ``= `` with a check of these. A line is ``time counter amount [module_id [name key]]`` for an
@@ -42,13 +42,13 @@ __all__ = [
     "encode_use", "is_sum", "read_inputs", "store_of",
 ]  # fmt: skip
 
-#: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
+#: The name key for loads of a module whose compile seconds are not in the counters yet.
 LOADS_KEY = bytes(KEY_SIZE)
 
 _HEAD = Struct("<8s4I")
 _COUNTER = Struct("<IdB")
 _END_OF_TIME = HOUR << 32  # seconds; hours are stored in 32 bits
-_MAX_AMOUNT = 1e15  # of anything that is counted: no sum of these is infinite
+_MAX_AMOUNT = 1e15  # the largest count: no sum of these is infinite
 _USE = Struct("<16s16sQd")
 _MAGIC = b"CCSTATS1"
 _CHUNK = 1 << 20
@@ -71,24 +71,24 @@ class StatsFile(Record):
 
 
 def counter_of(counter: str, store: str) -> str:
-    """Return the name of a counter of one remote store, from its name for all and the address of the store: ``remote_hits@s3://bucket``."""
+    """Return the name of a counter for one remote store, from its general name and the address of the store: ``remote_hits@s3://bucket``."""
     return f"{counter}{_AT}{'%20'.join(store.split())}"
 
 
 def store_of(counter: str) -> tuple[str, str]:
-    """Return the name for all stores and the address of the store; "" where the counter is not of one."""
+    """Return the general name of a counter and the address of its store; the address is "" for a counter of no store."""
     name, _, store = counter.partition(_AT)
     return name, store
 
 
 def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = ()) -> bytes:
-    """Return the bytes of a statistics file; its uses can be looked up if they are in the order of module_ids and keys."""
+    """Return the bytes of a statistics file. Uses in the order of module_ids and keys can be looked up in it."""
     packed = b"".join([_USE.pack(*key, *value) for key, value in uses.items()])
     return b"".join(encode_sum(counters, len(packed), [packed], inputs))
 
 
 def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Iterable[str]) -> Iterator[bytes]:
-    """Yield the same in pieces, for uses that `encode_use` has encoded, with `size` bytes in total."""
+    """Yield the same in pieces, from uses encoded by `encode_use`, of `size` bytes in total."""
     texts = [(hour, value, name.encode()) for (hour, name), value in counters.items()]
     counted = b"".join([_COUNTER.pack(hour, value, len(name)) + name for hour, value, name in texts])
     names = "\n".join(inputs).encode()
@@ -101,15 +101,15 @@ def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Ite
 
 
 def encode_use(module_id: bytes, key: bytes, count: int, last: float) -> bytes:
-    """Return a use in the form of sums."""
+    """Return a use in its form in sums."""
     return _USE.pack(key, module_id, count, last)
 
 
 def decode_stats(data: bytes) -> StatsFile:
-    """Return the content of a statistics file; of a journal the batches that are complete.
+    """Return the content of a statistics file. Of a journal, only complete batches count.
 
     Raises:
-        FormatError: it is a sum that is damaged.
+        FormatError: the file is a damaged sum.
     """
     if not data.startswith(_MAGIC):
         return decode_journal(data)
@@ -150,7 +150,7 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
     try:
         for line in lines:  # of half a million, after a long batch
             first, counter, *rest = line.split(" ")
-            if first == "row":  # of an earlier version, which kept there what is in lists of modules now
+            if first == "row":  # of an earlier version, which kept data here that is in lists of modules now
                 continue
             when = float(first)
             amount = float(rest[0])
@@ -170,10 +170,11 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
 
 
 class UsesInSum:
-    """The uses in a sum, looked up by module: `read(offset, size)` gives pieces of it, of which the check of the whole says nothing.
+    """Looks up the uses in a sum by module. `read(offset, size)` returns pieces of the file, which the checksum of the whole does not
+    cover.
 
     Raises:
-        FormatError: it is not a sum of `size` bytes.
+        FormatError: the file is not a sum of `size` bytes.
     """
 
     __slots__ = ("_count", "_end", "_firsts", "_read", "_start", "inputs")
@@ -193,10 +194,10 @@ class UsesInSum:
         self.inputs = read_inputs(read)
 
     def require_intact(self) -> None:
-        """Read all of it and compare it with the check.
+        """Read all of it and compare it with its checksum.
 
         Raises:
-            FormatError: it is damaged.
+            FormatError: the file is damaged.
         """
         state, at = blake2b(digest_size=CHECK_SIZE), 0
         while at < self._end:
@@ -217,15 +218,15 @@ class UsesInSum:
             raise FormatError(f"the statistics file does not decode: {error}") from error
 
     def of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
-        """Yield the name keys under which a module was used, or this one alone, each with the number of uses and the
-        time of the last one.
+        """Yield the name keys under which a module was used, or only the given one, each with the number of uses and the time of the last
+        one.
         """
         wanted = module_id + key
         for (_, name), count, last in self.between(wanted, wanted + (b"\0" if key else _BEHIND_ALL)):
             yield name, (count, last)
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[tuple[bytes, bytes], int, float]]:
-        """Yield the uses from `start` to before `end`, which are beginnings of module_ids and name keys, with these, in their order."""
+        """Yield the uses from `start` to before `end` in order. Both are prefixes of module_ids and name keys."""
         page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_of) - 1, 0)
         while page * _PAGE < self._count:
             data = self._read(self._start + page * _PAGE * _USE.size, min(_PAGE, self._count - page * _PAGE) * _USE.size)
@@ -238,7 +239,7 @@ class UsesInSum:
             page += 1
 
     def _first_of(self, page: int) -> bytes:
-        """Return the module and the name key of the first use on a page, which are in order."""
+        """Return the module and the name key of the first use on a page."""
         first = self._firsts.get(page)
         if first is None:
             data = self._read(self._start + page * _PAGE * _USE.size, 2 * KEY_SIZE)
@@ -247,12 +248,12 @@ class UsesInSum:
 
 
 def is_sum(head: bytes) -> bool:
-    """Return whether a file that begins so is a sum, not a journal."""
+    """Return whether a file that begins with these bytes is a sum, not a journal."""
     return head.startswith(_MAGIC)
 
 
 def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:
-    """Return the names of the files that were folded into one, which `read(offset, size)` reads pieces of."""
+    """Return the names of the files that were folded into a sum, which `read(offset, size)` reads in pieces."""
     head = read(0, _HEAD.size)
     if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
         return ()

@@ -1,4 +1,4 @@
-"""An immutable table of fixed-size entries by 16-byte key, looked up with two reads whatever its size.
+"""An immutable table of fixed-size entries by 16-byte key. A look-up takes two reads, whatever the size.
 
 Layout (little-endian), version 1::
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     class Table:
         """A table in a source, from `base` on.
 
-        The source is bytes, of which each bucket is verified once, or a function that gives (offset, size) bytes, or what there is of
-        these; then each look-up verifies what it reads. All methods raise `FormatError` where that is damaged.
+        The source is bytes, whose buckets are each verified once, or a function that returns `size` bytes from `offset` on, or fewer at
+        the end; then each look-up verifies what it reads. All methods raise `FormatError` for damaged parts.
         """
 
         width: int  # bytes of an entry
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
             """Return the entries of one bucket, with their keys."""
 
         def entries_of_range(self, number: int, bits: int, /) -> list[bytes]:
-            """Return the entries, with their keys and in order, whose first `bits` bits (32 at most) are this number."""
+            """Return the entries, with their keys and in order, whose first `bits` bits (at most 32) are this number."""
 
 else:
     Table = runtime.Table
@@ -54,6 +54,6 @@ __all__ = ["Table", "all_entries"]
 
 
 def all_entries(table: Table) -> Iterator[bytes]:
-    """Yield every entry of a table with its key, in order, each bucket verified before its first entry. Raises FormatError."""
+    """Yield every entry of a table with its key, in order. Each bucket is verified before its first entry. Raises FormatError."""
     for number in range(1 << table.bits):
         yield from table.bucket_entries(number)

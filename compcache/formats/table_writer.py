@@ -1,4 +1,4 @@
-"""Writes tables of fixed-size entries (`compcache.formats.table`): of entries in memory, or behind a function that reads them."""
+"""Writes tables of fixed-size entries (`compcache.formats.table`) from entries in memory, or from a function that reads them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _AT_ONCE = 1 << 13
 
 
 def encode_table(entries: Iterable[bytes], width: int) -> bytes:
-    """Return the bytes of a table of entries of `width` bytes, sorted and without duplicates, one or more in a piece."""
+    """Return the bytes of a table of entries of `width` bytes, which come sorted, without duplicates, one or more in a piece."""
     content = b"".join(entries)
     return b"".join(table_parts(lambda at, size: content[at : at + size], len(content), width))
 
 
 def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
-    """Yield the same in parts, for entries with `size` bytes in total that `read(offset, size)` returns."""
+    """Yield the same in parts, from entries with `size` bytes in total that `read(offset, size)` returns."""
     count = size // width
     bits = _bits(count)
     header = _HEADER.pack(_MAGIC, width, bits, count)

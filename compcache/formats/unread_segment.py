@@ -1,4 +1,4 @@
-"""Says why an index segment cannot be used: it is damaged, or of another version (not read by hits that find a sound index)."""
+"""Finds out why an index segment cannot be used: it is damaged, or of another version. Hits with a sound index do not read this."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 
 
 def reason_against(files: file_ops.Files, path: str, named: str, error: FormatError) -> FormatError:
-    """Return the error for a file that does not decode: `UnknownVersionError` where its name, in which the digest is `named`, fits its
+    """Return the error for a file that does not decode. It is an `UnknownVersionError` if the digest in its name (`named`) fits its
     content.
     """
     try:

@@ -1,4 +1,4 @@
-"""Volumes: immutable files that hold many small module files, each as it was published, compressed by itself.
+"""Volumes: immutable files with many small module files, each unchanged and compressed by itself.
 
 Layout (little-endian), version 1::
 
@@ -50,16 +50,16 @@ _RAW = -15
 
 
 def encode_gone(module_id: bytes) -> bytes:
-    """Return what the list beside a volume has of a module that was removed."""
+    """Return the row for a removed module in the list beside a volume."""
     return module_id + check(module_id)
 
 
 class Volume:
-    """An open volume; `suffixes` are those of its name and of the list beside it. One that `needs_list` is not used without that.
+    """An open volume. `suffixes` are those of its name and of the list beside it. With `needs_list`, it is not used without the list.
 
     Raises:
-        OSError: it cannot be read.
-        FormatError: it is not a volume, or damaged.
+        OSError: the file cannot be read.
+        FormatError: the file is not a volume, or is damaged.
     """
 
     __slots__ = (
@@ -104,8 +104,8 @@ class Volume:
         self.needs_list = name in names
         self.table = Table(lambda offset, count: self._read(table + offset, count))
         if self.table.width != MEMBER.size:
-            raise FormatError("its table has another width")
-        #: What each module takes beside its stream: its part of the dictionary, the table and the rest.
+            raise FormatError("the rows of its table have an unexpected size")
+        #: The size of each module in addition to its stream: its share of the dictionary, the table and the rest.
         self.share = (size - at + len(MAGIC)) // max(self.table.count, 1)
         self._gone: frozenset[bytes] = frozenset()
         self._gone_state = 0, 0
@@ -115,14 +115,14 @@ class Volume:
 
     @property
     def gone_name(self) -> str:
-        """The name of the list of what was removed."""
+        """The name of the list of removed modules."""
         return self.name.removesuffix(self._suffixes[0]) + self._suffixes[1]
 
     def gone(self) -> frozenset[bytes]:
-        """Return the modules that were removed: what users say of it whose files are used.
+        """Return the removed modules, as listed by users whose files are used.
 
         Raises:
-            FileNotFoundError: the list is not there without which the volume is passed over.
+            FileNotFoundError: the list is missing, and the volume is not used without it.
         """
         path = f"{self._directory}/{self.gone_name}"
         try:
@@ -141,7 +141,7 @@ class Volume:
         return self._gone
 
     def find(self, module_id: bytes) -> Member | None:
-        """Return the place of a module in this volume; None if it is not there or was removed. Raises what reading raises."""
+        """Return the place of a module in this volume; None if it is not there or was removed. Raises the errors of reading."""
         rows = self.table.find(module_id)
         if not rows or module_id in self.gone():
             return None
@@ -149,7 +149,7 @@ class Volume:
         return member
 
     def members(self, first: int | None = None) -> Iterator[tuple[bytes, Member]]:
-        """Yield all modules that were not removed, or those whose ids begin with this byte, in order. Raises what reading raises."""
+        """Yield all modules that were not removed, or those whose ids begin with this byte, in order. Raises the errors of reading."""
         gone = self.gone()
         for number in range(256) if first is None else (first,):
             for row in self.table.entries_of_range(number, 8):
@@ -160,8 +160,8 @@ class Volume:
         """Return a module file and its signatures.
 
         Raises:
-            FormatError: it is damaged. That what is read is the module its digest says.
-            OSError: it cannot be read.
+            FormatError: the member is damaged. Only its digest shows that it is the module.
+            OSError: the volume cannot be read.
         """
         import zlib
 
@@ -174,7 +174,7 @@ class Volume:
         except zlib.error as error:
             raise FormatError(f"it does not decompress: {error}") from error
         if len(data) != total:
-            raise FormatError("it has another length than its volume says")
+            raise FormatError("its length differs from the one in its volume's table")
         return data[:size], data[size:]
 
 

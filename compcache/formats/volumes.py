@@ -1,4 +1,4 @@
-"""The volumes of a cache directory: which are in force, and which of them has a module."""
+"""The volumes of a cache directory: which are in force, and which of them holds a module."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Volumes"]
 
-#: Longer than any tick of a file system's clock, and of one that tells parts of a millisecond.
+#: Longer than any tick of a file system's clock, and of one with a resolution below a millisecond.
 _TICK_NS, _FINE_TICK_NS = 2_000_000_000, 20_000_000
 _MILLISECOND = 1_000_000
-#: How often a directory is listed until no volume in it goes meanwhile.
+#: How often a directory is listed until no volume disappears during the listing.
 _ATTEMPTS = 16
 
 
 class Volumes:
-    """The volumes of a cache directory, as they are when something is asked for.
+    """The volumes of a cache directory at the time of each request.
 
-    `damaged` has those that cannot be read, and why; `tell_damaged` is called for each with its name and the reason, `tell_unreadable`
-    with a path and an error where it is not an error that nothing can be read now. `owners` are the users whose volumes are used, None all:
-    where these are more than those that are `vouching`, modules must carry signatures. Volumes of others come last, and replace nothing.
+    `damaged` has the unreadable volumes with the reasons. `tell_damaged` is called for each with its name and the reason;
+    `tell_unreadable` with a path and an error if a temporary failure is not raised. `owners` are the users whose volumes are used; None
+    means all. If they include users that are not `vouching`, modules must carry signatures. Volumes of those users come last, and replace
+    nothing.
     """
 
     __slots__ = (
@@ -60,10 +61,10 @@ class Volumes:
         self.vouching: frozenset[int] | None = None
 
     def current(self) -> list[Volume]:
-        """Return those that are there and that no other one replaces.
+        """Return the present volumes that no other one replaces.
 
         Raises:
-            OSError: one cannot be read now.
+            OSError: a volume cannot be read now.
         """
         self._look()
         own = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
@@ -71,23 +72,23 @@ class Volumes:
         return [volume for name, volume in {**own, **self._known}.items() if name not in replaced]
 
     def replaced(self) -> list[Volume]:
-        """Return those that are there still, and could be read when they were looked for last, although others replace them."""
+        """Return the replaced volumes that still exist and were readable at the last look."""
         current = self.current()
         return [volume for volume in self._known.values() if volume not in current]
 
     def lists_to_mark(self, module_id: bytes) -> dict[str, bool]:
-        """Return the names of the lists that are to say that a module was removed: those beside volumes that have it, and, since it may be
-        in them, of volumes that are being written. The values say whether the volume is there. The directory is listed for it.
+        """Return the names of the lists that must record a module's removal: those of volumes that have it, and of volumes that are being
+        written, which may contain it. The values say whether the volume exists. This lists the directory.
 
         Raises:
-            OSError: one cannot be read now.
+            OSError: a volume cannot be read now.
         """
         self._state = 0, 0
         found = self._ask(self._all, lambda volume: volume.find(module_id))
         return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in found], True)
 
     def is_own(self, volume: Volume) -> bool:
-        """Return whether nobody else could have written a volume."""
+        """Return whether only this user could have written a volume."""
         return self.vouching is None or file_ops.writer(volume.status) in self.vouching
 
     def known(self, name: str) -> Volume | None:
@@ -99,7 +100,7 @@ class Volumes:
         return list(self._known.values())
 
     def _look(self) -> None:
-        """List the directory, unless it is as it was when it was listed."""
+        """List the directory, unless it is unchanged since the last listing."""
         try:
             status = self._files.stat(self._directory)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -115,7 +116,7 @@ class Volumes:
             self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - tick
 
     def _list(self) -> bool:
-        """List the directory; return whether every volume could be opened: a volume that is gone was replaced by one that is there now."""
+        """List the directory; return whether every volume could be opened. A missing volume was replaced by another one that exists."""
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes
         known, whole = {}, True
@@ -142,9 +143,9 @@ class Volumes:
     def _ask(
         self, volumes: Callable[[], list[Volume]], question: Callable[[Volume], _T | None], most: int = 1 << 30
     ) -> list[tuple[Volume, _T]]:
-        """Return what these volumes answer, so many at most. A damaged part of a volume has nothing.
+        """Return the answers of these volumes, at most this many. A damaged part of a volume has none.
 
-        Where the list of one is gone it was replaced meanwhile, by one that is asked then.
+        If a volume's list is gone, another volume has replaced it, and is asked.
         """
         for attempt in range(_ATTEMPTS):
             found = []
@@ -172,7 +173,7 @@ class Volumes:
             return None
 
     def find(self, module_id: bytes) -> tuple[Volume, Member] | None:
-        """Return where a module is; None where no volume has it. A damaged part of a volume has nothing.
+        """Return the place of a module; None if no volume has it. A damaged part of a volume has nothing.
 
         Raises:
             OSError: a volume cannot be read now.
@@ -181,17 +182,17 @@ class Volumes:
         return found[0] if found else None
 
     def read(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
-        """Return the file of a module, how many bytes it takes in its volume, and the status of that; None where none has it.
+        """Return the file of a module, its size in the volume, and the volume's status; None if no volume has it.
 
         Raises:
-            FormatError: it is damaged.
-            OSError: it cannot be read.
+            FormatError: the member is damaged.
+            OSError: the volume cannot be read.
         """
         found = self.find(module_id)
         return None if found is None else (found[0].content(found[1])[0], found[1][1] + found[0].share, found[0].status)
 
     def signatures(self, module_id: bytes) -> bytes:
-        """Return the signatures of a module; empty where it has none that can be read."""
+        """Return the signatures of a module; empty if none can be read."""
         try:
             found = self.find(module_id)
             return b"" if found is None else found[0].content(found[1])[1]
@@ -200,7 +201,7 @@ class Volumes:
             return b""
 
     def status_of(self, module_id: bytes) -> tuple[int, float] | None:
-        """Return what a module takes in its volume in bytes, and its modification time; None where none has it.
+        """Return the size of a module in its volume, in bytes, and its modification time; None if no volume has it.
 
         Raises:
             OSError: a volume cannot be read now.
@@ -209,14 +210,14 @@ class Volumes:
         return None if found is None else (found[1][1] + found[0].share, found[1][4])
 
     def are_there(self) -> bool:
-        """Return whether there are any. Where that cannot be read `tell_unreadable` is called."""
+        """Return whether there are any. A failure to read calls `tell_unreadable`."""
         return bool(self._of_readable(lambda _: True))
 
     def of_directory(self, digits: str) -> dict[bytes, tuple[int, float, os.stat_result]]:
-        """Return the modules whose ids begin with these digits: what they take in bytes, their modification times, and the status of the
+        """Return the modules whose ids begin with these digits: their sizes in bytes, their modification times, and the status of the
         volume.
 
-        Where that cannot be read `tell_unreadable` is called.
+        A failure to read calls `tell_unreadable`.
         """
         first = int(digits, 16)
         return {

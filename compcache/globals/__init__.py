@@ -1,8 +1,8 @@
-"""Definitions of global variables: what a module's `external global` is filled with when code is loaded.
+"""Definitions of global variables: the values for a module's `external global` when code is loaded.
 
 Each kind is a small frozen class: `encode` and `decode` turn it into bytes and back, `load` gives the bytes for
-the variable's storage and the objects that must live as long as those bytes are in use, and raises
-`GlobalValidationError` where the definition no longer holds. `register` makes a kind of your own known.
+the variable's storage and the objects that must live as long as those bytes are in use, and raises `GlobalValidationError` if the
+definition is no longer valid. `register` adds a kind of your own.
 
 Plain Python values serve as definitions too (`define`): int, float, bool, bytes, str, anything with a buffer, and
 objects that can be found again by their name.
@@ -61,7 +61,7 @@ _NUMBERS = frozenset("?bBhHiIlLqQnNefd")
 
 
 def define(value: object) -> GlobalDefinition:
-    """Return the definition that a plain value stands for; a definition stands for itself.
+    """Return the definition for a plain value; a definition is returned as it is.
 
     Args:
         value: a number, a truth value, text, bytes, an object with a buffer, an object that a module holds, or a definition.

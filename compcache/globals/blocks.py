@@ -1,4 +1,4 @@
-"""Blocks of memory: bytes, texts and snapshots of buffers, which live beside the image or in the variable."""
+"""Blocks of memory: bytes, texts and snapshots of buffers, beside the image or in the variable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADDRESSES = frozenset("POzZX&")
 
 
 def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """Return bytes that live beside the image: mutable, and this load's own."""
+    """Return mutable bytes beside the image that belong to this load."""
     if storage.form == "inline":
         if len(data) > storage.size:
             raise misfit(f"a value of {len(data)} bytes", storage)
@@ -37,7 +37,7 @@ def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) 
 
 @register
 class Bytes(GlobalDefinition):
-    """Bytes, followed by a NUL: a pointer, a pointer and their number, or the bytes in place.
+    """Bytes, followed by a NUL. The variable holds a pointer, a pointer and their number, or the bytes themselves.
 
     Args:
         value: the bytes, without the NUL.
@@ -83,7 +83,7 @@ class Text(GlobalDefinition):
 
 
 def _without_names(format_: str) -> str:
-    """Return a format without what cannot be an address: the names of fields, complex numbers."""
+    """Return a format without parts that cannot be addresses: the names of fields, complex numbers."""
     plain = "".join(format_.split(":")[::2])
     for number in ("Zf", "Zd", "Zg"):
         plain = plain.replace(number, "")
@@ -94,8 +94,8 @@ def _without_names(format_: str) -> str:
 class Buffer(GlobalDefinition):
     """A snapshot of a buffer, taken by `Buffer.of`; the length of a span counts elements.
 
-    Every load decodes its own copy, which the code may change. In the place of an array it has the array's elements: their type and number
-    are compared when the module is added.
+    Every load decodes its own copy, which the code may change. An array variable receives its elements; their type and number are compared
+    when the module is added.
 
     Args:
         data: the elements, in C order.
@@ -115,16 +115,17 @@ class Buffer(GlobalDefinition):
             exporter: bytes, an array of NumPy or of `array`, a `memoryview`: any shape, any element type that `struct` knows.
 
         Raises:
-            GlobalValidationError: its elements are addresses, which serve one process alone: objects, pointers and functions of ctypes.
+            GlobalValidationError: its elements are addresses, which are valid in one process only: objects, pointers and functions of
+                ctypes.
         """
         with memoryview(exporter) as view:
             if _ADDRESSES.intersection(_without_names(view.format)):
-                raise invalid(f"a buffer of format {view.format!r} holds addresses of this process, which no other one can use")
+                raise invalid(f"a buffer of format {view.format!r} holds addresses of this process, which are not valid in any other")
             return cls(view.tobytes(), view.format)
 
     @property
     def itemsize(self) -> int:
-        """The size of an element in bytes; 1 where the struct module does not know the format."""
+        """The size of an element in bytes; 1 if the struct module does not know the format."""
         try:
             return calcsize(self.format)
         except StructError:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
             """Return the address of an object's buffer."""
 
         def find_symbol(self, name: str, library: str | None) -> int:
-            """Return the address of a native symbol, 0 where it is not defined."""
+            """Return the address of a native symbol; 0 if it is not defined."""
 
 
 __all__ = [
@@ -63,7 +63,7 @@ _HOMES = {
 
 
 class Storage(Record):
-    """The storage of a global variable, read off its LLVM type.
+    """The storage of a global variable, read from its LLVM type.
 
     Args:
         form: "int", "float", "pointer"; "span" (``{ptr, i64}``: address and length) or "inline" (an array or struct that receives
@@ -82,7 +82,7 @@ class Storage(Record):
 class GlobalDefinition(Record):
     """The base of all kinds. `kind` names the class in stored modules and never changes its meaning.
 
-    `revalidate` says that the value is looked up again at every load, even where the variable is filled.
+    `revalidate`: the value is looked up again at every load, even if the variable is filled.
     """
 
     __slots__ = ()
@@ -91,11 +91,11 @@ class GlobalDefinition(Record):
 
     @property
     def is_machine_code(self) -> bool:
-        """Whether the value is code for one CPU, so that a module which uses it serves no other one."""
+        """Whether the value is code for one CPU, so that a module with it is usable on that CPU only."""
         return False
 
     def encode(self) -> bytes:
-        """Return the definition as bytes, all that `decode` needs."""
+        """Return the definition as bytes, from which `decode` restores it."""
         raise NotImplementedError
 
     @classmethod
@@ -108,23 +108,23 @@ class GlobalDefinition(Record):
         raise NotImplementedError
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the bytes for the storage, exactly `storage.size`, and what to keep alive beside them.
+        """Return the bytes for the storage, exactly `storage.size`, and the objects that must stay alive with them.
 
         Args:
             storage: the form and the size of the variable.
-            context: what may be asked for while loading.
+            context: the services for loading.
 
         Raises:
-            GlobalValidationError: the value is not what it was, or does not fit the storage.
+            GlobalValidationError: the value has changed, or does not fit the storage.
         """
         raise NotImplementedError
 
     def is_same(self, known: object, found: object) -> bool:
-        """Return whether two objects that `load` keeps are the same, though at two addresses: then the first one stays.
+        """Return whether two objects kept by `load` are the same despite different addresses. The first one then stays.
 
         Args:
             known: the object of the first load.
-            found: that of this load.
+            found: the object of this load.
         """
         return False
 
@@ -133,9 +133,9 @@ _kinds: dict[str, type[GlobalDefinition]] = {}
 
 
 def register(cls: _Kind) -> _Kind:
-    """Make a kind known to this process, by its `kind`; usable as a class decorator.
+    """Make a kind known to this process by its `kind`. Usable as a class decorator.
 
-    A class that is defined again (a notebook's cell, a module that is reloaded) takes the place of the former one.
+    A class that is defined again (by a notebook's cell, by reloading a module) replaces the former one.
 
     Raises:
         ValueError: another class has that kind already, or it is empty.
@@ -180,10 +180,10 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
 
 
 def encoded(definition: GlobalDefinition) -> bytes:
-    """Return the result of `encode` if it is bytes: the class may be the program's own.
+    """Return the result of `encode` if it is bytes. The class may be the program's own.
 
     Raises:
-        GlobalValidationError: it is something else, or `encode` raised an error.
+        GlobalValidationError: the result is not bytes, or `encode` raised an error.
     """
     try:
         payload = definition.encode()
@@ -196,10 +196,10 @@ def encoded(definition: GlobalDefinition) -> bytes:
 
 
 def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """Return the result of `load` if it fits the storage: the class may be the program's own.
+    """Return the result of `load` if it fits the storage. The class may be the program's own.
 
     Raises:
-        GlobalValidationError: it does not fit, or `load` raised an error.
+        GlobalValidationError: the result does not fit, or `load` raised an error.
     """
     try:
         data, kept = definition.load(storage, context)
@@ -213,19 +213,19 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
 
 
 def _failure(error: Exception, what: str) -> GlobalValidationError:
-    """Return the error that says what failed in a class of the program; raise errors again that say nothing of the class."""
+    """Return the error about a failure in a class of the program; raise errors again that do not concern the class."""
     if isinstance(error, (CompcacheError, MemoryError)):
         raise error
     return invalid(f"{what}: {error!r}")
 
 
 def invalid(reason: str) -> GlobalValidationError:
-    """Return the error of a definition that is not valid."""
+    """Return the error about an invalid definition."""
     return GlobalValidationError(reason, reason=reason)
 
 
 def misfit(what: str, storage: Storage) -> GlobalValidationError:
-    """Return the error of a value that does not fit its storage."""
+    """Return the error about a value that does not fit its storage."""
     return invalid(f"{what} does not fit its storage ({storage})")
 
 
@@ -233,7 +233,7 @@ def pack_integer(value: int, storage: Storage) -> bytes:
     """Return an integer as the bytes of its storage.
 
     Raises:
-        GlobalValidationError: it does not fit.
+        GlobalValidationError: the integer does not fit.
     """
     if storage.form not in ("int", "pointer"):
         raise misfit(shown(value), storage)
@@ -244,11 +244,11 @@ def pack_integer(value: int, storage: Storage) -> bytes:
 
 
 def shown(value: int) -> str:
-    """Return an integer as a message shows it."""
+    """Return an integer in its form for messages."""
     bits = value.bit_length()
     return f"the integer {value}" if bits <= _MAX_SHOWN_BITS else f"an integer of {bits} bits"
 
 
 def pack_object(value: object, storage: Storage) -> tuple[bytes, object]:
-    """Return the address of an object as the bytes of its storage, and the object, which must live as long as the bytes are used."""
+    """Return the address of an object as the bytes of its storage, and the object, which must live as long as the bytes."""
     return pack_integer(id(value), storage), value

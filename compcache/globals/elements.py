@@ -1,4 +1,4 @@
-"""Whether a value fits the elements of the array that it is stored in: checked when a module is added, and known to hold from then on."""
+"""Checks whether a value fits the elements of its array, when a module is added. Loads rely on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_elements"]
 
 _LEVEL = re.compile(r"[\[<](\d+) x (.*)[\]>]\Z")
 _NATIVE_ORDER = ("@", "=", "<" if sys.byteorder == "little" else ">")
-#: By the letters of the struct module, what is comparable in types of elements.
+#: The comparable part of element types, by the letters of the struct module.
 _KINDS = {"i": "bhilqnBHILQNc?", "f": "efd"}
 #: By the LLVM type of elements: what signatures call it, its kind and size. Integers have no sign there, and C's `bool` is `i8`.
 _ELEMENTS = {
@@ -47,7 +47,7 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
         what = f"a value of {len(data)} bytes"
         fits = len(data) == size or (element == "i8" and len(data) < size)
     if not fits:
-        raise invalid(f"{what} does not fit its storage, {llvm_type}: that takes {count} elements of {name}, or {size} bytes as they are")
+        raise invalid(f"{what} does not fit its storage, {llvm_type}: it takes {count} elements of {name}, or {size} raw bytes")
 
 
 def _flattened(llvm_type: str) -> tuple[int, str]:

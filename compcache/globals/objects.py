@@ -19,7 +19,7 @@ __all__ = ["DictMember", "ObjectIdentity", "PythonObject"]
 
 
 def _find(module: str, qualname: str) -> object:
-    """Return the object of this name, importing its module if need be."""
+    """Return the object of this name; import its module if necessary."""
     try:
         __import__(module)
         found: object = sys.modules[module]
@@ -32,7 +32,7 @@ def _find(module: str, qualname: str) -> object:
 
 
 def _name_of(value: object) -> tuple[str, str]:
-    """Return the module and name by which an object can be found again."""
+    """Return the module and the name by which an object can be found again."""
     for module, qualname in _candidates(value):
         if _is_found(module, qualname, value):
             return module, qualname
@@ -101,13 +101,13 @@ class PythonObject(GlobalDefinition):
 
     @classmethod
     def of(cls, value: object) -> GlobalDefinition:
-        """Return the definition by which `value` will be found again.
+        """Return the definition that finds `value` again.
 
         Args:
             value: an object that a module holds: a function, a class, a constant.
 
         Raises:
-            GlobalValidationError: it has no such name.
+            GlobalValidationError: no module holds it under a name.
         """
         return cls(*_name_of(value))
 
@@ -140,8 +140,7 @@ class ObjectIdentity(PythonObject):
 
     @classmethod
     def of(cls, value: object) -> GlobalDefinition:
-        """Return the definition by which `value` will be found again; methods of classes have no identity: each look-up makes another
-        object.
+        """Return the definition that finds `value` again. Methods of classes have no identity, because each look-up makes a new object.
 
         Args:
             value: an object that a module holds.
@@ -151,7 +150,7 @@ class ObjectIdentity(PythonObject):
         """
         module, qualname = _name_of(value)
         if _find(module, qualname) is not value:
-            raise invalid(f"{module}:{qualname} is another object each time that it is looked up, and has no identity to compare")
+            raise invalid(f"{module}:{qualname} is a different object on each look-up, so it has no identity to compare")
         return cls(module, qualname)
 
 

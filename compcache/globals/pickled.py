@@ -17,7 +17,7 @@ __all__ = ["Pickled"]
 class Pickled(GlobalDefinition):
     """Any picklable object, for caches that are opened with `allow_pickle=True`; `Pickled.of(value)` makes one.
 
-    Reading a pickle runs what its writer wanted. Every load decodes an object of its own.
+    Reading a pickle runs code of its writer's choice. Every load decodes its own object.
 
     Args:
         data: the pickle.

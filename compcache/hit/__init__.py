@@ -1,14 +1,14 @@
-"""The plain hit: a function of which all that it needs is functions, in a directory that belongs to this user alone.
+"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone.
 
-All that such a hit takes is here, and it imports nothing else of the package but the runtime, the type of targets and the counter of hits:
-a fresh process pays for what it reads, not for what it executes. It decides nothing that `compcache.store` and `compcache.hit.loader`
-decide otherwise: whatever is not plain (keys, layers, several realizations of which the newest is not known by its number, globals,
-damage, a look-up that finds nothing) is no answer, and `Loader`, which a `PlainLoader` becomes then, begins anew.
+This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of hits,
+because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of `compcache.store` and
+`compcache.hit.loader`: whatever is not plain (keys, layers, several realizations without a known newest one, globals, damage, a failed
+look-up) gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
 
-Tables of targets and modules, and their locks, are explained in `compcache.hit.loader`. `LoadedModule` has what is mapped.
+Tables of targets and modules, and their locks, are explained in `compcache.hit.loader`. `LoadedModule` is a mapped image.
 """
 
-# What a hit reads does not import `__future__` either, which takes half a million instructions: what annotations name is in quotes.
+# Files on the path of a hit do not import `__future__`, which takes half a million instructions: annotations are in quotes.
 import os
 from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from compcache.store.module_file import ModuleFile
 
 __all__ = [
-    "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "is_ordered",
-    "open_plain",
+    "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain",
 ]  # fmt: skip
 
 #: As `compcache.store.PLACES` has them, which a plain hit does not read.
@@ -58,10 +57,10 @@ _PATIENCE = 10.0
 class LoadedModule:
     """A mapped image and what its filled slots refer to.
 
-    `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
-    image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
-    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run. `file` is kept of
-    linked closures. `given_up` is one that was not mapped, and claims nothing, whatever keeps it alive.
+    `slots` maps the number of each filled slot, or the name of an import without a slot, to the object that must live as long as the
+    image: the defining module, or the decoded value of a global. `image` is None while the module is only claimed. `committed` says
+        whether a load that uses it has succeeded; `started`, whether constructors that wait for imports have run. `file` is kept for
+        linked closures. A module that is `given_up` was not mapped, and claims nothing, whatever keeps it alive.
     """
 
     __slots__ = ("__weakref__", "committed", "file", "finish", "given_up", "image", "module_id", "size", "slots", "started")
@@ -79,7 +78,7 @@ class LoadedModule:
 
 
 class Door:
-    """The way into a directory for those who only read: what a hit does of `compcache.files.Tree`, which does all else."""
+    """Reads a directory: the part of `compcache.files.Tree` that a hit needs."""
 
     __slots__ = ("_entered", "_prefix", "_runtime", "_tree", "owner", "root")
 
@@ -89,14 +88,14 @@ class Door:
 
     def __init__(self, root: str, runtime: "Any") -> None:
         self.root = root
-        self.owner = os.geteuid()  # whose the directory is as long as this is open, and what is in it
+        self.owner = os.geteuid()  # the owner of the directory while this is open, and of its files
         self._runtime = runtime
-        self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and which directory that is
+        self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and the identity of that directory
         self._prefix = root if root.endswith("/") else root + "/"
         self._tree: Tree | None = None
 
     def enter(self) -> None:
-        """Open the root. It is not opened where it is a link, or not this user's alone."""
+        """Open the root. A root that is a link, or that others can write to, is not opened."""
         audit("open", self.root, None, _ENTER)
         opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
         status = os.fstat(opened.number)
@@ -105,14 +104,14 @@ class Door:
         self._entered = opened, opened.number, (status.st_dev, status.st_ino)
 
     def renew(self) -> None:
-        """Open the root again where it is not the directory at its path any more, or the program has closed its descriptor."""
+        """Open the root again if its path leads to another directory, or the program has closed its descriptor."""
         entered = self._entered
         if entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
             self.enter()
 
     def leave(self) -> None:
-        """Close the root; the next use opens it again. Its number is not closed where the program has done that: it may be another's."""
+        """Close the root; the next use opens it again. A number that the program has closed may be another file's, and stays open."""
         entered, self._entered, self._tree = self._entered, None, None
         if entered is not None and not _is_ours(entered):
             entered[0].number = -1
@@ -132,7 +131,7 @@ class Door:
         return opened
 
     def __getattr__(self, name: str) -> "Any":
-        """Return an attribute that needs the whole of `Tree`, which is imported for it."""
+        """Return an attribute of `Tree`, which is imported for it."""
         return getattr(self._others(), name)
 
     def _others(self) -> "Tree":
@@ -178,7 +177,7 @@ class PlainLoader:
     )
 
     def __init__(self, root: str, files: "Door | Tree | None") -> None:
-        """With the directory, and what reads it; None where no hit is plain."""
+        """Load from this directory through `files`; with None, no hit is plain."""
         self._root = root
         self._files: Any = files
         self._names: bytes | None = None
@@ -192,15 +191,15 @@ class PlainLoader:
         self._volumes: Volumes | None = None
         self.allow_pickle = False
         self.maps_files = 2  # by the kind of their file system
-        #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
+        #: The table from which look-ups answer at once: `_by_name`, or an empty one while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
         self._by_name: dict[str, ref[TypedCallTarget]] = {}
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
-        self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that no look-up gives any more
+        self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that look-ups no longer return
         self.builds: set[object] = set()  # the builds under way
-        self.changed: object = None  # another object whenever the tables are changed
+        self.changed: object = None  # replaced whenever the tables change
         self._mine: dict[bytes, ref[LoadedModule]] = {}
-        self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
+        self.merged: dict[str, ref[LoadedModule]] = {}  # the module that provides a variable defined by several
         self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
         self.linked: LinkedClosures | None = None  # linked closures that it has met
         self.closed = False
@@ -213,7 +212,7 @@ class PlainLoader:
         self._recorder.watch(self)
 
     def close_plain(self) -> None:
-        """Close what no store was needed for."""
+        """Close the files that were opened without a store."""
         if self._recorder is not None:
             self._recorder.flush()
         self.close()
@@ -230,7 +229,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
-        """Return the call target of a function, if it is plain; None where that is not so, or not known here."""
+        """Return the call target of a plain function; None if it is not plain, or not known here."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -248,7 +247,7 @@ class PlainLoader:
         return target
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return the module and the record of a function, and all that it imports if it does."""
+        """Return the module and the record of a function, and all its imports if it has any."""
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
@@ -274,7 +273,7 @@ class PlainLoader:
         return module, record, closure, found[4], parts
 
     def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "tuple[Any, Any]":
-        """Return the record of a function, None where it cannot be used, and what gives the payloads of its module's records."""
+        """Return the record of a function (None if it cannot be used), and a function that returns payloads of its module's records."""
         segment, _, offset, number, _ = found
         opened, _, _, entry = where
         if entry is None:
@@ -326,7 +325,7 @@ class PlainLoader:
         return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
     def _find(self, runtime: "Any", func_name: str) -> "Any":
-        ordered = is_ordered(func_name)
+        ordered = runtime.is_ordered(func_name)
         if (ordered or self._names is None) and not self._look_again(runtime):
             return None
         found = runtime.newest(self._functions, func_name, ordered)
@@ -349,7 +348,7 @@ class PlainLoader:
         return goes_with(self, closure)
 
     def _look_again(self, runtime: "Any") -> bool:
-        """Read the segments that the index has now; return False if there is anything else in it."""
+        """Read the index's present segments; return False if it holds anything else."""
         files = self._files
         files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
@@ -377,13 +376,13 @@ class PlainLoader:
         return True
 
     def _accept(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
-        """Return whether this host can run code whose requirement has this number; its ids are accepted from now on."""
+        """Return whether this host can run code whose requirement has this number. If so, its ids are accepted from now on."""
         text = runtime.requirements(self._rows[segment]()).get(number)
         if text is None:
             return False
         content = runtime.processor()
         words = runtime.processor_words(content)
-        platform = f"{os.uname().machine}-linux-elf"  # of another one no code says that it is for it
+        platform = f"{os.uname().machine}-linux-elf"  # no code requires any other processor
         if not words or not runtime.platform_serves(text, platform, os.confstr("CS_GNU_LIBC_VERSION") or ""):
             return False
         identity = runtime.digest(platform.encode() + content, 12).hex()
@@ -416,14 +415,14 @@ class PlainLoader:
                 raise in_constructor(module_id) if load_runtime().is_linking() else half_mapped(module_id)
             module.image = map_image()
         finally:
-            if module.image is None:  # whoever looks at the traceback keeps the module alive
+            if module.image is None:  # a reader of the traceback keeps the module alive
                 module.given_up = True  # nothing is called here: a signal handler that raises would leave the claim
         return module
 
     # ------------------------------------------------------------------ commit
 
     def held(self, func_name: str) -> "TypedCallTarget | None":
-        """Return the call target of a function that look-ups give, if it is in memory."""
+        """Return the call target of a function if it is in memory."""
         known = self._by_name.get(func_name)
         return known() if known is not None else None
 
@@ -436,7 +435,7 @@ class PlainLoader:
         parts: "Parts | None",
         owner: object,
     ) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to all that it imports; None if another thread has decided otherwise."""
+        """Return the target of a function, bound to all its imports; None if another thread has bound something else."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -444,7 +443,7 @@ class PlainLoader:
         modules = parts.modules() if parts else {module.module_id: module}
         with _lock:
             done = False
-            while not done:  # again where what interrupts this thread has changed the tables meanwhile
+            while not done:  # try again if an interrupt of this thread has changed the tables
                 change = self.changed = object()
                 if self.closed or self._files is None or not self._goes_with(closure):
                     return None
@@ -465,7 +464,7 @@ class PlainLoader:
         return target
 
     def _are_current(self, modules: "dict[bytes, LoadedModule]") -> bool:
-        """Return whether no module is another mapping by now."""
+        """Return whether none of the modules has been mapped again."""
         return all(self._loaded(key) in (None, module) for key, module in modules.items())
 
     def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any]":
@@ -501,7 +500,7 @@ class PlainLoader:
         del gone  # here if this was the last reference: destructors may do anything
 
     def invalidate(self, concerns: "Callable[[TargetContext], bool]") -> "list[TypedCallTarget]":
-        """Invalidate call targets, with `_lock`; those that were valid."""
+        """Invalidate call targets, with `_lock` held; return those that were valid."""
         self.changed = None
         gone = []
         for key, weak in [*self._by_link.items(), *self._ended.items()]:
@@ -537,7 +536,7 @@ class _Impatient:
 
 
 def _is_ours(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
-    """Return whether a descriptor is still that of the directory for which it was opened."""
+    """Return whether a descriptor still belongs to the directory for which it was opened."""
     try:
         status = os.fstat(entered[1])
     except OSError as error:  # a program that closes all descriptors, as daemons do, has closed it
@@ -548,11 +547,6 @@ def _is_ours(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
     return (status.st_dev, status.st_ino) == entered[2]
 
 
-def is_ordered(func_name: str) -> bool:
-    """As `compcache.store` has it."""
-    return func_name[-33:-32] != "-" or bool(func_name[-32:].strip("0123456789abcdef"))
-
-
 def _is_segment_name(name: str) -> bool:
     level, rest = name[:2], name[2 : -len(SEGMENT_SUFFIX)]
     is_made = name.endswith(SEGMENT_SUFFIX) and not level.strip("0123456789") and rest.strip("0123456789abcdef") == "-" and rest[0] == "-"
@@ -560,7 +554,7 @@ def _is_segment_name(name: str) -> bool:
 
 
 def _reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":
-    """Return what reads of an open file, and keeps it open."""
+    """Return a function that reads an open file and keeps it open."""
     return lambda offset, size: files.pread(opened.number, size, offset)
 
 
@@ -576,7 +570,7 @@ def _mapped(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, m
 
 
 def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> "ref[LoadedModule]":
-    """Return a reference that leaves the table when the module goes."""
+    """Return a reference that leaves the table with the module."""
 
     def forget(_: "ref[LoadedModule]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
         remove(table, key)  # bound above: when the interpreter ends, this file's globals go before the last modules
@@ -585,7 +579,7 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
-    """Make `module` the one of this key, unless another one is; `_mapping` is held."""
+    """Make `module` the one for this key, unless there is another one. `_mapping` is held."""
     known = table.get(key)
     other = known() if known is not None else None
     if other is not None and not other.given_up:
@@ -595,7 +589,7 @@ def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMo
 
 
 def open_plain(root: str) -> "PlainLoader | None":
-    """Return a loader of a directory that belongs to this user alone; None where that is not so, or the directory is not there."""
+    """Return a loader of a directory that belongs to this user alone; None if it does not, or does not exist."""
     try:
         door = Door(root, load_runtime())
         door.enter()

@@ -1,4 +1,4 @@
-"""Help texts and error messages of call targets, and the rarer kinds of pointers.
+"""Help texts and error messages of call targets, and the rarer kinds of pointers. Successful calls do not need this file.
 
 A successful call needs none of it, hence it is a file of its own.
 """
@@ -67,7 +67,7 @@ def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | No
     """Raise the error of a wrong number of arguments or a wrong name.
 
     Returns:
-        Where nothing is wrong and there are names: for each parameter the number of its argument.
+        If nothing is wrong and there are names: the number of the argument for each parameter.
     """
     parameters = target.signature.parameters
     who = _shown_name(target)
@@ -81,7 +81,7 @@ def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | No
 
 
 def _order(target: TypedCallTarget, given: int, names: tuple[str, ...]) -> tuple[int, ...]:
-    """Return for each parameter the number of its argument, if some arguments are given by name."""
+    """Return the number of the argument for each parameter, if some arguments are passed by name."""
     who = _shown_name(target)
     known = [parameter.name for parameter in target.signature.parameters]
     if not any(known):
@@ -105,7 +105,7 @@ def _order(target: TypedCallTarget, given: int, names: tuple[str, ...]) -> tuple
 
 
 def _hint_at_length(target: TypedCallTarget, given: int) -> str:
-    """Return a hint for callers who pass a buffer for an address and leave out its length."""
+    """Return a hint for callers who pass a buffer for an address and omit its length."""
     kinds = [("buffer" if p.is_buffer else p.type.kind) for p in target.signature.parameters]
     lengths = [i for i, kind in enumerate(kinds) if i and kind in ("signed", "unsigned") and kinds[i - 1] == POINTER]
     if given >= len(kinds) or not lengths:
@@ -114,7 +114,7 @@ def _hint_at_length(target: TypedCallTarget, given: int) -> str:
 
 
 def _shown_name(target: TypedCallTarget) -> str:
-    """Return the name to show: the label, if the func_name stands for content."""
+    """Return the name to show: for a content name its label."""
     return label_of(target._name) or target._name
 
 
@@ -123,7 +123,7 @@ def _listed(target: TypedCallTarget) -> str:
 
 
 def _where_of(target: TypedCallTarget, index: int) -> str:
-    """Return a parameter by its name, or its number where it has none."""
+    """Return a parameter by its name, or by its number if it has none."""
     return target.signature.parameters[index].name or f"argument {index + 1}"
 
 
@@ -170,7 +170,7 @@ def _pointer_error(target: TypedCallTarget, index: int, value: object, where: st
 
 
 def _short(value: object) -> str:
-    """Return a value as a message shows it."""
+    """Return a value in its form for messages."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - a value of the caller's, or an integer that Python refuses to print
@@ -207,7 +207,7 @@ def _buffer_offer(value: object, dimensions: int) -> str:
 
 
 def find_pointer(value: object) -> int | None:
-    """Return the address that a pointer-like object stands for; None where it is its buffer, or nothing."""
+    """Return the address of a pointer-like object; None if its buffer is the address, or if it has none."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is None:
         return None
@@ -219,7 +219,7 @@ def find_pointer(value: object) -> int | None:
 
 
 def no_key_for_pickled(path: str, func_name: str, variable: str) -> UntrustedDirectoryError:
-    """Return the error of a pickled target of a cache with a signing key that this process does not have."""
+    """Return the error about a pickled target from a cache whose signing key this process does not have."""
     return UntrustedDirectoryError(
         f"a pickled call target stands for function {func_name!r} of the cache {path}, whose modules are signed, and "
         f"this process has no key: open Cache({path!r}, signing_key=...) first, or set {variable}",
@@ -228,7 +228,7 @@ def no_key_for_pickled(path: str, func_name: str, variable: str) -> UntrustedDir
 
 
 def pickled_is_gone(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
-    """Return the error of a pickled target whose function its cache does not have."""
+    """Return the error about a pickled target whose function is no longer in its cache."""
     return NotCachedError(
         f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there ({error})",
         func_name=func_name,
@@ -237,7 +237,7 @@ def pickled_is_gone(path: str, func_name: str, error: NotCachedError) -> NotCach
 
 
 def refuse_copies() -> NoReturn:
-    """Raise the error of a cache that is copied or pickled."""
+    """Raise the error about copying or pickling a cache."""
     raise TypeError(
         "a Cache cannot be copied or pickled: it holds open files, loaded code and perhaps a signing key; pass its path "
         "and open it where it is needed, with the key or trust that is there (call targets can be pickled)"

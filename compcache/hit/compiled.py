@@ -18,9 +18,9 @@ __all__ = ["CompiledFunctions"]
 
 
 class CompiledFunctions(_Functions):
-    """The functions of a source: ``kernels["scale"]``, or ``kernels.scale`` where mappings have no method of that name.
+    """The functions of a source: ``kernels["scale"]``, or ``kernels.scale`` if mappings have no method of that name.
 
-    A function is loaded when it is first asked for, and kept.
+    A function is loaded on first use, and kept.
 
     Args:
         names: the func_name of each plain name.

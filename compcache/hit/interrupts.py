@@ -1,4 +1,4 @@
-"""What a look-up says that has interrupted a load, as a signal handler and a finalizer may, and has met what is half done."""
+"""The errors of look-ups in signal handlers and finalizers that interrupt a load and meet its half-finished state."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _INTERRUPTED = "asked from a signal handler or a finalizer during a load"
 
 
 def half_mapped(module_id: bytes) -> ReentrantLoadError:
-    """Return the exception for a module that this thread is about to map, or has just mapped."""
+    """Return the exception for a module that this thread is mapping."""
     return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}: ask again when it has returned")
 
 
 def in_constructor(module_id: bytes) -> LinkError:
-    """Return the exception for a module that one of its own constructors asks for."""
+    """Return the exception for a module that one of its own constructors requests."""
     name = module_id.hex()
     return LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
 
@@ -26,8 +26,8 @@ def before_start(module_id: bytes) -> ReentrantLoadError:
 
 
 def named(error: Exception, func_name: str) -> Exception:
-    """Return the exception of a look-up, with the name of the function; one about a file that is half imported says so, others are as they
-    are.
+    """Return the exception of a look-up with the name of the function. An error about a half-imported file becomes a `ReentrantLoadError`;
+    others are unchanged.
     """
     if _is_half_imported(error):
         error = ReentrantLoadError(f"{_INTERRUPTED} that imports {getattr(error, 'name', '')}: ask again when it has returned")
@@ -37,7 +37,7 @@ def named(error: Exception, func_name: str) -> Exception:
 
 
 def _is_half_imported(error: Exception) -> bool:
-    """Return whether it comes from a file of this package that this thread is in the middle of importing."""
+    """Return whether the error comes from a file of this package that this thread is importing."""
     if isinstance(error, ImportError):
         return "partially initialized" in str(error)
     traceback = error.__traceback__

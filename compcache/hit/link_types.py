@@ -1,4 +1,4 @@
-"""Whether what one module uses fits what another one defines: link types, and the rules of `docs/linking.md`.
+"""Decides whether a module's use of a symbol fits its definition in another one: link types, and the rules of `docs/linking.md`.
 
 A link type is a text that says what the ABI passes where (`docs/format.md`, "Records"). Where the digests of definition and use are
 equal, nothing of this is needed, and a load does not read this file.
@@ -34,41 +34,41 @@ __all__ = [
 
 #: Marks behind the parameters of a use: the result is not used; the function is not called, its address is taken.
 IGNORED, ADDRESS = "ignored", "address"
-#: What a variable's type begins with, and what stands in it where its size is not known.
+#: The prefix of a variable's type, and the text for an unknown size.
 VARIABLE, _UNKNOWN = "variable", "?"
-#: What a variable is that cannot change, and a use that changes it.
+#: The marks of a constant variable, and of a use that changes the variable.
 CONSTANT, WRITTEN = "constant", "written"
-#: What a variable is that each thread has one of.
+#: The mark of a thread-local variable.
 THREAD_LOCAL = "thread_local"
-#: What stands between types of one use, and in place of parameters that a definition does not name.
+#: The separator between types of one use, and the text for parameters that a definition does not name.
 OR, VARIADIC = " | ", "..."
-#: How many bytes records have of a link type: its digest, and the offset of its record.
+#: The bytes of a link type in records: its digest, and the offset of its record.
 LINK_TYPE_SIZE = 12
 DIGEST_SIZE = 8
 _EXTENSIONS = frozenset(("zeroext", "signext"))
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f128": 128}
 _REGISTER_BITS = 64
-#: What C passes as an ``int`` where a function has no prototype.
+#: The types that C passes as ``int`` to a function without a prototype.
 _PROMOTED = frozenset(("i1", "i8", "i16"))
 
 
 def united(types: Iterable[str]) -> str:
-    """Return the type of a use from those of its call sites."""
+    """Return the type of a use, from the types of its call sites."""
     found = set(types)
     return OR.join(sorted(text for text in found if not (text.endswith(IGNORED) and _without(text, IGNORED) in found)))
 
 
 def type_digest(text: str) -> bytes:
-    """Return the digest of a type in records. A definition and a use with equal digests fit.
+    """Return the digest of a type in records. Equal digests of a definition and a use fit.
 
-    That of a use is the digest of the definition that is exactly what it expects.
+    The digest of a use is that of the definition that it expects exactly.
     """
     alternatives = sorted({_expected(part) for part in text.split(OR)})
     return digest([OR.join(alternatives).encode("utf-8", "surrogatepass")], size=DIGEST_SIZE, person=b"compcache-type")
 
 
 def read_type(read_record: Callable[[int], bytes], kind: bytes) -> str:
-    """Return the link type that the `link_type` of a record stands for; empty where it is not known.
+    """Return the link type for the `link_type` of a record; empty if it is not known.
 
     Raises:
         FormatError: its record is damaged; and what `read_record` raises, which gives the payload of a record.
@@ -90,9 +90,9 @@ def _without(text: str, mark: str) -> str:
 
 
 def fits(definition: str, use: str) -> tuple[bool, str]:
-    """Return whether a use can be bound to a definition, and why not; or what may go wrong although it can, empty for nothing.
+    """Return whether a use can be bound to a definition, with the reason if not, or a warning if so; empty for neither.
 
-    Both are link types; one that is empty is not known, and fits.
+    Both are link types. An empty one is unknown, and fits.
     """
     doubts = ""
     for part in use.split(OR) if definition and use else ():
@@ -130,7 +130,7 @@ def _variable_fits(definition: list[str], use: list[str]) -> tuple[bool, str]:
 
 
 class _Function:
-    """A type of a function, read: `fixed` counts the parameters ahead of variable ones."""
+    """The parts of a function's type. `fixed` counts the parameters before variable ones."""
 
     __slots__ = ("fixed", "marks", "parameters", "result", "text", "variadic")
 
@@ -153,7 +153,7 @@ class _Function:
 
 
 def _pieces(text: str) -> list[Piece]:
-    """Yield the passed values one by one, and whether each is part of a structure."""
+    """Yield the passed values one by one, each with whether it is part of a structure."""
     found = []
     is_part = False
     for part in text.split(", ") if text and text != "void" else ():
@@ -169,7 +169,7 @@ def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
         return False, "its calling convention is {}, and it is called by {}".format(*conventions)
     if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
         return False, f"it takes {len(definition.parameters)} arguments, and {len(use.parameters)} are passed"
-    is_promoted = use.variadic and not definition.variadic  # C passes so what it has no prototype for
+    is_promoted = use.variadic and not definition.variadic  # C passes it so without a prototype
     binds, doubts = _parameters_fit(definition.parameters, use.parameters, is_promoted=is_promoted)
     if not binds:
         return False, doubts
@@ -199,7 +199,7 @@ def _parameters_fit(taken: list[Piece], given: list[Piece], *, is_promoted: bool
 
 
 def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, str]:
-    pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # who relies on it is the caller
+    pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # the caller relies on it
     if len(returned) == len(expected) and all(fit and not lacks for fit, lacks in pairs):
         return True, ""
     shown = [", ".join([piece for piece, _ in pieces]) or "void" for pieces in (returned, expected)]
@@ -207,7 +207,7 @@ def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, st
 
 
 def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
-    """Return whether a value is passed where it is expected, and whether an extension is expected that does not happen."""
+    """Return whether a value is passed where it is expected, and whether an expected extension is missing."""
     if expected[0] == passed[0]:
         return True, False
     first, second = expected[0].split(" "), passed[0].split(" ")
@@ -219,8 +219,8 @@ def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
 
 
 def _is_same_place(first: list[str], second: list[str], *, in_structure: bool) -> bool:
-    """Return whether the ABI passes unlike things alike."""
-    if first[0] == second[0] == "ptr":  # one says how much room there is for a structure that is returned
+    """Return whether the ABI passes these different types in the same way."""
+    if first[0] == second[0] == "ptr":  # one states the size of the room for a returned structure
         return {len(first), len(second)} == {1, 3}
     kinds = {first[0], second[0]}
     if len(first) != 1 or len(second) != 1:

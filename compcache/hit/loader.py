@@ -3,21 +3,21 @@
 A load is a transaction in three steps. *Plan* (`compcache.hit.plan`): choose a realization for the function and for everything that its
 import slots name, reading one record each; a realization that cannot be satisfied is passed over, and cycles are
 ordinary (a greatest fixed point, computed by elimination). *Prepare*: map the images, decode the globals of the
-closure (`compcache.hit.needs`). *Commit*: fill slots and tables in one native call. Whatever fails before the commit leaves nothing behind.
+closure (`compcache.hit.needs`). *Commit*: fill slots and tables in one native call. A failure before the commit leaves nothing behind.
 
-A load maps a module once, however many functions it takes from it, and a `Loader` has each module once: who maps a
-module claims it first, so that constructors run once, whatever other threads and cycles of imports do.
+A load maps a module once, however many functions it takes from it, and a `Loader` has each module once: a thread claims a module before it
+maps it, so constructors run once, whatever other threads and cycles of imports do.
 
 Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded
 globals, modules of other functions). All tables hold weak references. Modules and targets belong to one `Loader`,
-that is to one `Cache` object, so that nothing of one is ever seen, changed or unloaded through another. The dynamic
+that is to one `Cache` object, so that no `Loader` sees, changes or unloads anything of another. The dynamic
 linker maps a file once per process: a second loader, or the same one after an unload while the old mapping is still in
 use, maps a private copy.
 
 Locking: `_lock` guards the tables. It is reentrant (a garbage collection may run anything while it is held) and is
 never held while files are read, images mapped, globals decoded or modules imported: unloading waits for nothing.
-`_mapping` is held while a module is mapped and its constructors run, as the dynamic linker holds a lock of its own. It
-is taken before `_lock`; who has `_lock` already (a finalizer in a garbage collection) does not wait for it.
+`_mapping` is held while a module is mapped and its constructors run, as the dynamic linker holds a lock of its own. It is taken before
+`_lock`; a thread that already has `_lock` (a finalizer in a garbage collection) does not wait for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from _weakref import ref
 from itertools import chain
 
 from compcache import hit
-from compcache.digest import DIGEST_SIZE
 from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
@@ -35,7 +34,6 @@ from compcache.hit import LoadedModule, PlainLoader, _weak
 from compcache.hit.target import TargetContext, load_runtime
 from compcache.settings import is_on, setting
 from compcache.store import is_ordered
-from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,12 +54,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
-#: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
+#: The most module files that a load keeps open. It closes them then, and opens those again that it maps later.
 _MOST_FILES = 64
-#: Closures of fewer modules are not remembered for the next process.
-_FEWEST_PLANNED = 3
 
-#: 1: images are mapped out of their files wherever these are, 0: nowhere; else by the kind of their file system (`native/places.c`).
+#: 1: images are mapped from their files everywhere; 0: nowhere; otherwise it depends on the file system (`native/places.c`).
 MAP_VARIABLE = "COMPCACHE_MAP_FILES"
 _BY_FILE_SYSTEM = 2
 
@@ -69,16 +65,15 @@ _BY_FILE_SYSTEM = 2
 class Source:
     """A module as one load sees it: its open file, and the mapped module once there is one.
 
-    `suspended` says that the file was closed to save a descriptor, and is opened again when something is read of it. `listed` is
-    what is known of its records where a load has several modules.
+    `suspended` says that the file was closed to save a descriptor; the next read opens it again. `listed` is the knowledge of its records
+    in a load of several modules.
     """
 
-    __slots__ = ("file", "is_whole", "listed", "loaded", "suspended")
+    __slots__ = ("file", "listed", "loaded", "suspended")
 
     def __init__(self, file: ModuleFile, loaded: LoadedModule | None) -> None:
         self.file = file
         self.loaded = loaded
-        self.is_whole = loaded is None  # nothing of it is bound: the load sees all its imports
         self.suspended = False
         self.listed: Listed | None = None
 
@@ -101,7 +96,7 @@ class Source:
         return self.file
 
     def release(self) -> None:
-        """Release everything that the load holds of the module."""
+        """Release everything that the load holds for the module."""
         self.file.close()
         self.loaded = None
 
@@ -114,18 +109,18 @@ class Sources(dict[bytes, Source]):
     def __init__(self, root: str, accept: Accept | None, since: int) -> None:
         self.root = root
         self.accept = accept
-        self.since = since  # how many loads had bound something, where there are linked closures
+        self.since = since  # the number of loads that had bound something, if there are linked closures
         self.listing: Listing | None = None
         self.opened: list[Source] = []  # those whose files have not been closed since
-        self.bound: list[Source] = []  # modules as they are for what was bound before
+        self.bound: list[Source] = []  # the modules of earlier bindings
 
 
 class Choice:
-    """One realization that a plan has chosen, and what it still has to provide for it.
+    """One realization that a plan has chosen, and its remaining needs.
 
-    `offset` is where the record stands, 0 for a stub, which has none. `settled` are imports for which the plan has nothing to choose
-    (`compcache.hit.settle`); but for one of each module they do not stand in `imports`. `start` numbers the function that runs the
-    constructors of its module, where these wait for imports; `has_needs` says that what the function needs was read.
+    `offset` is the place of the record, 0 for a stub, which has none. `settled` are imports without alternatives (`compcache.hit.settle`);
+    only one of each module is in `imports`. `start` numbers the function that runs the constructors of its module, if these wait for
+    imports. `has_needs` says that the needs of the function were read.
     """
 
     __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "settled", "source", "start")
@@ -144,14 +139,14 @@ class Choice:
 
     @property
     def loaded(self) -> LoadedModule:
-        """The module that the realization is in, which is mapped by now."""
+        """The mapped module of the realization."""
         loaded = self.source.loaded
         assert loaded is not None
         return loaded
 
 
 class Loader(PlainLoader):
-    """Loads functions of one store; its tables hold modules and call targets for as long as they are referenced elsewhere."""
+    """Loads functions of one store. Its tables hold modules and call targets as long as others refer to them."""
 
     __slots__ = ()
 
@@ -184,12 +179,11 @@ class Loader(PlainLoader):
         Args:
             func_name: the function.
             owner: kept alive by the target.
-            accept: called with the file of each realization that could be taken; raises one of the errors that rule it out. Only one
-                that it has accepted is returned.
+            accept: called with the file of each candidate; raises an error that rules it out. Only an accepted realization is returned.
 
         Raises:
             NotCachedError: this host can use none of the realizations.
-            ReentrantLoadError: this thread is in the middle of loading what is asked for, and is interrupted.
+            ReentrantLoadError: this thread was interrupted while loading the same function.
             CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
         """
         try:
@@ -206,14 +200,14 @@ class Loader(PlainLoader):
             try:
                 return self._load(func_name, owner, accept, again=again)
             except CompcacheError:
-                # Where nothing is known the look-up has looked at the disk just now.
+                # If nothing is known, the look-up has just read the disk.
                 if not any(store.find_here(func_name)) or not (store.renew_index() or store.index.segments is not known):
                     raise
                 again, known = False, store.index.segments  # it has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
         target = self.linked.take(func_name, owner) if self.linked is not None and accept is None else None
-        while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
+        while target is None:  # try again if another thread has loaded or unloaded one of the modules
             target = self._load_once(func_name, owner, accept, again=again)
         return target
 
@@ -221,11 +215,7 @@ class Loader(PlainLoader):
         sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
-            choice, offset, error = self._open_first(func_name, candidates, sources)
-            root = choice if choice is not None and choice.record.needs and not self._has_loaded() else None
-            planned = self._find_planned(root, offset, sources) if root is not None else None
-            if planned is not None:
-                return self._commit(func_name, planned, owner, sources)
+            choice, error = self._open_first(func_name, candidates, sources)
             if choice is not None:
                 try:
                     if self._prepare_alone(choice, sources):
@@ -241,40 +231,30 @@ class Loader(PlainLoader):
             chosen = plan.choose()
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
-            target = self._commit(func_name, chosen, owner, sources)
-            if (
-                target is not None
-                and root is not None
-                and len(sources) >= _FEWEST_PLANNED
-                and not plan.has_errors
-                and chosen[func_name] is root
-                and (self.linked is None or self.linked.may_be_planned(root, chosen))
-            ):
-                self._remember_closure(root, offset, chosen)
-            return target
+            return self._commit(func_name, chosen, owner, sources)
         finally:
             for source in [*sources.values(), *sources.bound]:
                 source.release()
 
     def _open_first(
         self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
-    ) -> tuple[Choice | None, int, Exception | None]:
-        """Return the first realization, the offset of its record, and the error that rules it out."""
+    ) -> tuple[Choice | None, Exception | None]:
+        """Return the first realization, and the error that rules it out."""
         for module_id, offset in candidates:
             try:
-                return self.open_candidate(func_name, module_id, offset, sources), offset, None
+                return self.open_candidate(func_name, module_id, offset, sources), None
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 break  # pruned since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
-                return None, 0, error
-        return None, 0, None
+                return None, error
+        return None, None
 
     def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
-        """Prepare a realization that needs no other module, the usual case, which takes no plan; return False where it needs one.
+        """Prepare a realization that needs no other module, the usual case, without a plan; return False if it needs one.
 
-        Raises one of the errors that rule it out.
+        Raises an error that rules it out.
         """
         if choice.record.entry == NO_ENTRY:
             return False
@@ -291,30 +271,12 @@ class Loader(PlainLoader):
         choice.fills = self._decode(choice) if choice.globals else []
         return True
 
-    def _find_planned(self, root: Choice, offset: int, sources: Sources) -> dict[str, Choice] | None:
-        """Return what an earlier load has chosen for this function, ready for the commit; None if it must be planned now."""
-        store = self.store
-        if store.layers or not store.has_closures():
-            return None
-        name = store.closure_name(root.module_id, offset)
-        data = store.read_file(CLOSURES, name)
-        if data is None:
-            return None
-        from compcache.hit.closures.planned import read_planned
-
-        return read_planned(self, root, data, name, sources)
-
-    def _remember_closure(self, root: Choice, offset: int, chosen: dict[str, Choice]) -> None:
-        from compcache.hit.closures.remember import remember_closure
-
-        remember_closure(self.store, root, offset, chosen)
-
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
+        """Yield the realizations of a function. Of those with the same content, the ones in loaded or near modules come first.
 
-        With `linked` those of linked closures are among them.
+        `linked` includes those of linked closures.
         """
         # All that have a name of content have the same. `again` is that of `Store.find`.
         if is_ordered(func_name):
@@ -330,7 +292,7 @@ class Loader(PlainLoader):
         yield from later
 
     def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
-        first = next(found, None)  # the look-up renews what is known of the index, on which it depends what is bound
+        first = next(found, None)  # the look-up renews the index, which affects the bindings
         place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
         if place is not None and self.linked is not None and place in self.linked:
             yield place, 0
@@ -352,7 +314,7 @@ class Loader(PlainLoader):
         return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
-        """Read the record of a realization. Raises one of the errors that rule it out.
+        """Read the record of a realization. Raises an error that rules it out.
 
         `sources` has the modules that this load has opened; the caller releases them.
         """
@@ -367,7 +329,7 @@ class Loader(PlainLoader):
                 refuse_second_provider(self, source)
             record = decode_function(source.read_record(self.store, offset))
             if record.name != func_name:
-                raise FormatError(f"the record at offset {offset} is of another function")
+                raise FormatError(f"the record at offset {offset} belongs to another function")
             self.require_features(source.file, record)
             if sources.accept is not None and func_name == sources.root:
                 sources.accept(source.open_file(self.store))
@@ -375,17 +337,17 @@ class Loader(PlainLoader):
             raise self.condemn(sources, module_id, error) from error
         return Choice(source, record, offset)
 
-    def _open_source(self, module_id: bytes, sources: Sources, entry: bytes = b"") -> Source:
+    def _open_source(self, module_id: bytes, sources: Sources) -> Source:
         several = len(sources)
         if len(sources.opened) == _MOST_FILES:
             for source in sources.opened:
                 source.suspend()
             sources.opened.clear()
-        file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id, entry=entry)
+        file = (self.linked and self.linked.kept_file(module_id)) or self.store.open_module(module_id)
         try:
             self.require_usable(file)
             source = Source(file, self._loaded(module_id))
-            if several and not entry:
+            if several:
                 from compcache.hit.plan import list_records
 
                 list_records(self, source, sources)
@@ -399,23 +361,18 @@ class Loader(PlainLoader):
         return source
 
     def open_stub(self, func_name: str, sources: Sources) -> Choice | None:
-        """Return the stub to which importers of a function are bound if this processor cannot run it; None if there is none."""
+        """Return the stub for importers of a function that this processor cannot run; None if there is none."""
         from compcache.hit.stubs import find_stub
 
         found = find_stub(self, func_name, sources)
         return Choice(*found) if found is not None else None
 
     def open_source(self, module_id: bytes, sources: Sources) -> Source:
-        """Return a module as this load sees it, open. Raises what `Store.open_module` and `require_usable` do."""
+        """Return an open module for this load. Raises the errors of `Store.open_module` and `require_usable`."""
         return sources.get(module_id) or self._open_source(module_id, sources)
 
-    def open_described(self, entry: bytes, sources: Sources) -> Source:
-        """Return the module of an encoded index entry, open. Raises what `Store.open_module` and `require_usable` do."""
-        module_id = entry[:DIGEST_SIZE]
-        return sources.get(module_id) or self._open_source(module_id, sources, entry)
-
     def condemn(self, sources: Sources, module_id: bytes, error: FormatError) -> CompcacheError:
-        """Return the exception for a module that does not decode; this load stops using it."""
+        """Return the exception for a module that does not decode. This load stops using the module."""
         source = sources.pop(module_id)
         source.loaded = None
         return self.store.condemn(source.file, error)
@@ -463,7 +420,7 @@ class Loader(PlainLoader):
     # ---------------------------------------------------------------- prepare
 
     def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
-        """Map images and decode globals; return False where a chosen realization turned out to be unusable."""
+        """Map images and decode globals; return False if a chosen realization turned out to be unusable."""
         for name, choice in chosen.items():
             try:
                 self.provide(choice.source)
@@ -479,7 +436,7 @@ class Loader(PlainLoader):
         return True
 
     def start(self, chosen: dict[str, Choice]) -> None:
-        """Run the constructors of modules that have waited for what these import."""
+        """Run the constructors of modules that have waited for their imports."""
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
             from compcache.hit.closures.starts import start_modules
 
@@ -487,7 +444,7 @@ class Loader(PlainLoader):
                 start_modules(self, chosen)
 
     def provide(self, source: Source) -> None:
-        """Map the module, or wait for the thread that is mapping it: once for all functions and all threads."""
+        """Map the module, or wait for the thread that is mapping it. It is mapped once for all functions and threads."""
         if source.loaded is None:
             suspended = source.suspended
             file = source.open_file(self.store)
@@ -507,8 +464,8 @@ class Loader(PlainLoader):
             raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
 
     def _map_file(self, file: ModuleFile) -> Any:
-        """Return the image, mapped from the open file; None where its kind is not mapped so, this process has it mapped, or it cannot be
-        mapped, or not safely.
+        """Return the image, mapped from the open file; None if its kind is not mapped this way, this process has mapped it already, or
+        mapping fails or is not safe.
         """
         if file.flags not in MAPPED_IN_PLACE:
             return None
@@ -531,9 +488,9 @@ class Loader(PlainLoader):
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, sources: Sources) -> TypedCallTarget | None:
-        """Fill slots and tables; return None if another thread has replaced one of the modules meanwhile.
+        """Fill slots and tables; return None if another thread has replaced one of the modules.
 
-        A target that exists already is returned, unless `sources.accept` adds a condition to the name.
+        An existing target is returned, unless `sources.accept` adds a condition to the name.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
@@ -571,7 +528,7 @@ class Loader(PlainLoader):
         return target
 
     def _agree(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
-        """Return whether no variable is that of another module: another thread may have bound it meanwhile."""
+        """Return whether all variables are still those of the chosen modules. Another thread may have bound them elsewhere."""
         if self.providers or self.merged:
             from compcache.hit.closures.providers import have_providers
 
@@ -601,7 +558,7 @@ class Loader(PlainLoader):
         return target
 
     def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
-        """Return what to store in images and what to record about it, so that the chosen realizations find what they use."""
+        """Return the stores into images, and the records of them, that bind the chosen realizations to what they use."""
         if not any(choice.imports or choice.fills for choice in chosen.values()):
             return [], []
         from compcache.hit.needs import collect_stores
@@ -615,14 +572,16 @@ class Loader(PlainLoader):
         return hit._lock
 
     def forget(self, module_id: bytes) -> None:
-        """Make look-ups no longer find a module, or what is bound to it, in memory. Call targets stay valid."""
+        """Hide a module, and everything bound to it, from later look-ups. Call targets stay valid."""
         if module_id in self._mine or self.linked is not None:  # it may be in a closure
             from compcache.hit.memory import forget
 
             forget(self, module_id)
 
     def forget_name(self, func_name: str, module_id: bytes) -> None:
-        """Let the next look-up of a function ask the directory, unless the function is of this module; call targets in use stay valid."""
+        """Let the next look-up of a function read the directory, unless the function belongs to this module. Call targets in use stay
+        valid.
+        """
         target = self.held(func_name)
         if target is not None and (target._context is None or target._context.module.module_id != module_id):
             from compcache.hit.memory import forget_name
@@ -634,12 +593,6 @@ class Loader(PlainLoader):
         from compcache.hit.memory import unload
 
         return unload(self, func_name)
-
-    def _has_loaded(self) -> bool:
-        """Return whether modules are loaded, or unloaded ones that are still in use provide variables: both decide what a load chooses."""
-        if self.loaded_modules():
-            return True
-        return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_targets(self) -> list[TypedCallTarget]:
         """Return the valid call targets that this loader has returned and that are in use."""

@@ -30,13 +30,13 @@ _logger = logging.getLogger("compcache")
 
 
 def logging_recorder_for(files: Tree, root: str, *, readonly: bool) -> LoggingRecorder:
-    """Return a recorder that logs, and counts as that of `recorder_for` does."""
+    """Return a recorder that logs, and counts like the one of `recorder_for`."""
     _set_up()
     return LoggingRecorder(recorder_for(files, root, readonly=readonly))
 
 
 def _set_up() -> None:
-    """Log, with `COMPCACHE_DEBUG`, to standard error unless the program has configured logging; once per process."""
+    """With `COMPCACHE_DEBUG`, log to standard error unless the program has configured logging; once per process."""
     if not is_on(DEBUG_VARIABLE):
         return
     if not _logger.handlers and not _logger.hasHandlers():

@@ -1,4 +1,6 @@
-"""What look-ups find in memory, and what ends that: a removal, an unload, or a function that is being built (no hit reads this file)."""
+"""Functions and modules in memory, as look-ups find them, and the events that end that: removal, unloading, building. Hits do not read this
+file.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ __all__ = ["begin_build", "end_build", "forget", "forget_name", "held_lines", "m
 
 
 def begin_build(loader: Loader, build: object) -> None:
-    """Make look-ups ignore memory until the build has ended, because the directory may have lost modules that are in memory."""
+    """Make look-ups ignore memory until the build has ended, because modules in memory may be gone from the directory."""
     with loader.lock():
         loader.builds.add(build)
         loader.targets.clear()
 
 
 def end_build(loader: Loader, build: object) -> None:
-    """End a build that may have begun."""
+    """End a build, if it has begun."""
     with loader.lock():
         loader.builds.discard(build)
         if not loader.builds:
@@ -34,7 +36,7 @@ def end_build(loader: Loader, build: object) -> None:
 
 
 def modules_behind(module: LoadedModule) -> list[LoadedModule]:
-    """Return a module and all that it is bound to, by way of others or not."""
+    """Return a module and everything to which it is bound, directly or indirectly."""
     found = {module: None}
     stack = [module]
     while stack:
@@ -45,13 +47,13 @@ def modules_behind(module: LoadedModule) -> list[LoadedModule]:
 
 
 def _bound(module: LoadedModule) -> list[LoadedModule]:
-    """Return what its slots refer to, except values of global variables."""
+    """Return the objects in its slots, except values of global variables."""
     values: list[Any] = list(module.slots.values())
     return [value for value in values if hasattr(value, "module_id")]
 
 
 def forget(loader: Loader, module_id: bytes) -> None:
-    """Implement `Loader.forget`. What is bound to a removed module must be loaded again too, because it would keep using it."""
+    """Implement `Loader.forget`. Modules that are bound to a removed module must be loaded again, because they would keep using it."""
     linked = loader.linked
     if linked is not None and module_id in linked and linked.is_whole(module_id):
         return  # it stands for modules of which none is gone
@@ -83,12 +85,12 @@ def forget_name(loader: Loader, func_name: str) -> None:
 
 
 def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
-    """Return a module and all loaded ones that are bound to it, by way of others or not."""
+    """Return a module and all loaded ones that are bound to it, directly or indirectly."""
     return {module, *[user for user in loader.loaded_modules() if module in modules_behind(user)]}
 
 
 def _end(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> None:
-    """Keep a target for `unload` and `close` alone."""
+    """Keep a target only for `unload` and `close`."""
     ended, token = loader._ended, object()
 
     def leave(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
@@ -103,7 +105,7 @@ def _end(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> N
 
 
 def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:
-    """Return journal lines for what loaders hold; they count nothing, and uses have no name."""
+    """Return journal lines for everything that loaders hold. They count nothing, and uses have no name."""
     modules = {module.module_id for known in loaders if (loader := known()) is not None for module in loader.loaded_modules()}
     return [f"{now} loads 0 {module_id.hex()} {name_key('').hex()}" for module_id in sorted(modules)]
 

@@ -23,7 +23,7 @@ def source_paths() -> list[str]:
 
 
 def source_digest() -> str:
-    """Return a digest that changes whenever one of them does."""
+    """Return a digest that changes with any of them."""
     import hashlib
 
     digest = hashlib.blake2b(digest_size=16)
@@ -46,7 +46,7 @@ def require_same_sources(extension: ModuleType) -> None:
     """Check that an extension module was built from the sources beside it.
 
     Raises:
-        ImportError: it was not; the message names the command to run.
+        ImportError: the sources differ; the message names the command to run.
     """
     if source_digest() != extension.SOURCE_DIGEST:
         path = extension.__file__

@@ -1,4 +1,5 @@
-"""What a function needs besides the code of its module: reads the records of it, decodes its globals, and fills slots.
+"""The needs of a function beside its module's code: reads their records, decodes globals, fills slots. Hits without needs do not read this
+file.
 
 Hits of functions that need nothing do not read this file.
 """
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Kept", "Listed", "collect_stores", "decode_globals", "misfit", "read_needs", "read_records"]
 
 _WORD = 8
-#: How many bytes of records a module can have for all to be read at once.
+#: The most bytes of a module's records that are read at once.
 _MOST_RECORDS = 1 << 15
 #: Libraries of native symbols stay loaded: their addresses are in slots, and other code of theirs may be running.
 _libraries: dict[str, object] = {}
@@ -34,10 +35,10 @@ _libraries: dict[str, object] = {}
 
 
 class Listed:
-    """The records of a module that a load reads several of.
+    """The records of a module of which a load reads several.
 
-    `records` is their section, where it was read at once, `needs` what was decoded of it, `natives` the symbols of the process that
-    were found for it; `is_in_listing` says that a load of several modules has noted what functions it has.
+    `records` is their section, if it was read at once; `needs` are the decoded needs; `natives` are the symbols of the process that were
+    found for it. `is_in_listing` says that a load of several modules has listed its functions.
     """
 
     __slots__ = ("is_in_listing", "key", "natives", "needs", "records")
@@ -63,7 +64,7 @@ class Listed:
 
 
 def read_records(loader: Loader, source: Source) -> Listed:
-    """Read the records of a module at once, unless they are many: a load needs several of them.
+    """Read the records of a module at once, unless there are many. A load needs several of them.
 
     Raises:
         StorageError: the file cannot be read.
@@ -78,7 +79,7 @@ def read_records(loader: Loader, source: Source) -> Listed:
 
 
 def read_needs(loader: Loader, choice: Choice) -> None:
-    """Collect what the function reaches, unless it was done; slots that are filled already cost nothing.
+    """Collect everything that the function reaches, unless this was done. Filled slots cost nothing.
 
     Raises:
         FormatError: a record does not decode.
@@ -144,7 +145,7 @@ def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], k
 class Kept:
     """The decoded value of a global, its bytes in the slot, and what the slot held before it.
 
-    Code that is running may still use the value before, which therefore lives as long.
+    Running code may still use the previous value, which therefore lives as long.
     """
 
     __slots__ = ("before", "data", "revalidate", "value")
@@ -157,10 +158,10 @@ class Kept:
 
 
 def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
-    """Return the bytes to store for each global that is not stored already, and the objects to keep alive beside them.
+    """Return the bytes for each global that is not stored yet, and the objects to keep alive with them.
 
     Raises:
-        GlobalValidationError: one is not what it was; the message names it and the function.
+        GlobalValidationError: a global has changed; the message names it and the function.
     """
     fills = []
     for record in choice.globals:
@@ -180,7 +181,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 
 def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
-    """Return the bytes to store for a global; None where it is stored already and still valid."""
+    """Return the bytes for a global; None if it is stored already and still valid."""
     from compcache.globals.definition import Storage, decode_definition, loaded
 
     known = choice.loaded.slots.get(record.slot)
@@ -208,7 +209,7 @@ class _LoadContext:
         return address
 
     def find_symbol(self, name: str, library: str | None) -> int:
-        """Return the address of a native symbol, 0 where it is not defined."""
+        """Return the address of a native symbol; 0 if it is not defined."""
         runtime = self._loader.runtime()
         opened = None
         if library is not None:
@@ -254,7 +255,7 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
 
 
 def _fill(runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]) -> tuple[dict[int | str, object], bytes]:
-    """Return what fills each slot of one module, and the stores."""
+    """Return the contents of each slot of one module, and the stores."""
     slots = module.slots
     filled: dict[int | str, object] = {}
     bindings = []
@@ -286,6 +287,6 @@ def _store(address: int, data: bytes) -> bytes:
 
 
 def misfit(loader: Loader, choice: Choice, error: IndexError) -> CompcacheError:
-    """Quarantine a module whose records name what its image does not have; the exception."""
+    """Quarantine a module whose records name things that its image does not have; return the exception."""
     store = loader.store
     return store.quarantine(store.module_path(choice.module_id), f"its records do not fit its image: {error}")

@@ -1,6 +1,6 @@
-"""Plain hits of linked closures, of which a process before this one has found out that they hold.
+"""Plain hits of linked closures that an earlier process has found valid.
 
-A function of a closure is plain where it needs no other module, and nothing is loaded that is not of the same closure.
+A function of a closure is plain if it needs no other module, and everything loaded belongs to the same closure.
 """
 
 import os
@@ -18,19 +18,19 @@ __all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_holdin
 
 #: As `compcache.store.PLACES` has them, which a plain hit does not read.
 DIRECTORY, SUFFIX = "closures-v1", ".closure"
-#: As `compcache.hit.closures` writes these files: what they begin with, before a seal, and where the state of the index, whether a closure
-#: holds, how many modules are in it, and the modules begin.
-MAGIC = b"CCCLOSE5"
-_STATE, _HOLDS, _HOMES, PARTS = 24, 44, 48, 164
+#: As `compcache.hit.closures` writes these files: what they begin with, before a seal, and where the closure, the state of the index,
+#: whether it holds, how many modules are in it, and the modules begin.
+MAGIC = b"CCCLOSE6"
+_CLOSURE, _STATE, _HOLDS, _HOMES, PARTS = 24, 40, 56, 60, 64
 _LARGEST = 1 << 16
 _ID_SIZE = 16
 
 
 class PlainClosure:
-    """A linked closure that plain hits have loaded: the modules that it is derived of, and how many of these, the first, are in it.
+    """A linked closure that plain hits have loaded: its parts, and how many of these, the first, it contains.
 
-    It holds in the state of the index that `segments` is. `where` are its file, which stays open, its path and size, and what the index
-    says of it. `bound` are the functions that were loaded of it: their records, and their contents.
+    It is valid for the index with these `segments`. `where` has its open file, its path and size, and its index entry. `bound` are its
+    loaded functions: their records, and their contents.
     """
 
     __slots__ = ("bound", "homes", "module_id", "parts", "segments", "where")
@@ -44,7 +44,7 @@ class PlainClosure:
         self.bound: list[tuple[tuple[Any, ...], bytes]] = []
 
     def note(self, known: "PlainClosure | None", record: "tuple[Any, ...]", content: bytes) -> "PlainClosure":
-        """Note that a function is bound here, or in the same closure as it was `known` before; which of them it is."""
+        """Record that a function is bound here, or in the same closure in its `known` state; return that closure."""
         closure = known if known is not None and known.module_id == self.module_id else self
         closure.segments = self.segments
         closure.bound.append((record, content))
@@ -54,15 +54,15 @@ class PlainClosure:
 def find_holding(
     runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, loader: "PlainLoader"
 ) -> "PlainClosure | None":
-    """Return a linked closure that holds in this state of the index, as is kept; None where nothing is kept that says so.
+    """Return a linked closure that is recorded as valid in this state of the index; None if there is no such record.
 
     Args:
         runtime: the native runtime.
-        files: what reads the directory.
+        files: the object that reads the directory.
         root: the directory.
         segments: the names of the files of the index, each with a slash.
         module_id: the closure.
-        loader: what loads it, and may know it.
+        loader: the loader, which may know it.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -82,15 +82,15 @@ def find_holding(
     data = files.pread(opened.number, stamp[1], 0)
     names = sorted(os.fsdecode(segments).split("/")[:-1], key=lambda name: (-int(name[:2]), name))
     state = runtime.digest("".join(names).encode(), _ID_SIZE)
-    seal = runtime.digest(file_name.encode() + data[_STATE:], _ID_SIZE, b"compcache-closed")
-    if data[: _STATE + _ID_SIZE] != MAGIC + seal + state or not data[_HOLDS]:
+    seal = runtime.digest(file_name.encode() + data[_CLOSURE:], _ID_SIZE, b"compcache-closed")
+    if data[:_CLOSURE] != MAGIC + seal or data[_STATE:_HOLDS] != state or not data[_HOLDS]:
         return None
     parts = tuple([data[at : at + _ID_SIZE] for at in range(PARTS, len(data), _ID_SIZE)])
     return PlainClosure(module_id, segments, parts, int.from_bytes(data[_HOMES : _HOMES + 4], "little"))
 
 
 def goes_with(loader: "PlainLoader", closure: "PlainClosure | None") -> bool:
-    """Return whether all that is loaded is of this linked closure, or of none: else it takes more to say what may be loaded."""
+    """Return whether everything loaded belongs to this linked closure, or to none. Otherwise it takes more to decide what may be loaded."""
     known = loader._closure
     if known is not None and loader._loaded(known.module_id) is None:
         known = None

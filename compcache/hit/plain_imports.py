@@ -1,7 +1,6 @@
-"""Plain hits of functions that need more than their own code: symbols of the process, and functions of other modules, each with one
-realization that goes before all others.
+"""Plain hits of functions with needs: symbols of the process, and functions of other modules that each have one preferred realization.
 
-What a `Plan` (`compcache.hit.plan`) would choose for them is known without one then. Global variables, constructors that wait for imports,
+The choices of a `Plan` (`compcache.hit.plan`) are then known without one. Global variables, constructors that wait for imports,
 uses by other types than that of the definition, and what this host cannot run are not plain.
 """
 
@@ -18,14 +17,14 @@ __all__ = ["Part", "Parts", "follow"]
 
 #: As `compcache.formats.manifest` has it.
 _NO_SLOT = 0xFFFFFFFF
-#: How many bytes of what records have of a link type are its digest.
+#: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
 #: How many files one such load has open.
 _MOST_MODULES = 64
 
 
 class Part:
-    """A function of a load: its module, open as `where` says, its record, and the imports that it is to be bound to.
+    """A function of a load: its module, opened as `where` says, its record, and its imports.
 
     `imports` has the name of each and its places in the image, by the number of its slot, or by its name if it has places. `read` gives
     the payload of a record; `loaded` is the mapped module, once there is one.
@@ -48,7 +47,7 @@ class Parts(dict[str, Part]):
     __slots__ = ()
 
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
-        """Map their modules. Raises `OSError` where one cannot be mapped."""
+        """Map their modules. Raises `OSError` if one cannot be mapped."""
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
 
@@ -57,7 +56,7 @@ class Parts(dict[str, Part]):
         return {part.module_id: part.loaded for part in self.values()}
 
     def bindings(self, runtime: "Any") -> "tuple[bytes, list[dict[Any, Any]]]":
-        """Return what to store in the images so that they find each other, and what to record about it.
+        """Return the stores into images that bind the functions to each other, and the records of them.
 
         Raises:
             IndexError: the records of a module do not fit its image.
@@ -81,15 +80,15 @@ class Parts(dict[str, Part]):
 def follow(
     loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]"
 ) -> "Parts | None":
-    """Return what a function imports and what that imports, with the function; empty if it imports nothing; None if that is not plain.
+    """Return a function with all its direct and indirect imports; empty if it imports nothing; None if that is not plain.
 
     Args:
-        loader: what loads it.
+        loader: the loader.
         runtime: the native runtime.
         module_id: the module of the function.
         where: its file, as the loader has opened it.
         record: that of the function.
-        read: gives the payload of a record of the module.
+        read: returns the payload of a record of the module.
 
     Raises:
         CompcacheError, OSError: a record or a file cannot be read.
@@ -117,7 +116,7 @@ def follow(
 
 
 def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[tuple[str, bytes]] | None":
-    """Return the imports of a function that are not bound yet, and the link types of its uses of them; None if it has variables."""
+    """Return the unbound imports of a function, and the link types of their uses; None if it has variables."""
     uses = []
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # grows while it is walked
@@ -135,8 +134,8 @@ def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", nat
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
-    """Return the function of this name; None if it takes more to say which it is, or there is none."""
-    found = runtime.newest(loader._functions, name, hit.is_ordered(name))
+    """Return the function of this name; None if there is none, or if choosing it takes more than this."""
+    found = runtime.newest(loader._functions, name, runtime.is_ordered(name))
     if found is None or found[2] >= hit._LINKED:
         return None
     where = places.get(found[1])

@@ -1,4 +1,4 @@
-"""Plain hits of modules in volumes: small ones that were put together."""
+"""Plain hits of modules in volumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIRECTORY, SUFFIXES = "volumes-v1", (".volume", ".gone")
 
 
 def volumes_of(files: Any, root: str) -> Volumes:
-    """The volumes of a directory. Damage is not plain; what others have put there has no stamp."""
+    """Return the volumes of a directory. Damage is not plain; volumes of other users have no stamp."""
     return Volumes(files, f"{root}/{DIRECTORY}", SUFFIXES, _give_up, _give_up)
 
 
@@ -27,12 +27,12 @@ def _give_up(name: str, reason: object) -> NoReturn:
 
 
 def open_in_volume(volumes: Volumes, module_id: bytes) -> tuple[Opened, tuple[int, int, int, int], int]:
-    """A module in memory, the stamp of the volume that has it, and its size in bytes.
+    """Return a module in memory, the stamp of its volume, and its size in bytes.
 
     Raises:
         FileNotFoundError: no volume has it.
-        FormatError: it is damaged.
-        OSError: it cannot be read.
+        FormatError: the module is damaged.
+        OSError: the volume cannot be read.
     """
     found = volumes.read(module_id)
     if found is None:

@@ -1,4 +1,4 @@
-"""Chooses realizations for a function and for everything that its closure imports (not read by plain hits)."""
+"""Chooses realizations for a function and for everything in its import closure. Plain hits do not read this file."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usabl
 #: when it makes one for the next.
 _MOST_GATHERED = 128
 _MANY_MODULES = 2
-#: So many imports of one function are looked up together first.
+#: The least number of imports of one function that are looked up together.
 _MANY_IMPORTS = 32
-#: How many bytes of what records have of a link type are its digest.
+#: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
-#: What no func_name has, in names of nodes.
+#: A character in names of nodes that no func_name has.
 _APART = "\0"
 
 
 class Listing:
-    """The modules that a load of several has listed.
+    """The listed modules of a load with several.
 
-    `functions` tells where their records say that they have a function: a hint, for each name the first one. `repeated` are the names
-    of which there is another one, `unlisted` counts the modules whose records were not read at once.
+    `functions` has the first place of each name in their records, as a hint. `repeated` are the names with further places. `unlisted`
+    counts the modules whose records were not read at once.
     """
 
     __slots__ = ("functions", "repeated", "unlisted")
@@ -66,7 +66,7 @@ class Listing:
 
 
 def list_records(loader: Loader, source: Source, sources: Sources) -> None:
-    """Read the records of a module at once, and note which functions they describe.
+    """Read the records of a module at once, and list the functions in them.
 
     Raises:
         StorageError: the file cannot be read.
@@ -119,7 +119,7 @@ class _SmallSegments(Segment):
 
 
 def _gather(index: Index) -> None:
-    """Let an index look names up in one table of what its small segments hold, until it changes."""
+    """Let an index look names up in one table with all its small segments, until it changes."""
     segments = index.segments
     if index.gathered is not None and index.gathered[0] is segments:
         return
@@ -133,7 +133,7 @@ def _gather(index: Index) -> None:
 
 
 class _Node:
-    """One function of a plan: the realizations not yet tried, the chosen one, the first reason against another.
+    """One function of a plan: its untried realizations, the chosen one, and the first reason against another.
 
     `uses` are the link types that its dependents expect, by digest, each with one of these; the chosen realization fits all of them.
     """
@@ -165,7 +165,7 @@ class Plan:
         opened: Choice | None,
         error: Exception | None,
     ) -> None:
-        """Continue with the root's `candidates` where a load has stopped: at `opened`, or at the error of the first."""
+        """Continue with the root's `candidates` after `opened`, or after the first one's error."""
         self._loader = loader
         self._root = root
         self._sources = sources
@@ -175,17 +175,10 @@ class Plan:
             self._nodes[root].note(error)
         self._pending = [root]
         self._may_lack = False  # whether some function has run out of realizations
-        self._apart: dict[tuple[str, bytes], str] = {}  # the node of those who expect another type than most do, by name and digest
-
-    @property
-    def has_errors(self) -> bool:
-        """Whether something was passed over because of an error, which need not be so in another process, or later on, or functions of
-        one name are used for several types.
-        """
-        return bool(self._apart) or any(node.error is not None for node in self._nodes.values())
+        self._apart: dict[tuple[str, bytes], str] = {}  # the nodes for users that expect an unusual type, by name and digest
 
     def choose(self) -> dict[str, Choice]:
-        """Return the chosen realizations of the root and all that it reaches, or the error that says why it cannot be loaded."""
+        """Return the chosen realizations of the root and everything that it reaches, or the error because of which it cannot be loaded."""
         while True:
             self._choose_pending()
             chosen = self._reachable()
@@ -204,9 +197,9 @@ class Plan:
                 self._advance(name, node)
 
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of an import, those in modules that this load uses anyway before others that are not loaded.
+        """Yield the realizations of an import. Modules that this load uses come before others that are not loaded.
 
-        Of a plain name the newest, and what has the same content.
+        For a plain name, yield the newest, and those with the same content.
         """
         later = []
         loader = self._loader
@@ -239,10 +232,10 @@ class Plan:
         return module_id in self._sources or self._loader.is_loaded(module_id)
 
     def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """Return a choice in a module that defines a variable which the load has from another module, and why it cannot be."""
+        """Return a choice in a module that defines a variable which the load has from another module, and the reason against it."""
         listing = self._sources.listing
         variables = {name: choice for name, choice in chosen.items() if choice.record.signature.startswith(VARIABLE)}
-        if listing is not None and not listing.unlisted:  # what another module of the load has as well is known
+        if listing is not None and not listing.unlisted:  # variables that another module of the load has, too, are known
             variables = {name: choice for name, choice in variables.items() if name in listing.repeated}
         if not variables:
             return None
@@ -258,7 +251,7 @@ class Plan:
         return None
 
     def _advance(self, name: str, node: _Node) -> None:
-        """Choose the next realization of a function, or fail its dependents where all were tried."""
+        """Choose the next realization of a function, or fail its dependents if all were tried."""
         choice, self._opened = self._opened, None
         while choice is not None or (choice := self._next(name, node)) is not None:
             try:
@@ -279,7 +272,7 @@ class Plan:
         self._exhaust(name, node)
 
     def _exhaust(self, name: str, node: _Node) -> None:
-        """Handle a function without usable realizations: its importers are bound to its stub, or fail."""
+        """Handle a function without usable realizations: bind its importers to its stub, or let them fail."""
         if name == self._root:
             raise self._root_error(node)
         if isinstance(node.error, IncompatibleTargetError):
@@ -287,7 +280,7 @@ class Plan:
             if node.choice is not None:
                 return
         self._may_lack = True
-        for use, (user, kind) in list(node.uses.items())[1:]:  # what did not fit the first of them
+        for use, (user, kind) in list(node.uses.items())[1:]:  # the first error against one of them
             self._set_apart(name, use, user, kind)
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
@@ -310,7 +303,7 @@ class Plan:
             other.dependents[name] = None
 
     def _settled(self, choice: Choice) -> dict[str, Choice]:
-        """Return what many imports are bound to where nothing is to be chosen."""
+        """Return the targets of many imports that leave nothing to choose."""
         if len(choice.imports) < _MANY_IMPORTS or self._apart or self._may_lack:
             return {}
         from compcache.hit.settle import settle
@@ -318,14 +311,14 @@ class Plan:
         return settle(self._loader, self._sources, choice)
 
     def _join(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
-        """Return the node of an import which expects this type."""
+        """Return the node of an import with this expected type."""
         use = kind[:_DIGEST]
         if (name, use) in self._apart:
             return self._nodes[self._apart[name, use]]
         is_open = node.choice is None and name in self._pending
         try:
             fits = is_open or (node.choice is not None and self._fits(node.choice, user, kind))
-        except (CompcacheError, OSError) as error:  # who chooses for it meets it again
+        except (CompcacheError, OSError) as error:  # choosing for it meets the error again
             reraise_interrupt(error)
             fits = False
         if not fits:
@@ -334,7 +327,7 @@ class Plan:
         return node
 
     def _set_apart(self, name: str, use: bytes, user: Choice, kind: bytes) -> _Node:
-        """Return the node for importers that expect another type of a function than others do."""
+        """Return the node for importers that expect a different type of a function than others."""
         node = self._nodes[name]
         node.uses.pop(use, None)
         key = self._apart[name, use] = f"{name}{_APART}{len(self._apart)}"
@@ -349,10 +342,10 @@ class Plan:
         return self._apart.get((name, kind[:_DIGEST]), name)
 
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
-        """Check that a realization fits the first of its users; users that it does not fit get another one.
+        """Check that a realization fits the first of its users. Users that it does not fit get another one.
 
         Raises:
-            SignatureMismatchError: it does not.
+            SignatureMismatchError: it does not fit.
         """
         if not node.uses or (len(node.uses) == 1 and choice.record.link_type[:_DIGEST] in node.uses):
             return
@@ -371,7 +364,7 @@ class Plan:
         return fits(*self._types(choice, user, kind))[0]
 
     def _types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
-        """Return the link types of a realization and of a use of it, as texts; empty where one is not known."""
+        """Return the link types of a realization and of its use, as texts; empty if unknown."""
         return self._type(choice, choice.record.link_type), self._type(user, kind)
 
     def _type(self, choice: Choice, kind: bytes) -> str:
@@ -406,8 +399,8 @@ class Plan:
         return None
 
     def _stronger(self, name: str, node: _Node, weak: Choice, where: tuple[bytes, int]) -> Choice:
-        """Return the definition of a variable to which a weak one gives way: one that is not merged, as linkers choose, or the longest of
-        common blocks that are arrays.
+        """Return the definition of a variable that replaces a weak one: one that is not merged, as linkers choose, or the longest of common
+        blocks that are arrays.
         """
         all_of_it, best = [where, *node.candidates], weak
         for candidate in all_of_it[1:]:
@@ -437,7 +430,7 @@ class Plan:
         for _, imported, _, kind in choice.imports:
             node = self._nodes.get(self._target(imported, kind))
             if node is not None and node.uses and kind[:_DIGEST] not in node.uses:
-                continue  # it may be that only what others expect is not there
+                continue  # perhaps only other expected types are missing
             if node is not None and node.choice is None and imported not in self._pending:
                 exhausted = imported != choice.record.name and not _may_have_more(node)
                 if exhausted:
@@ -465,7 +458,7 @@ class Plan:
         return error
 
     def reject(self, name: str, error: Exception) -> None:
-        """Reject a chosen realization that failed later on: continue without it."""
+        """Reject a chosen realization that failed later, and continue without it."""
         node = self._nodes[name]
         node.note(error)
         node.choice = None
@@ -500,7 +493,7 @@ class Plan:
 
 
 def _misfit(choice: Choice, user: Choice, defined: str, used: str) -> SignatureMismatchError:
-    """Return why a realization is skipped whose type is not the one that its user expects."""
+    """Return why a realization is skipped: its type is not the one that its user expects."""
     from compcache.hit.link_types import fits
 
     return SignatureMismatchError(
@@ -518,7 +511,7 @@ def _length(choice: Choice) -> int:
 
 
 def _may_have_more(node: _Node) -> bool:
-    """Return whether a node without a choice has not been tried to its end."""
+    """Return whether a node without a choice has untried realizations."""
     for candidate in node.candidates:
         node.candidates = _chain(candidate, node.candidates)
         return True
@@ -531,7 +524,7 @@ def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Itera
 
 
 def _shown(symbol: str) -> str:
-    """Return a symbol as people write it, too, where compilers have mangled it."""
+    """Return a symbol with its name in source code, if compilers have mangled it."""
     if not symbol.startswith(("_Z", "_R")):
         return repr(symbol)
     from compcache.images.libraries import demangle
@@ -550,7 +543,7 @@ def _require_entry(choice: Choice) -> None:
     if record.entry == NO_ENTRY:
         raise SignatureError(
             f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
-            f"{record.signature.removeprefix('! ')}; other modules can import it, such as one that passes what this takes and gives through pointers"  # noqa: E501
+            f"{record.signature.removeprefix('! ')}; other modules can import it, for example one that passes its values through pointers"
         )
 
 
@@ -558,7 +551,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     """Check that this host can run the code of a module.
 
     Raises:
-        IncompatibleTargetError: it cannot; the message says why.
+        IncompatibleTargetError: the host cannot run it; the message says why.
     """
     if store.min_llvm:
         _require_llvm(store, file)
@@ -616,7 +609,7 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
     """Check that this host has the features that a function requires.
 
     Raises:
-        IncompatibleTargetError: it has not.
+        IncompatibleTargetError: a feature is missing.
     """
     from compcache.formats.records import decode_module
 
@@ -633,7 +626,7 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
 
 
 def _lacking(processor: Processor, features: str) -> str:
-    """Return a description of the features that the processor lacks."""
+    """Describe the features that the processor lacks."""
     from compcache.targets.processor_words import missing
 
     return f"{', '.join(missing(features, processor)[:8])}, which this {processor.cpu() or 'processor'} does not have"

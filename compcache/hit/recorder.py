@@ -2,9 +2,9 @@
 
 Counting appends to a list; what is in the list is appended, as one batch, to the journal of this host
 (`compcache.formats.journal`): at once where the last time is a while ago, else when the process exits or a cache is closed. A
-process that is killed loses what it counted in its last second of counting. Appending to a file costs two
-microseconds where making one costs eighty. Tools add journals up and fold them (`compcache.usage.ledger`). This is on the
-hit path: it imports nothing that is not loaded already, never waits, and tolerates a disk that cannot be written to.
+process that is killed loses what it counted in its last second of counting. Appending to a file costs two microseconds, making one eighty.
+Tools add journals up and fold them (`compcache.usage.ledger`). This is on the hit path: it imports nothing that is not loaded already,
+never waits, and tolerates a disk that cannot be written to.
 """
 
 import os
@@ -30,9 +30,9 @@ DIRECTORY, SUFFIX = "stats", ".journal1"
 
 SWITCH_VARIABLE = "COMPCACHE_STATS"
 _PAUSE_SECONDS = 1.0
-#: The shortest time between notes in the journal of what is held in memory, whose uses are not counted.
+#: The shortest time between two records of modules in memory, whose uses are not counted.
 _HELD_SECONDS = 60.0
-#: A process that has made its journal longer folds it at its exit.
+#: A process whose journal is longer folds it at exit.
 _LONG = 1 << 18
 #: The most events that wait for a directory to be created.
 _MOST_KEPT = 1000
@@ -62,7 +62,7 @@ class Recorder:
         self._events: list[tuple[float, str, float, str, bytes]] = []
         self._flushed = 0.0
         self._seen: dict[bytes, object] = {}
-        self._told = time()  # when the journal was told what is held in memory
+        self._told = time()  # when modules in memory were last recorded
         self._registered = self._registered and "multiprocessing.util" not in sys.modules
         self.unaccounted = 0  # bytes added that are not in the estimate yet (compcache.maintain.size_limit)
 
@@ -153,7 +153,7 @@ class Recorder:
         sums: dict[tuple[float, str, str], float] = {}
         events = _drain(self._events)
         for when, counter, amount, func_name, module_id in events:
-            if not any(module_id):  # programs may ask for what is not there very often
+            if not any(module_id):  # programs may request missing functions very often
                 from compcache.formats.journal import HOUR
 
                 key = when // HOUR * HOUR, counter, func_name
@@ -179,7 +179,7 @@ class Recorder:
             journal = self._open(path)
             status = self._files.fstat(journal.number)
             if status.st_nlink != 1 or not S_ISREG(status.st_mode):
-                return True  # it is also something else, or a pipe: nothing that a process of ours has made
+                return True  # it has further links, or is a pipe: no process of ours has made it
             self._files.write(journal.number, data)
         except OSError as error:
             _reraise_interrupt(error)
@@ -238,12 +238,12 @@ def _host_name() -> str:
     return name.replace("/", "_")[:64] or "host"
 
 
-#: One recorder per directory and process, however many cache objects there are: what is pending is kept until the exit.
+#: One recorder per directory and process, however many cache objects there are. Pending counts are kept until the exit.
 _recorders: "dict[str, Recorder]" = {}
 
 
 def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | NullRecorder":
-    """Return the recorder of a directory; one that counts nothing for a cache that must not be written to."""
+    """Return the recorder of a directory. It counts nothing for a cache that must not be written to."""
     from compcache.files import Files
 
     if readonly or not is_on(SWITCH_VARIABLE, default=True):

@@ -1,8 +1,8 @@
-"""What the many imports of a function are bound to, where nothing is to be chosen: found in one pass through the index and the records.
+"""Finds the targets of many imports that leave nothing to choose, in one pass through the index and the records.
 
 A plan looks at one import after the other, at all realizations of it and at what each of them needs. Most functions have one realization,
-in a module with many others, and need nothing. For these the native runtime answers for a list of names at once, and no object is made of
-any. Whatever is otherwise about an import, damage too, is not found here: the plan meets it.
+in a module with many others, and need nothing. For these the native runtime answers for a list of names at once, without an object for
+each. Imports with anything unusual, such as damage, are left to the plan.
 """
 
 from __future__ import annotations
@@ -22,39 +22,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Settled", "settle"]
 
-#: So many records of one module are read together at least.
+#: The least number of records of one module that are read together.
 _MANY = 32
-#: So many bytes of a table, or of records, are read for each name at most: as many as one look-up reads.
+#: The most bytes of a table, or of records, that are read for each name: as many as one look-up reads.
 _BYTES_OF_EACH = 1024
 
 
 class Settled:
-    """Imports of a function that are bound to one module: `functions` has for each its number there, `offsets` its record."""
+    """Imports of a function that are bound to one module: `functions` has for each its number there."""
 
-    __slots__ = ("functions", "imports", "offsets", "source")
+    __slots__ = ("_offset", "functions", "imports", "source")
 
     def __init__(self, source: Source, found: list[tuple[Import, int, int]]) -> None:
         self.source = source
         self.imports = [item for item, _, _ in found]
-        self.offsets = [offset for _, offset, _ in found]
+        self._offset = found[0][1]  # of the record of the first
         self.functions = [number for _, _, number in found]
 
-    def choices(self, store: Store, choice_of: type[Choice], most: int | None = None) -> dict[str, Choice]:
-        """What they are bound to, by name, or the first of them, as a plan has it. Raises the errors of reading a record."""
-        found = {}
-        for item, offset in zip(self.imports[:most], self.offsets, strict=False):
-            choice = found[item[1]] = choice_of(self.source, decode_function(self.source.read_record(store, offset)), offset)
-            choice.has_needs = True
-        return found
+    def first(self, store: Store, choice_of: type[Choice]) -> dict[str, Choice]:
+        """Return what the first of them is bound to, by name, as a plan has it. Raises the errors of reading a record."""
+        choice = choice_of(self.source, decode_function(self.source.read_record(store, self._offset)), self._offset)
+        choice.has_needs = True
+        return {self.imports[0][1]: choice}
 
 
 def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
-    """Take from a function those imports that have exactly one realization which needs nothing and fits: they are in its `settled`.
+    """Move the imports of a function that have exactly one realization, which fits and needs nothing, to its `settled`.
 
-    Of each module one stays among the imports. What these are bound to is returned by name: they have the plan see the module.
+    One import of each module stays, so that the plan sees the module. The targets of these are returned by name.
 
-    Only functions with plain names, in a cache without layers and linked closures, and not while variables of other modules have providers:
-    what is near decides then.
+    Only functions with plain names, in a cache without layers and linked closures, and not while variables of other modules have
+    providers, because near modules are preferred then.
     """
     store = loader.store
     if type(store) is not Store or store.has_in_memory() or loader.merged or loader.providers or loader.linked is not None:
@@ -66,7 +64,7 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
             functions = _functions_of(loader, sources, module_id, wanted) if len(wanted) >= _MANY and module_id != user.module_id else []
             if functions:
                 settled = Settled(sources[module_id], functions)
-                found |= settled.choices(store, type(user), 1)
+                found |= settled.first(store, type(user))
                 gone = set(map(id, settled.imports[1:]))
                 user.imports = [item for item in user.imports if id(item) not in gone]
                 user.settled.append(settled)
@@ -99,7 +97,7 @@ def _functions(segment: Segment, names: int) -> Table:
 
 
 def _functions_of(loader: Loader, sources: Sources, module_id: bytes, wanted: list[tuple[Import, int]]) -> list[tuple[Import, int, int]]:
-    """Return those of these functions of a module that need nothing, can run here and are of the type that is expected, with their numbers.
+    """Return those functions of a module that need nothing, can run here and have the expected type, with their numbers.
 
     Raises the errors of opening the module.
     """
@@ -115,7 +113,7 @@ def _functions_of(loader: Loader, sources: Sources, module_id: bytes, wanted: li
 
 
 def _records(source: Source, store: Store, names: int) -> bytes:
-    """Return a module's section of records; nothing if it is much larger than these functions."""
+    """Return a module's section of records; nothing if it is much larger than these functions need."""
     if source.listed is not None and source.listed.records:
         return source.listed.records
     if source.file.records > names * _BYTES_OF_EACH:

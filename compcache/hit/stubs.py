@@ -1,4 +1,4 @@
-"""What importers of a function are bound to on processors that cannot run it: its stub (`compcache.build.stubs`), a plan's last resort."""
+"""The targets of imports that a processor cannot run: stubs (`compcache.build.stubs`), the last resort of a plan."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["find_stub", "has_stub"]
 
-#: What the signature of a stub is.
+#: The signature of a stub.
 _SIGNATURE = LINK_ONLY + "stub"
 
 
 def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, FunctionRecord] | None:
-    """Return the stub of a function, preferably in a module that this load uses already; None if there is no stub that can run here."""
+    """Return the stub of a function, preferably in a module that this load uses already; None if no stub can run here."""
     found = list(loader.store.find(index_name(STUB, name)))
     found.sort(key=lambda place: place[0] not in sources and not loader.is_loaded(place[0]))
     for module_id, offset in found:
@@ -49,7 +49,7 @@ def has_stub(loader: Loader, name: str) -> bool:
 
 
 def _read_stub(store: Store, file: ModuleFile, offset: int, name: str) -> int | None:
-    """Return the number of a stub's symbol; None where this processor lacks what its module was compiled for.
+    """Return the number of a stub's symbol; None if this processor cannot run its module.
 
     Raises:
         FormatError: the record does not describe a stub of this function.

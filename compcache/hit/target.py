@@ -32,7 +32,7 @@ else:
     Parameters = Result = None
 
     class _Typed:
-        """Nothing: what type checkers see of the generic base class is not imported."""
+        """Stands for the generic base class, whose declaration for type checkers is not imported."""
 
         __slots__ = ()
         __class_getitem__ = classmethod(lambda cls, _: cls)
@@ -47,7 +47,7 @@ def link_name_of(symbol: str, module_id: bytes) -> str:
 
 
 class TargetContext:
-    """The state of a call target: the loaded module, its names, and where it came from. Nobody changes one."""
+    """The state of a call target: the loaded module, its names, and its origin. It never changes."""
 
     __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "signed", "owner", "layers")
 
@@ -70,11 +70,11 @@ class TypedCallTarget(_Typed[Parameters, Result]):
 
     A call checks the number and the types of the arguments and raises `TypeError`, `OverflowError` or `ValueError`
     as CPython's own functions do. Arguments of buffer type (`T[:]`) are taken from any C-contiguous buffer of that
-    element type, without a copy. A target keeps alive all that its code needs; it can be pickled, copied and
-    weakly referenced. After `unload` or `close` it raises `TargetUnloadedError`.
+    element type, without a copy. A target keeps everything alive that its code needs. It can be pickled, copied and weakly referenced.
+    After `unload` or `close` it raises `TargetUnloadedError`.
 
-    For type checkers it is generic in the types that Python passes and gets: ``TypedCallTarget[[float, int], float]``. Without these
-    it takes and returns anything; the signature itself is known at run time only.
+    For type checkers it is generic in the types that Python passes and receives: ``TypedCallTarget[[float, int], float]``. Without them,
+    all types are accepted; the signature itself is known only at run time.
     """
 
     __slots__ = ()
@@ -199,7 +199,7 @@ def load_runtime() -> "Any":
 
 
 def _register_forks(runtime: "Any") -> None:
-    """Have `compcache.forks` do what it does around each fork, to the end: a signal handler that raises there does not stop it."""
+    """Let `compcache.forks` act around each fork. A signal handler that raises there does not stop it."""
     if hasattr(os, "register_at_fork"):
         from _functools import partial  # type: ignore[import-not-found] # what `functools` has, without its import
 
@@ -217,7 +217,7 @@ def _at_fork(when: str) -> "Callable[[list[Any]], None]":
 
 
 def path_opener() -> "OpenBeneath | None":
-    """Return the function that opens files below a directory in one call; None where the native runtime cannot be loaded."""
+    """Return the function that opens files below a directory in one call; None if the native runtime cannot be loaded."""
     try:
         opener: OpenBeneath = load_runtime().open_beneath
     except ImportError:  # a load will say why

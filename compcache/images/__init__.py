@@ -1,3 +1,3 @@
-"""How compiled code becomes an image and is loaded: a folder for each kind, and what kinds share (ELF files, linkers, the process's
-symbols, LLVM's thread).
+"""Images of compiled code, made and loaded: a folder for each kind, and what all kinds share (ELF files, linkers, the process's symbols,
+LLVM's thread).
 """

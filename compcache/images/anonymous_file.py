@@ -1,4 +1,4 @@
-"""Files without a name, for code that cannot be stored or not be mapped where it is stored."""
+"""Files without a name, for code that cannot be stored, or not be mapped from its place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["anonymous_file"]
 
 
 def anonymous_file(*parts: bytes) -> Opened:
-    """Return a file with this content that disappears once it is closed, with the last reference to it, and unmapped.
+    """Return a file with this content. It disappears when it is closed, with the last reference to it, and unmapped.
 
     Raises:
         OSError: memory or disk is full.

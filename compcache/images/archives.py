@@ -1,4 +1,4 @@
-"""Static libraries that a module names (`ModuleSource(archives=...)`): found, and asked which symbols they define.
+"""Static libraries that a module names (`ModuleSource(archives=...)`): finds them, and reads which symbols they define.
 
 Format: ar(5) as System V has it. The first member, ``/``, lists the symbols: their number and as many offsets of members
 (32-bit, big-endian; 64-bit in ``/SYM64/``), then the names with a NUL behind each.
@@ -18,13 +18,13 @@ from compcache.files import reraise_interrupt
 
 __all__ = ["HAS_STATE", "Archive", "is_archive", "open_archive"]
 
-#: What functions of compilers' run times begin with whose state is that of the program: flang's units of input and output, and random
+#: The prefixes of functions in compilers' run times whose state belongs to the program: flang's units of input and output, and random
 #: numbers.
 HAS_STATE = ("_FortranAio", "_FortranARandom", "_FortranAStop", "_FortranAProgram", "_FortranAPause", "_FortranAFlush")
 _MAGICS = (b"!<arch>\n", b"!<thin>\n")
 _HEADER = 60
 _SIZE = slice(48, 58)  # of a member, in its header
-#: How many archives' symbols are kept in the process: those of a compiler's run time have ten thousand.
+#: The number of archives whose symbols a process keeps: a compiler's run time has ten thousand.
 _KEPT = 8
 #: An archive that has changed this recently is read every time: file systems' clocks may be as coarse as this, in nanoseconds.
 _SETTLED = 2_000_000_000
@@ -43,12 +43,12 @@ class Archive(NamedTuple):
     digest: str
 
     def path_of(self, symbol: str) -> str | None:
-        """Return the archive's path if it defines the symbol, else None."""
+        """Return the archive's path if it defines the symbol, otherwise None."""
         return self.name if symbol in self.symbols else None
 
 
 def is_archive(name: str) -> bool:
-    """Return whether the name of a library is that of a static one."""
+    """Return whether a library's name is that of a static library."""
     return name.endswith((".a", ".rlib"))
 
 
@@ -60,7 +60,7 @@ def open_archive(name: str) -> Archive:
             their run time.
 
     Raises:
-        LibraryError: there is none, or it has no list of symbols.
+        LibraryError: it was not found, or it has no list of symbols.
     """
     path = os.path.abspath(_find(name))
     try:
@@ -72,7 +72,7 @@ def open_archive(name: str) -> Archive:
 
 
 def _state_of(path: str) -> tuple[int, ...] | None:
-    """Return a value that changes when the file at a path does; None if it has changed so recently that another change might not show."""
+    """Return a value that changes with the file at a path; None if a recent change could hide another one."""
     status = os.stat(path)
     if abs(time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)) < _SETTLED:
         return None
@@ -81,7 +81,7 @@ def _state_of(path: str) -> tuple[int, ...] | None:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _read_once(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - in another state it is another archive
-    """Call `_read` once for all modules that name an archive: to read and digest one takes longer than to compile a small module."""
+    """Call `_read` once for all modules that name an archive, because it takes longer than compiling a small module."""
     return _read(path, name)
 
 
@@ -98,8 +98,8 @@ def _find(name: str) -> str:
     for place in filter(None, places):
         found = sorted(glob.glob(os.path.join(place, glob.escape(name))))
         if found:
-            return found[-1]  # of several versions the latest
-    raise LibraryError(f"the archive {name!r} is in none of the usual places: give its path, or set LIBRARY_PATH", library=name)
+            return found[-1]  # the latest of several versions
+    raise LibraryError(f"the archive {name!r} was not found in the usual directories: give its path, or set LIBRARY_PATH", library=name)
 
 
 def _symbols(data: bytes, name: str) -> frozenset[str]:

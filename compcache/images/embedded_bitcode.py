@@ -69,7 +69,7 @@ def _of_object(data: bytes) -> bytes:
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of an archive with their names, symbol tables left out."""
+    """Yield the files of an archive with their names, without symbol tables."""
     position = len(_ARCHIVE)
     long_names = b""
     while position < len(data):

@@ -1,9 +1,9 @@
-"""The kinds of images by their names in module records, and what each of them answers to.
+"""The kinds of images, by their names in module records, and the modules that handle them.
 
 A kind has two sides, each a module: one that hits use, and one that works with LLVM (`LoadSide` and `MakeSide` in
 `compcache.images.sides`). Where the native runtime maps images of a kind out of the module's file, `MAPPED_IN_PLACE` in
-`compcache.formats.manifest` has the kind's number as well, and hits import nothing of the kind. Modules of a kind that is not known here
-are stored, listed, shown, pruned and passed on like all others.
+`compcache.formats.manifest` has the kind's number as well, and hits import nothing of the kind. Modules of unknown kinds are stored,
+listed, shown, pruned and passed on like all others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "check_image", "is_known", "is_mapped", "load_image", "make_side", "register", "require_known", "require_table"]
 
-#: By the name of a kind the modules of its two sides; imported where one is asked for.
+#: The modules of a kind's two sides, by its name. They are imported on demand.
 _KINDS = {
     "shared": ("compcache.images.shared.load", "compcache.images.shared.make"),
     "object": ("compcache.images.object.load", "compcache.images.object.make"),
@@ -47,7 +47,7 @@ def register(kind: str, load_module: str, make_module: str) -> None:
     Args:
         kind: its name in module records.
         load_module: the full name of the module that is its `LoadSide`.
-        make_module: that of its `MakeSide`; it may be the same.
+        make_module: the full name of its `MakeSide`, which may be the same module.
 
     Raises:
         ValueError: another kind has the name, or it is empty.
@@ -58,7 +58,7 @@ def register(kind: str, load_module: str, make_module: str) -> None:
 
 
 def is_mapped(kind: str) -> bool:
-    """Return whether images of the kind are mapped as they are, so that code of several may be one such image."""
+    """Return whether images of the kind are mapped unchanged, so that one image may have the code of several."""
     return kind == "shared"
 
 
@@ -71,7 +71,7 @@ def require_known(header: ModuleRecord, module_id: bytes) -> None:
     """Check that this process can load images of a module's kind.
 
     Raises:
-        IncompatibleTargetError: it cannot.
+        IncompatibleTargetError: it cannot load them.
     """
     if not is_known(header.image_kind):
         name = module_id.hex()
@@ -83,22 +83,22 @@ def require_known(header: ModuleRecord, module_id: bytes) -> None:
 
 
 def load_image(runtime: Any, file: ImageFile) -> Any:
-    """Return the image of an open module, whose kind is known. Raises what `LoadSide.load` does."""
+    """Return the image of an open module of a known kind. Raises the errors of `LoadSide.load`."""
     return _load_side(decode_module(file.read_record(0)).image_kind).load(runtime, file)
 
 
 def check_image(kind: str, image: bytes, table: Table) -> None:
-    """Check the bytes of an image; of an unknown kind only the digest is known to be right.
+    """Check the bytes of an image. For an unknown kind, only the digest is checked.
 
     Raises:
-        FormatError: they are not of the kind, or lack what the records name.
+        FormatError: the bytes are not of the kind, or lack symbols that the records name.
     """
     if is_known(kind):
         _load_side(kind).check(image, table)
 
 
 def require_table(image: bytes, table: Table) -> None:
-    """Check that an image holds a module table, unless that is one of another version. Raises `FormatError`."""
+    """Check that an image contains the module table, unless the table has another version. Raises `FormatError`."""
     if table.abi == ABI_VERSION and not has_table(image, table.key, table.abi, table.symbols):
         raise FormatError("its image does not hold the symbols that its records name")
 

@@ -1,7 +1,7 @@
-"""Shared libraries that a module names (`ModuleSource(libraries=...)`): found, opened privately, asked for symbols.
+"""Shared libraries that a module names (`ModuleSource(libraries=...)`): finds them, opens them privately, looks up symbols.
 
-A name is one of the linker's (``stdc++`` stands for ``libstdc++.so``), a soname (``libstdc++.so.6``) or a path. What an
-image records is the soname, by which the dynamic linker finds the library when the image is mapped.
+A name is one of the linker's (``stdc++`` stands for ``libstdc++.so``), a soname (``libstdc++.so.6``) or a path. An image records the
+soname, by which the dynamic linker finds the library when the image is mapped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Library", "advice_on_run_time", "demangle", "library_with", "loaded_
 #: The crates that belong to Rust's compiler, as mangling v0 writes them behind a disambiguator (RFC 2603), and old names.
 _RUST_CRATES = ("_3std", "_4core", "_5alloc", "_7___rustc")
 _RUST_NAMES = ("_ZN3std", "_ZN4core", "_ZN5alloc", "__rust_", "rust_eh_personality", "rust_begin_unwind")
-#: Run-time libraries of compilers, by what the names of their symbols begin with.
+#: Run-time libraries of compilers, by the prefixes of their symbols.
 _RUNTIME_LIBRARIES = (
     (
         (
@@ -57,7 +57,7 @@ _RUNTIME_LIBRARIES = (
     (("_D3std",), "phobos2-ldc-shared"),
     (("$s", "swift_"), "swiftCore"),
 )
-#: And names of what is not a shared library, with advice.
+#: Symbols that are not in a shared library, with advice.
 _RUNTIMES = (
     (("_FortranA", "_QQ"), "pass archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
     (
@@ -115,7 +115,7 @@ class Library(NamedTuple):
         return os.fsdecode(info.path) if found and info.path else self._file_with(symbol)
 
     def _file_with(self, symbol: str) -> str | None:
-        """Return the file whose table has a symbol that has no address in any file: a thread-local variable."""
+        """Return the file whose table has a symbol without an address: a thread-local variable."""
         own = self.file()
         files = [own, *map(mapped_path, _needed(own))] if own else []
         return next((path for path in files if path and symbol in _defined(path)), None)
@@ -123,7 +123,7 @@ class Library(NamedTuple):
 
 @functools.cache
 def _defined(path: str) -> frozenset[str]:
-    """Return the symbols that a shared library defines; none where it cannot be read."""
+    """Return the symbols that a shared library defines; none if it cannot be read."""
     try:
         return frozenset(dynamic_defined(_content(path)))
     except (OSError, FormatError) as error:
@@ -148,7 +148,7 @@ def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
     """Open libraries for this process, without making their symbols known to others.
 
     Raises:
-        LibraryError: one cannot be found or opened; the message says where it was looked for.
+        LibraryError: a library cannot be found or opened; the message says where it was searched.
     """
     return tuple([open_archive(name) if is_archive(name) else Library(name, _open(name)) for name in names])
 
@@ -189,9 +189,9 @@ def _loaded(name: str) -> Library | None:
 
 
 def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
-    """Return the one of these libraries that defines a symbol, by its soname.
+    """Return the soname of the one of these libraries that defines a symbol.
 
-    Only where the dynamic linker finds it by its name alone, in any process.
+    Only libraries count that the dynamic linker finds by name alone, in any process.
     """
     for library in libraries:
         defined_in = library.path_of(symbol)
@@ -203,7 +203,7 @@ def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
 
 
 def _mapped_libraries() -> list[str]:
-    """Return the files of libraries in the directories of the system that this process has mapped."""
+    """Return the files of mapped libraries from the system's directories."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}
@@ -220,7 +220,7 @@ def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_systems(directory: str) -> bool:
-    """Return whether the dynamic linker looks in a directory: https://man7.org/linux/man-pages/man8/ld.so.8.html, and Debian's
+    """Return whether the dynamic linker searches a directory: https://man7.org/linux/man-pages/man8/ld.so.8.html, and Debian's
     subdirectories.
     """
     parent, name = os.path.split(directory)
@@ -268,7 +268,7 @@ def _demangler() -> ctypes.CDLL | None:
 def demangle(symbol: str) -> str:
     """Demangle a symbol of C++ (Itanium C++ ABI, with `__cxa_demangle`) or of Rust (v0, with an installed program).
 
-    Other symbols, or without a demangler, are unchanged.
+    Other symbols, and symbols without an installed demangler, are unchanged.
     """
     if symbol.startswith("_R"):
         return _filtered(symbol)
@@ -286,7 +286,7 @@ def demangle(symbol: str) -> str:
 
 
 def _filtered(symbol: str) -> str:
-    """Demangle a symbol with the first installed program: no library of the system demangles Rust's names."""
+    """Demangle a symbol with the first installed program, because no library of the system demangles Rust's names."""
     path = next(filter(None, map(shutil.which, _FILTERS)), None)
     if path is None:
         return symbol

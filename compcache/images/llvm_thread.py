@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["check_abandoned", "in_caller", "in_llvm_thread", "time_spent"]
 
 _T = TypeVar("_T")
-#: LLVM's parser and its passes recurse. Only what is used of this takes memory.
+#: LLVM's parser and its passes recurse. Only the used part takes memory.
 _STACK_BYTES = 64 << 20
-#: How often each of the threads looks after the other while it waits: an interrupt may have taken the news.
+#: The interval at which each thread checks the other while it waits: an interrupt may have lost a message.
 _PATIENCE = 0.1
 #: For how long an interrupted start waits for a thread of which it cannot know whether it was started.
 _START_SECONDS = 1.0
@@ -47,7 +47,7 @@ _EXIT_SECONDS = 30.0
 
 
 class _AbandonedError(BaseException):
-    """Raised in the LLVM thread when its caller no longer waits for it."""
+    """Raised in the LLVM thread after its caller has stopped waiting for it."""
 
 
 class _Outcome(NamedTuple):
@@ -69,8 +69,8 @@ _stack_lock = threading.Lock()
 def in_llvm_thread(work: Callable[[], _T]) -> _T:
     """Run `work` and return or raise its result. It always runs to its end, or to the next step after an interrupt.
 
-    Only the main thread has signal handlers to fear: elsewhere `work` runs where it is called. So it does where LLVM
-    called the caller, and where no thread can be started any more.
+    Only the main thread runs signal handlers; in other threads `work` runs at once. It does so too if LLVM called the caller, or if no
+    thread can be started any more.
     """
     if threading.current_thread() is not threading.main_thread() or _is_inside_llvm():
         return work()
@@ -84,13 +84,13 @@ def time_spent() -> float:
 
 
 def in_caller(function: Callable[..., _T], *arguments: Any) -> _T:
-    """Call a function in the thread that waits for this one. `in_llvm_thread` raises what it raises."""
+    """Call a function in the thread that waits for this one. `in_llvm_thread` raises its errors."""
     errand = _here.errand
     return function(*arguments) if errand is None else errand.ask(function, arguments)
 
 
 def check_abandoned() -> None:
-    """End the work here where the caller has been interrupted: called between the steps of long work."""
+    """End the work here if the caller was interrupted. Long work calls this between its steps."""
     errand = _here.errand
     if errand is not None and errand.is_abandoned():
         raise _AbandonedError
@@ -117,7 +117,7 @@ class _Errand(Generic[_T]):
     # ------------------------------------------------------ the caller's side
 
     def run(self) -> _T:
-        """Start the work and wait for its end, whatever happens meanwhile."""
+        """Start the work and wait for its end, whatever happens."""
         with self._waiting:
             interrupt = self._start() or self._attend()
         outcome, self._outcome = self._outcome, _Outcome(None, None)
@@ -132,12 +132,12 @@ class _Errand(Generic[_T]):
             del outcome, interrupt  # a traceback that refers to itself is left to the garbage collector
 
     def _start(self) -> BaseException | None:
-        """Start the work; return the exception that was raised meanwhile."""
+        """Start the work; return an exception that was raised while it started."""
         is_starting = False
         try:
             with _stack_lock, _stack_size(_STACK_BYTES):
                 is_starting = True
-                # Not `threading.Thread`: what an interrupt leaves of that takes its thread down.
+                # Not `threading.Thread`: after an interrupt, its unfinished state ends the thread.
                 _thread.start_new_thread(self._serve, ())
         except BaseException as error:  # noqa: BLE001 - raised when the thread, if there is one, has ended
             if isinstance(error, (_thread.error, ValueError)) and interrupt_in(error) is None:
@@ -150,7 +150,7 @@ class _Errand(Generic[_T]):
         return None
 
     def _attend(self) -> BaseException | None:
-        """Run what the LLVM thread requests until it has ended; return the exception that was raised meanwhile."""
+        """Run the requests of the LLVM thread until it has ended; return an exception that was raised in between."""
         interrupt: BaseException | None = None
         while True:
             try:
@@ -212,12 +212,12 @@ class _Errand(Generic[_T]):
                 raise _AbandonedError
 
     def is_abandoned(self) -> bool:
-        """Return whether the caller was interrupted, and even has gone if that happened twice."""
+        """Return whether the caller was interrupted, or has even gone after two interrupts."""
         return self.abandoned or not self._waiting.locked()
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Free here what the frames of an error hold of LLVM, and not where a handler may run."""
+    """Free LLVM objects in the frames of an error here, where no handler can run."""
     chain: BaseException | None = error
     seen: set[int] = set()
     while chain is not None and id(chain) not in seen:
@@ -228,7 +228,7 @@ def _clear_frames(error: BaseException) -> None:
 
 @atexit.register
 def _await_running() -> None:
-    """LLVM's own tables are destroyed at exit: no thread may be in LLVM then."""
+    """Wait for threads in LLVM, because LLVM destroys its own tables at exit."""
     deadline = time.monotonic() + _EXIT_SECONDS
     while _running and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -236,7 +236,7 @@ def _await_running() -> None:
 
 @contextlib.contextmanager
 def _stack_size(size: int) -> Iterator[None]:
-    """Set the size of the stacks of threads that are started meanwhile."""
+    """Set the stack size of threads that are started within this context."""
     before = threading.stack_size(size)
     try:
         yield
@@ -248,14 +248,14 @@ def _stack_size(size: int) -> Iterator[None]:
 
 
 def _llvm_lock() -> Any:
-    """Return the lock that llvmlite holds during every call into LLVM; None where this llvmlite has another."""
+    """Return the lock that llvmlite holds during every call into LLVM; None if this llvmlite has a different one."""
     return getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
 
 
 def _is_inside_llvm() -> bool:
-    """Return whether LLVM has called this thread, which has LLVM's lock then: another thread would wait for it.
+    """Return whether LLVM has called this thread, which then holds LLVM's lock: another thread would wait for it.
 
-    A lock that is kept though the call is over, because an interrupt fell into llvmlite's way out, is released.
+    A lock is released if its call is over and an interrupt kept llvmlite from releasing it.
     """
     lock = _llvm_lock()
     is_owned = getattr(lock, "_is_owned", None)

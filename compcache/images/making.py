@@ -1,6 +1,6 @@
-"""From a relocatable object to the image of a module, of the one kind that its platform has: a shared object, where files are ELF files.
+"""Turns a relocatable object into the image of a module, of its platform's only kind: a shared object if files are ELF files.
 
-A shared object is written here where everything in the objects is known exactly (`compcache.images.writer`); a linker makes the others.
+A shared object is written here if everything in the objects is known exactly (`compcache.images.writer`); a linker makes the others.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from compcache.images.libraries import Library
     from compcache.images.linkers.find import Linker
 
-__all__ = ["EntryObjects", "Made", "make_image", "makes_shared_objects", "usual_kind"]
+__all__ = ["EntryObjects", "ModuleImage", "make_image", "makes_shared_objects", "usual_kind"]
 
 _OWN_RUN_TIME = "name the static library of the compiler's run time in archives= (`clang --print-libgcc-file-name`)"
 
 
 class EntryObjects(NamedTuple):
-    """The objects of a module's entry points, and the symbols that they define; empty where they are in the module's own object."""
+    """The objects of a module's entry points, and their symbols; empty if they are in the module's own object."""
 
     codes: tuple[bytes, ...] = ()
     symbols: tuple[str, ...] = ()
 
 
-class Made(NamedTuple):
+class ModuleImage(NamedTuple):
     """An image, the name of its kind, by symbol the places of its imports (`elf.patching.take_places`), the C library that it needs
     (`MakeSide.requires`), and the linker that made it.
     """
@@ -52,7 +52,7 @@ class Made(NamedTuple):
 
 
 def makes_shared_objects() -> bool:
-    """Return whether images made here are shared objects: on platforms of ELF files, where they are written or linked.
+    """Return whether images made here are shared objects: on platforms with ELF files, where they are written or linked.
 
     Raises:
         LinkerError: the environment names a linker that cannot be run.
@@ -70,7 +70,7 @@ def make_image(
     imports: Collection[str],
     needs_linker: Sequence[str],
     libraries: Sequence[Library | Archive],
-) -> Made:
+) -> ModuleImage:
     """Return the image of an object.
 
     Args:
@@ -78,12 +78,12 @@ def make_image(
         entries: the objects of its entry points, and their symbols; only a shared object can have them.
         export: the one symbol that the image lets others see.
         weak: the symbols that may stay without a provider.
-        imports: those whose addresses are filled in when code is loaded, which only a shared object can have.
-        needs_linker: what the module has that only a shared object can have, in words.
-        libraries: those that the source names, beside the platform's.
+        imports: the symbols whose addresses are filled in when code is loaded, which only a shared object can have.
+        needs_linker: the parts of the module that only a shared object can have, in words.
+        libraries: the libraries that the source names, in addition to the platform's.
 
     Raises:
-        UndefinedSymbolError: the code refers to what neither the platform nor this process provides.
+        UndefinedSymbolError: the code refers to symbols that neither the platform nor this process provides.
         CompileError: a linker has to make the shared object, and none is installed; or the platform has no shared objects, and the module
             needs one.
         LinkerError: the linker fails, and the shared object is not written without one.
@@ -99,24 +99,24 @@ def make_image(
     if not makes_shared_objects():
         return _as_object(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
 
-    def write() -> Made:
+    def write() -> ModuleImage:
         optional = {*undefined}.difference(always)
         image, places, libc = shared.write(
             [obj, *entries.codes], export=export, optional=optional, platform=platform, named=named, imports=imports
         )
-        return Made(image, shared.KIND, places, libc, None)
+        return ModuleImage(image, shared.KIND, places, libc, None)
 
-    def link(linker: Linker) -> Made:
+    def link(linker: Linker) -> ModuleImage:
         plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
         image, places = shared.make(
             [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports, known=weak
         )
-        return Made(image, shared.KIND, places, shared.requires(image), linker)
+        return ModuleImage(image, shared.KIND, places, shared.requires(image), linker)
 
     return _by_named_linker(write, link) if is_named() else _written_or_linked(write, link)
 
 
-def _written_or_linked(write: Callable[[], Made], link: Callable[[Linker], Made]) -> Made:
+def _written_or_linked(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
     try:
         return write()
     except FormatError as error:  # a linker may know what is not known here
@@ -130,7 +130,7 @@ def _written_or_linked(write: Callable[[], Made], link: Callable[[Linker], Made]
     return link(linker)
 
 
-def _by_named_linker(write: Callable[[], Made], link: Callable[[Linker], Made]) -> Made:
+def _by_named_linker(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
     linker = find_linker()
     assert linker is not None
     try:
@@ -144,9 +144,9 @@ def _by_named_linker(write: Callable[[], Made], link: Callable[[Linker], Made]) 
         return made
 
 
-def _as_object(obj: bytes, needs_linker: Sequence[str]) -> Made:
+def _as_object(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:
     objects.require_possible(needs_linker)
-    return Made(obj, objects.KIND, {}, objects.requires(obj), None)
+    return ModuleImage(obj, objects.KIND, {}, objects.requires(obj), None)
 
 
 def usual_kind() -> str:
@@ -165,7 +165,7 @@ def _from_libraries(undefined: Iterable[str], platform: Iterable[str], libraries
 
 
 def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
-    """Refuse code whose own helper routines (compiler-rt) are not available in the process."""
+    """Refuse code if its own helper routines (compiler-rt) are not available in the process."""
     missing = [
         symbol
         for symbol in undefined

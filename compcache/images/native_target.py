@@ -1,4 +1,4 @@
-"""LLVM's native target, made usable once per process, and machines that translate for it."""
+"""LLVM's native target, initialized once per process, and machines that translate for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["borrowed_machine", "default_triple", "initialize", "target_data", "t
 
 @functools.cache
 def initialize() -> None:
-    """Make LLVM's native target usable; the asm parser too, for without it inline assembly aborts."""
+    """Initialize LLVM's native target, with the asm parser, without which inline assembly aborts."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
@@ -43,7 +43,7 @@ def tuning(level: int) -> Any:
 def target_machine(cpu: str, features: str, level: int) -> Any:
     """Return a target machine for position-independent code.
 
-    Code that is to be left as given (level 0) is still translated by the good code generator.
+    Code that stays as given (level 0) is still translated by the good code generator.
     """
     initialize()
     target = llvm.Target.from_triple(default_triple())
@@ -54,8 +54,8 @@ def target_machine(cpu: str, features: str, level: int) -> Any:
 def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
     """Lend a target machine like that of `target_machine`, for one user at a time.
 
-    To make one, and what it then finds out about its CPU, takes LLVM 0.8 ms: a quarter of the translation of a tiny module. They hold
-    nothing of the modules that they have translated.
+    Making one takes LLVM 0.8 ms, with the examination of its CPU: a quarter of the translation of a tiny module. Machines keep nothing of
+    the modules that they have translated.
     """
     idle = _idle_machines(cpu, features, level)
     try:
@@ -78,5 +78,5 @@ def target_data(machine: Any) -> tuple[Any, str]:
 
 @functools.lru_cache(maxsize=8)
 def _idle_machines(cpu: str, features: str, level: int) -> list[Any]:  # noqa: ARG001 - what they are for
-    """Return the unused machines: as many as threads have translated at the same time."""
+    """Return the unused machines: as many as threads have translated at once."""
     return []

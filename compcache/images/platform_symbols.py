@@ -28,7 +28,7 @@ _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "lib
 #: What entry points and generated code refer to, the interpreter's functions and what linkers make; always there, hence never weak,
 #: and in no C library.
 ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
-#: What a library has under no version of its own, only for programs that ask for it: how compilers ask for the CPU's features.
+#: Symbols without a version, for programs that request them: compilers' queries of CPU features.
 _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.so.1", "GCC_4.8.0"))
 
 
@@ -54,13 +54,13 @@ def platform_library(symbol: str) -> str | None:
 
 
 def versioned_name(symbol: str) -> str | None:
-    """Return the name by which an object asks for a symbol that the platform has in one version only; None for others."""
+    """Return the name by which an object requests a symbol that the platform has in one version only; None for others."""
     version = only_version(symbol)
     return None if version is None else f"{symbol}@{version}"
 
 
 def only_version(symbol: str) -> str | None:
-    """Return the version of such a symbol; None for others."""
+    """Return the only version of such a symbol; None for others."""
     return _VERSIONED[symbol][1] if symbol in _VERSIONED and _versioned_address(symbol) else None
 
 
@@ -139,9 +139,9 @@ def all_paths() -> list[str]:
 
 
 def needed_libc(undefined: Iterable[str]) -> str:
-    """Return the C library that code needs for symbols without versions, as in ``glibc``; empty where it needs none.
+    """Return the C library that code needs for symbols without versions, as in ``glibc``; empty if it needs none.
 
-    It is the kind of library that the code was made with, whose structures and calling conventions it was written for.
+    It is the kind of library with which the code was made, and whose structures and calling conventions it uses.
     """
     kind, _, _ = this_libc().partition(" ")
     return kind if any(not name.startswith(ALWAYS_THERE) for name in undefined) else ""

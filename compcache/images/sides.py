@@ -1,4 +1,4 @@
-"""What a kind of images is asked: the two sides of it, as types."""
+"""The operations of a kind of images, as types: for loading, and for making."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ class LoadSide(Protocol):
     """The operations of a kind for hits, and for checks of a cache."""
 
     def load(self, runtime: Any, file: ImageFile) -> Any:
-        """Return the image, an object of the native runtime. Raises `OSError`, `ValueError` or `CompcacheError` where
-        it cannot be loaded.
-        """
+        """Return the image, an object of the native runtime. Raises `OSError`, `ValueError` or `CompcacheError` if it cannot be loaded."""
 
     def check(self, image: bytes, table: Table) -> None:
-        """Raise `FormatError` where the bytes are not an image of this kind, or lack what the records name."""
+        """Raise `FormatError` if the bytes are not an image of this kind, or lack symbols that the records name."""
 
 
 class MakeSide(Protocol):
@@ -43,7 +41,7 @@ class MakeSide(Protocol):
     LOADED: str
 
     def requires(self, image: bytes) -> str:
-        """Return the C library that an image needs: kind and least version, as in ``glibc 2.14``; empty where it needs none."""
+        """Return the C library that an image needs: kind and least version, as in ``glibc 2.14``; empty if it needs none."""
 
     def is_comparable(self, obj: bytes) -> bool:
-        """Return whether the image that was made from an object of LLVM's contains the object's machine code."""
+        """Return whether the image from an object of LLVM contains the object's machine code."""

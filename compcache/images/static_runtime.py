@@ -55,5 +55,5 @@ STATIC_RUNTIME = frozenset(("__dso_handle", *_DEFINITIONS))
 
 
 def static_runtime_text(used: Iterable[str]) -> str:
-    """Return the assembly of the definitions behind these symbols, which are some of `STATIC_RUNTIME`."""
+    """Return the assembly that defines these symbols of `STATIC_RUNTIME`."""
     return "".join([_HANDLE, *(_DEFINITIONS[name] for name in used if name in _DEFINITIONS)])

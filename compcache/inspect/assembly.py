@@ -32,7 +32,7 @@ def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | 
 
 
 def _choose(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
-    """Return the module_id and the symbol of the realization that is meant."""
+    """Return the module_id and the symbol of the selected realization."""
     copies = realizations(store, loader, func_name)
     if not copies:
         raise NotCachedError(f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root)
@@ -71,7 +71,7 @@ def _llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
 def _assembly(store: Store, module_id: str, symbol: str | None) -> str:
     """Return the native assembly of a function, or of the whole module; raises what `_llvm_ir` raises.
 
-    It is that of the image, where this process has the LLVM that made it.
+    It is that of the image if this process has the LLVM that made it.
     """
     code = read_code(store, module_id)
     level = code.level() if code.is_comparable() else None
@@ -80,7 +80,7 @@ def _assembly(store: Store, module_id: str, symbol: str | None) -> str:
 
 
 def _cut(text: str, symbol: str) -> str:
-    """Return one function of an assembly file: from its label to the end that LLVM marks."""
+    """Return one function from an assembly file: from its label to the end that LLVM marks."""
     lines = text.splitlines()
     plain, quoted = f"{symbol}:", f'"{symbol}":'
     start = next((i for i, line in enumerate(lines) if line.split("#")[0].rstrip() in (plain, quoted)), None)

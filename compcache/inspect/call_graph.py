@@ -1,6 +1,6 @@
 """The dependency graph across the modules of a cache: functions by name, and the variables that they use.
 
-Functions that are private to a module are looked through; what they refer to counts as what their callers refer to.
+Functions that are private to a module are left out; their references count as those of their callers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Module:
         self.transparent = frozenset(name for name, node in graph.nodes.items() if not _is_shown(node.kind, name, node.func_name))
 
     def successors(self, symbol: str) -> list[str]:
-        """Return the nodes that a node refers to, directly or through nodes that are not shown."""
+        """Return the nodes to which a node refers, directly or through nodes that are not shown."""
         return self._dependencies.through(symbol, self.transparent)
 
 
@@ -61,17 +61,17 @@ def _is_shown(kind: str, symbol: str, func_name: str | None) -> bool:
 
 
 class _Builder:
-    """Collects nodes and edges. A node's key is its kind and its name, for what a module owns the module as well."""
+    """Collects nodes and edges. The key of a node is its kind and its name, and the module if it belongs to one."""
 
     def __init__(self, modules_of: Callable[[str], Iterator[_Module]]) -> None:
-        self._modules_of = modules_of  # those that realize a function, the first choice first
+        self._modules_of = modules_of  # the modules that realize a function, the first choice first
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._nodes: list[GraphNode] = []
         self._edges: dict[tuple[int, int], None] = {}
         self._waiting: list[tuple[int, _Module, str]] = []
 
     def add_function(self, func_name: str) -> int:
-        """Return the number of the node of a function, or of a variable of many modules; its successors are added by `walk`."""
+        """Return the number of the node of a function, or of a variable of many modules. `walk` adds its successors."""
         known = self._numbers.get(("function", func_name, ""))
         if known is not None:
             return known
@@ -104,7 +104,7 @@ class _Builder:
             return known
         number = self._add((node.kind, name, owner), GraphNode(node.kind, name, "", owner, ""))
         if node.kind == INLINED and self._find(name) is not None:
-            self._edges[number, self.add_function(name)] = None  # it was that, and can do without
+            self._edges[number, self.add_function(name)] = None  # it was this one, and is not needed
         self._waiting.append((number, module, symbol))
         return number
 
@@ -114,7 +114,7 @@ class _Builder:
         return number
 
     def _find(self, func_name: str) -> tuple[_Module, str] | None:
-        """Return the realization that a load would choose, else one that this host cannot use."""
+        """Return the realization that a load would choose, or else one that this host cannot use."""
         fallback = None
         for module in self._modules_of(func_name):
             symbol = module.exports.get(func_name)
@@ -134,7 +134,7 @@ def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> Functi
 
     Args:
         store: the directory.
-        loader: knows which realization this process would use.
+        loader: the loader, which knows the realizations that this process would use.
         roots: func_names.
 
     Raises:
@@ -165,7 +165,7 @@ def cache_graph(
 
 
 def _using(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
-    """Return the modules that hold the roots, or import what these hold, and so on."""
+    """Return the modules that hold the roots, and all that import them, directly or indirectly."""
     found: dict[str, ModuleSummary] = {}
     places = [ModuleLists(place) for place in (store, *store.layers)]
     names = set(roots)
@@ -180,7 +180,7 @@ def _using(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
 
 
 def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
-    """Return the part of a whole graph that refers to the roots, its edges turned round."""
+    """Return the part of a whole graph that refers to the roots, with its edges reversed."""
     numbers = {node.name: n for n, node in enumerate(graph.nodes) if node.kind == "variable"}
     numbers |= {node.name: n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}
@@ -202,7 +202,7 @@ def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> Function
 
 
 class _Looked:
-    """Finds modules as a load does: by the index, verified."""
+    """Finds modules like a load: by the index, verified."""
 
     def __init__(self, store: Store, loader: Loader) -> None:
         self._store = store

@@ -60,7 +60,7 @@ class Realization:
 
 
 class Signer(NamedTuple):
-    """A name in the signatures of a module, and what a check of it says.
+    """A name in the signatures of a module, and the result of its check.
 
     Attributes:
         name: the name.
@@ -79,13 +79,13 @@ class Provenance(Shown):
     Attributes:
         module_id: the module.
         makers: the packages and programs that made its code, by name and version; an empty version is not recorded.
-        digests: of the `code` that was given, of that with its options (`source`), and of the function that returned it (`maker`).
-        compiled: when it was compiled, by the clock of the host that did.
+        digests: digests of the given `code`, of the code with its options (`source`), and of the function that returned it (`maker`).
+        compiled: when it was compiled, by the clock of the compiling host.
         added: when its file was written to the directory that has it.
         owner: the user that the file belongs to.
-        origin: how it came to the directory: compiled, bundle, or remote. Files that other programs have copied say what they said before.
-        layer: the layer that has it; empty where it is in the directory itself.
-        order: the number of its addition; 0 where it has none.
+        origin: how it came to the directory: compiled, bundle, or remote. Copies by other programs keep their origin.
+        layer: the layer that has it; empty if it is in the directory itself.
+        order: the number of its addition; 0 if it has none.
         signers: the keys that are said to have signed it.
         keyed_digest: own (made with this cache's `signing_key`), other, or empty.
     """
@@ -120,7 +120,7 @@ class LoadedState:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo(Shown):
-    """A whole cache directory: its content, and what would compile for it.
+    """A whole cache directory: its content, and the compiler that it would use.
 
     Attributes:
         directory: its path.
@@ -131,12 +131,12 @@ class CacheInfo(Shown):
         functions: the number of names of functions.
         realizations: the number of stored copies of functions.
         size: that of the modules, in bytes.
-        max_size: what additions keep `size` below, in bytes; None: no limit.
+        max_size: the limit below which additions keep `size`, in bytes; None: no limit.
         other_size: that of all other files, in bytes.
         hits: loads by all processes since the statistics were zeroed.
         misses: requests that found nothing usable, likewise.
         quarantined: the number of damaged files that were put aside.
-        linker: the linker that would be used; empty where none is needed or found.
+        linker: the linker that would be used; empty if none is needed or found.
         loader: how images are loaded.
         platform: architecture, operating system and kind of object files.
         cpu: LLVM's name of this processor.
@@ -168,14 +168,14 @@ class CacheInfo(Shown):
 
     @property
     def hit_rate(self) -> float:
-        """Hits among all requests that were not answered from memory; 0.0 where there were none."""
+        """Hits among all requests that were not answered from memory; 0.0 if there were none."""
         requests = self.hits + self.misses
         return self.hits / requests if requests else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalReport:
-    """One global variable that loading fills: `kind` is that of its definition, `definition` describes it in words."""
+    """One global variable that loading fills: the `kind` of its definition, and `definition`, its description in words."""
 
     name: str
     kind: str
@@ -198,11 +198,11 @@ class FunctionReport(Shown):
         natives: the symbols of the process that it uses, in `module_id`.
         has_code: whether the optimized code is kept, for `Cache.ir` and `Cache.asm`.
         seconds: the processor time that compiling the module took.
-        identity: what its builder said of it: names and texts of components.
+        identity: the names and texts of its components, as its builder gave them.
         uses: for each realization, in the same order, how often it was loaded, and when last (0.0: never).
         parts: functions that were made for it, or for all of its label.
         entries: the entries of data that require its modules, or have its name or its label.
-        provenance: where each realization comes from.
+        provenance: the origin of each realization.
     """
 
     func_name: str
@@ -226,9 +226,9 @@ class GraphNode:
     """One node of a cache's dependency graph.
 
     kind: "function"; "missing", a function that something imports and the cache does not hold; "global", filled when
-    code is loaded; "variable", which other modules can import where it has a signature, else a module's own; "native", a symbol of the
-    process; or "inlined", code of a function of the module `module_id`, which may be in what refers to it.
-    `module_id` is empty where the node belongs to no module.
+    code is loaded; "variable", which other modules can import if it has a signature, and which otherwise belongs to a module; "native", a
+    symbol of the process; or "inlined", code of a function of the module `module_id`, which may be in the functions that refer to it.
+    `module_id` is empty if the node belongs to no module.
     """
 
     kind: str

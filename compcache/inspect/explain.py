@@ -1,4 +1,4 @@
-"""Why a function was, or would be, a miss: each realization with what is wrong with it, and the nearest variants."""
+"""Explains why a function was, or would be, a miss: each realization with the reason against it, and the nearest variants."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Verdict:
     """Whether one realization can be loaded.
 
     Attributes:
-        realization: which one.
-        reason: why not: absent, cpu, damaged, dependency, global and others; empty where it can.
-        message: the same in words.
-        passed_over: realizations of what it imports that are of another link type than it expects.
+        realization: the realization.
+        reason: why not: absent, cpu, damaged, dependency, global and others; empty if it can.
+        message: the reason in words.
+        passed_over: realizations of its imports that have another link type than it expects.
         inlined: functions of other modules whose code may be in it.
     """
 
@@ -55,13 +55,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A stored function of the same label, or an older module of the same plain name, and what differs in the one asked for.
+    """A stored function with the same label, or an older module with the same plain name, and its differences from the requested one.
 
     Attributes:
         func_name: its name.
         module_id: its module.
         created: when its file was written, in seconds since the epoch.
-        differences: the components that differ; None where one of the two was stored without an `Identity`.
+        differences: the components that differ; None if one of the two was stored without an `Identity`.
     """
 
     func_name: str
@@ -72,10 +72,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """A function that is stored for these types of arguments, ``kernels.total(int64)``, and whether its code can be loaded.
+    """A function that is stored for these types of arguments, ``kernels.total(int64)``, with whether its code can be loaded.
 
-    Of several that are stored for the same types this is the latest. Whether it is what the source says now, only the
-    process that has the source can tell. `before` is the one that was stored before it for these types, if there is one.
+    Of several for the same types, this is the latest. Only a process with the source knows whether it is up to date. `before` is the one
+    that was stored before it for these types, if any.
     """
 
     label: str
@@ -90,17 +90,16 @@ class Explanation(Shown):
     """The explanation of why a function can be loaded, or cannot.
 
     Attributes:
-        func_name: the function that was asked for; where that was a label, the one that was stored last under it.
+        func_name: the requested function; for a label, the newest function with it.
         hit: whether a load succeeds now.
-        reason: why not, in one word as in `Verdict`; empty where it does.
-        message: the same in words.
+        reason: why not, in one word as in `Verdict`; empty if it does.
+        message: the reason in words.
         verdicts: all realizations.
-        variants: the other stored functions of the same label, or what was added before under a plain name: the most similar first
-            where an `Identity` was given, else the latest first.
-        refusals: why a function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
-        overloads: where the name is one without types: what is stored for types of arguments; then `hit` is whether one of these
-            can be loaded.
-        remote: what the remote store says now; None for a cache without one.
+        variants: the other stored functions with the same label, or earlier additions under a plain name: the most similar first if an
+            `Identity` was given, otherwise the latest first.
+        refusals: why a function with that label was compiled and not cached, the latest first; on a miss, `message` says it as well.
+        overloads: for a name without types, the stored functions by types of arguments; `hit` is then whether one of these can be loaded.
+        remote: the remote store's present answer; None for a cache without one.
         separate: variables that the function does not share with others of its module, which are used from another module.
     """
 
@@ -129,7 +128,7 @@ class _OneRealization(Loader):
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """Return the one realization; of other functions all."""
+        """Return the one realization for its function, and all realizations of other functions."""
         return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, again=again, linked=linked)
 
 
@@ -175,9 +174,9 @@ def explain(
 
 
 def newest_of_label(store: Store, name: str) -> str:
-    """Return the function that was stored last of those whose label this is; the name itself if it is stored, or is the label of none.
+    """Return the newest function with this label, or the name itself if it is stored or is no label.
 
-    The label of a Numba function may lack the types of its arguments, where one combination of them is stored.
+    The label of a Numba function may omit the types of its arguments, if only one combination is stored.
     """
     if any(True for _ in store.find_all(name)):
         return name
@@ -195,7 +194,7 @@ def _refusals(store: Store, label: str) -> tuple[Refusal, ...]:
 
 
 def _try(loader: Loader, func_name: str) -> Exception | None:
-    """Load the function as a hit would, then let go of it; return the error, if there is one."""
+    """Load the function as a hit would, then release it; return the error, if there is one."""
     try:
         loader.load(func_name)
     except (CompcacheError, OSError) as error:
@@ -207,7 +206,7 @@ def _try(loader: Loader, func_name: str) -> Exception | None:
 
 
 def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, str] | None:
-    """Return the identity that one of these modules was stored with."""
+    """Return the identity with which one of these modules was stored."""
     for module_id in modules:
         try:
             with store.open_module(module_id) as module:

@@ -74,7 +74,7 @@ def _describe(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) 
 
 
 def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bool) -> tuple[str, ...]:
-    """Return the func_names that a function refers to, looking through functions that are private to its module."""
+    """Return the func_names to which a function refers, directly or through functions that are private to its module."""
     order: dict[str, None] = {}
     waiting = [func_name]
     seen = {func_name}
@@ -118,7 +118,7 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
 
 
 def cache_info(store: Store, maps_files: int, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
-    """Return the whole cache, counted from the heads of the lists of modules, or module by module where there are few; see `CacheInfo`.
+    """Return the counts of the whole cache, from the heads of the lists of modules, or module by module if there are few; see `CacheInfo`.
 
     `maps_files` is that of `Loader`, `max_size` the limit that the cache was opened with, as for `Cache`; `progress` is called with
     (files, all files) now and then while lists are made.
@@ -135,7 +135,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
 
     counts = count_modules(store, progress)
     hits, misses = hits_and_misses(store)
-    machine = describe_host(store, keep=False)  # a question creates nothing
+    machine = describe_host(store, keep=False)  # a query creates nothing
     return CacheInfo(
         directory=store.root,
         exists=os.path.isdir(store.root),
@@ -262,7 +262,7 @@ def _describe_global(record: GlobalRecord) -> GlobalReport:
 
 
 def _natives_of(graph: ModuleGraph, symbol: str) -> tuple[str, ...]:
-    """Return the native symbols that a function uses, by way of private functions and variables too."""
+    """Return the native symbols that a function uses, also through private functions and variables."""
     nodes = graph.nodes
     edges = DependencyGraph({name: node.references for name, node in nodes.items()})
     transparent = [n for n, node in nodes.items() if node.kind == "variable" or (node.kind == "function" and node.func_name is None)]

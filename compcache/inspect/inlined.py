@@ -1,4 +1,4 @@
-"""Which functions of other modules a realization may have code of."""
+"""Finds the functions of other modules whose code a realization may contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["inlined_into"]
 
 
 def inlined_into(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Return the functions whose bodies came into that of this record, each with the module that it is from, in words."""
+    """Return the functions whose bodies were inlined into the function of this record, each with its module, in words."""
     try:
         with store.open_module(module_id) as module:
             nodes = read_graph(module).nodes

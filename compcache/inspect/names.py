@@ -66,9 +66,7 @@ def _stored(store: Store, select: Callable[[str], bool], *prefixes: str) -> tupl
 
 
 def suggestion(store: Store, name: str) -> str:
-    """Return the suggestion for a name that is not stored: the stored names with that label, or a similar one; "" if
-    it is stored itself.
-    """
+    """Return the suggestion for a name: stored names with that label, or a similar one; "" if the name is stored itself."""
     if any(True for _ in store.find(name)):
         return ""  # and this host cannot use it
     same = labelled(store, name)
@@ -84,7 +82,7 @@ def suggestion(store: Store, name: str) -> str:
 def _near(store: Store, name: str) -> str | None:
     from difflib import get_close_matches
 
-    parts: dict[str, str] = {}  # who gives no package
+    parts: dict[str, str] = {}  # the name has no package
     known: dict[str, None] = {}
     for lists in [ModuleLists(place) for place in (store, *store.layers)]:
         known.update(dict.fromkeys(_likely(name, lists.bases, str)))

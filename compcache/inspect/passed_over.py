@@ -1,4 +1,4 @@
-"""Which realizations a load passes over since they are of another link type than the code that uses them expects."""
+"""Finds the realizations that a load skips because their link type is not the one that the using code expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a stored module comes from: what its file, its signatures and its place say. Nothing is guessed."""
+"""The origin of a stored module, from its file, its signatures and its place. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _status(store: Store, module: ModuleFile) -> tuple[float, str]:
 
 
 def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, ...]:
-    """Return the names in the file of signatures, each with what a check with the key of that name says."""
+    """Return the names in the file of signatures, each with the result of a check with the key of that name."""
     from compcache.signing.signatures import is_signed, signers
 
     content = holder.signatures_of(module.module_id)

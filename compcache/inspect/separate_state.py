@@ -1,4 +1,4 @@
-"""Finds variables of which a program has two: the function that is asked about uses one, another function of its module the other.
+"""Finds variables that exist twice in a program: the requested function uses one, another function of its module the other.
 
 That happens where a module realizes a function that is used from another module, which has the same variable.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SeparateState", "separate_state"]
 
-#: What the graph says of variables that never change.
+#: The graph's mark of constant variables.
 _CONSTANT = "constant"
 
 

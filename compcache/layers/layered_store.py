@@ -1,10 +1,10 @@
 """A store with layers: read-only caches below the writable one (read by hits of caches that were opened with layers).
 
-The writable directory is asked first, then the layers in their order. Of a plain name what the first of them has added last
-wins, of a name of content what fits this host best, wherever it is. Nothing is ever written to a layer. So that five layers cost no more
-than one, the writable directory keeps what the indexes of all of them say in one segment, under a name that digests where they are and
-when they changed last. And because the stamps by which a directory vouches for its files do not survive copying, it remembers which files
-of layers were verified, as they are here: an index of stamps alone.
+The writable directory is asked first, then the layers in their order. For a plain name, the newest addition of the first of them that has
+it wins; for a content name, the realization that fits this host best, wherever it is. Nothing is ever written to a layer. Five layers cost
+no more than one, because the writable directory merges the indexes of all layers into one segment, named by a digest of their places and
+times of change. The stamps by which a directory vouches for its files do not survive copying, so the writable directory also remembers
+which files of layers were verified: in an index that contains only stamps.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LAYER_SHIFT", "ORDER_BITS", "LayeredStore", "layer_paths"]
 
-#: In the segment of all layers the flags of a module have the number of its layer above these bits.
+#: In the segment of all layers, the flags of a module have the number of its layer above these bits.
 LAYER_SHIFT = 16
-#: In the same segment numbers of additions have as many bits, and above them how many layers are behind that one.
+#: In the same segment, numbers of additions have this many bits, and above them the number of later layers.
 ORDER_BITS = 48
 _FLAGS_AT = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: behind stamp, two sizes and target
 
@@ -46,16 +46,16 @@ def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
         TypeError: they are not several paths.
     """
     if isinstance(layers, (str, bytes, os.PathLike)):
-        raise TypeError(f"layers are several directories, [{os.fspath(layers)!r}] for example")
+        raise TypeError(f"layers must be a list of directories, like [{os.fspath(layers)!r}]")
     try:
         return [os.fspath(path) for path in layers]
     except TypeError as error:
         reraise_interrupt(error)
-        raise TypeError(f"layers are several directories, ['/opt/app/cache'] for example: {error}") from None
+        raise TypeError(f"layers must be a list of directories, like ['/opt/app/cache']: {error}") from None
 
 
 class _Layer(Store):
-    """A read-only cache: files that its own stamps do not vouch for are looked up among those that the writable one remembers."""
+    """A read-only cache. The writable cache remembers which of its files were verified, in addition to its own stamps."""
 
     __slots__ = ("_above", "_source")
 
@@ -86,7 +86,7 @@ class _Layer(Store):
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         above = self._above
-        if self.trusted_keys:  # who made the layer may have written its stamps for these keys, who can write above those that are there
+        if self.trusted_keys:  # the layer's maker could write its stamps for these keys, and others those of the directory above
             return not above.exposed and super()._recognize(module, status, above.verified)
         entry = above.entries.get(module.module_id)
         if entry is None or self.signing_key:
@@ -98,9 +98,9 @@ class _Layer(Store):
         module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
         return True
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """See `Store`."""
-        module = super().open_module(module_id, leave_stamp=leave_stamp, entry=entry)
+        module = super().open_module(module_id, leave_stamp=leave_stamp)
         module.elsewhere = not self.trusted_keys
         return module
 
@@ -108,10 +108,10 @@ class _Layer(Store):
         """Warn once that a part of the layer cannot be read; the rest is used."""
         from compcache.publish.verify import warn_of_layer
 
-        warn_of_layer(self, f"{path} cannot be read: {error.strerror or error}")
+        warn_of_layer(self, self.source, f"{path} cannot be read: {error.strerror or error}")
 
     def remember(self, entry: ModuleEntry) -> None:
-        """Keep in the writable directory that a file was verified."""
+        """Remember in the writable directory that a file was verified."""
         self._above.remember_layer(entry)
 
 
@@ -120,8 +120,10 @@ class LayeredStore(Store):
 
     Args:
         root: the writable directory.
-        layers: the directories and bundles below it, the first to be asked first. One that is not there is left out.
+        layers: the directories and bundles below it, in the order of look-ups. A missing one is skipped.
         options: further arguments of `Store`, for the layers as well.
+
+    A directory that this user may not read is skipped with a warning.
 
     Raises:
         UntrustedDirectoryError: a layer belongs to another user, or others can write to it.
@@ -137,10 +139,22 @@ class LayeredStore(Store):
         self.verified = Index(self.files, self.directory(LAYERS), self.temporary, LAYERS.suffix)
         self.verified.owners = self.verified.vouching = self._owners
         self._found_in: dict[bytes, Store] = {}
-        self.entries: dict[bytes, bytes] = {}  # what the segment of all layers says of the modules that were asked for
+        self.entries: dict[bytes, bytes] = {}  # the rows of requested modules in the segment of all layers
         places = dict.fromkeys(absolute_path(place) for place in layers)
         places.pop(root, None)
-        self.layers = tuple([_Layer(self._directory_of(place), place, self, options) for place in places])
+        self.layers = tuple([layer for place in places if (layer := self._open_layer(place, options)) is not None])
+
+    def _open_layer(self, place: str, options: dict[str, Any]) -> _Layer | None:
+        """Return the layer at a path; None, with a warning, if this user may not read the directory."""
+        directory = self._directory_of(place)
+        try:
+            return _Layer(directory, place, self, options)
+        except StorageError as error:
+            reraise_interrupt(error)
+            from compcache.publish.verify import warn_of_layer
+
+            warn_of_layer(self, place, str(error), "at all")
+            return None
 
     def _directory_of(self, place: str) -> str:
         """Return the directory of a layer; a bundle is unpacked before it is first used."""
@@ -191,7 +205,7 @@ class LayeredStore(Store):
         write_layer_segment(self, name)
 
     def _layer_of(self, module_id: bytes) -> Store | None:
-        """Return the layer that a module is in, by the segment of all layers."""
+        """Return the layer of a module, by the segment of all layers."""
         assert self.merged is not None
         for segment in self.merged.segments:
             for value in self.merged.look_up(segment, module_id, modules=True) or ():
@@ -206,7 +220,7 @@ class LayeredStore(Store):
     def find(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """See `Store`; of a name of content what is compiled for exactly this host first, then what fits best, wherever it is."""
+        """See `Store`. For a content name, code for exactly this host comes first, then what fits best, wherever it is."""
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
         found = False
@@ -223,7 +237,7 @@ class LayeredStore(Store):
             yield from self._find_apart(func_name, is_near, linked=linked)
 
     def _find_apart(self, func_name: str, is_near: IsNear | None, *, linked: bool) -> Iterator[tuple[bytes, int]]:
-        """Find the same by the index of each layer."""
+        """Find the same with the index of each layer."""
         found = False
         listed = [store.index.is_listed for store in (self, *self.layers)]
         for candidate in self._find_in(None, func_name, is_near, linked=linked):
@@ -237,14 +251,12 @@ class LayeredStore(Store):
             self._tell_of_unreadable()
 
     def _tell_of_unreadable(self) -> None:
-        """Warn of layers that this user cannot read completely: without the warning, their functions would be compiled again for no visible
-        reason.
-        """
+        """Warn of layers that this user cannot read completely; otherwise their functions would be compiled again for no visible reason."""
         for layer in self.layers:
             if layer.index.problem:
                 from compcache.publish.verify import warn_of_layer
 
-                warn_of_layer(layer, layer.index.problem)
+                warn_of_layer(layer, layer.source, layer.index.problem)
 
     def renew_index(self) -> bool:
         """See `Store`."""
@@ -272,7 +284,7 @@ class LayeredStore(Store):
 
     @staticmethod
     def _numbered(places: list[tuple[Store | None, Index]], key: bytes) -> list[tuple[Store | None, Numbered]]:
-        """Return what the places have of a name: numbers of additions are greater the earlier the place is asked."""
+        """Return the rows of all places for a name. Places that come earlier have greater numbers of additions."""
         rows: dict[bytes, tuple[Store | None, Numbered]] = {}
         for number, (store, index) in enumerate(places):
             for order, rank, module_id, offset, content in index.find_numbered(key):
@@ -280,7 +292,7 @@ class LayeredStore(Store):
         return list(rows.values())
 
     def _find_ordered(self, places: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
-        """Yield what the first place has added last, then the rest of it, then the others."""
+        """Yield the newest addition of the first place, then the rest of it, then the others."""
         rows = {row[2]: (store, row) for store, row in self._numbered(places, key)}
         for candidate in in_order([row for _, row in rows.values()], is_near):
             self._note(candidate[0], rows[candidate[0]][0])
@@ -298,7 +310,7 @@ class LayeredStore(Store):
                     yield candidate
             lesser += [(rank, store, candidate) for rank, candidate in rest]
         if len(lesser) > 1:
-            lesser.sort(key=lambda row: -row[0])  # stable: of equals the one that was asked first
+            lesser.sort(key=lambda row: -row[0])  # stable: of equal ones, the first place counts
         for _, store, candidate in lesser:
             if candidate[0] not in seen:
                 seen.add(candidate[0])
@@ -306,7 +318,7 @@ class LayeredStore(Store):
                 yield candidate
 
     def _note(self, module_id: bytes, store: Store | None) -> None:
-        """Remember where a module is; None is for the segment of all layers to say."""
+        """Remember the place of a module; None leaves that to the segment of all layers."""
         if store is self:
             self._found_in.pop(module_id, None)
             return
@@ -328,15 +340,15 @@ class LayeredStore(Store):
         return digest([*below, *[index.state() for _, index in self._places(self.merged)]])
 
     def exists(self, module_id: bytes) -> bool:
-        """Return whether the file of a module is there, or in a layer."""
+        """Return whether the file of a module exists, here or in a layer."""
         return super().exists(module_id) or any(layer.exists(module_id) for layer in self.layers)
 
     def is_cache(self) -> bool:
-        """Return whether there is something in the directory or below it."""
+        """Return whether the directory or a layer holds anything."""
         return super().is_cache() or any(layer.is_cache() for layer in self.layers)
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:  # noqa: ARG002 - closures are planned for caches without layers
-        """See `Store`; a module that is not in the directory, or not usable there, is opened where it is below."""
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
+        """See `Store`. A module that is missing here, or not usable, is opened in a layer."""
         found_in = self._found_in.get(module_id)
         stores = (self, *self.layers) if found_in is None else (found_in, self, *self.layers)
         failure: OSError | None = None
@@ -353,7 +365,7 @@ class LayeredStore(Store):
             assert failure is not None
             raise failure
         finally:
-            failure = None  # it and this frame would keep each other, and what the callers have loaded, until garbage is collected
+            failure = None  # it and this frame would keep each other, and the callers' modules, until garbage is collected
 
     def remember_layer(self, entry: ModuleEntry) -> None:
         """Remember that a file of a layer was verified, if this cache can be written."""

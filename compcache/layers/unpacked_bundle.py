@@ -1,6 +1,6 @@
-"""Finds the directory that a bundle is unpacked to, which is its layer: the dynamic linker maps whole files, from their beginning.
+"""Finds the directory with an unpacked bundle, which is the layer: the dynamic linker maps whole files, from their beginning.
 
-It is in the cache directory, one for each state of the file. Where it is not there yet, `compcache.bundles.unpacked_layer` makes it.
+It is in the cache directory, one for each state of the file. If it does not exist, `compcache.bundles.unpacked_layer` makes it.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def _directory_of(path: str, file: BinaryIO, store: Store) -> str:
 
 
 def name_of_state(path: str, status: os.stat_result) -> str:
-    """Return the name of the directory that the bundle is unpacked to while its file has this status."""
+    """Return the name of the directory for a bundle whose file has this status."""
     state = f"{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}".encode()
     return BUNDLES.file_name("-".join([digest([part], size=16).hex() for part in (os.fsencode(path), state)]))
 
 
 def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
-    """Check that no other user could have written a bundle; where modules must be signed this is not needed."""
+    """Check that no other user could have written a bundle, unless modules must be signed."""
     if store.trust or store.stamp_key:
         return
     user = os.geteuid()
@@ -84,7 +84,7 @@ def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
 def is_unpacked(store: Store, place: str) -> bool:
     """Return whether a bundle is unpacked there, by a user whose files are used.
 
-    That it is used is noted once a day, in the directory's modification time.
+    The directory's modification time records its use, once a day.
     """
     try:
         status = store.files.stat(place)

@@ -1,8 +1,8 @@
-"""Finds the modules that a prune may remove, and those that decide whether it does: what stays is passed by, and not held.
+"""Finds the modules that a prune may remove, and those that affect the decision. Other modules are read, but not kept in memory.
 
-`choose` gives the plan that `compcache.maintain.policy` makes of all modules. A module may go by what it is and when it was used (a
-superset of what will); for limits these are the least recently used ones. Whether one goes depends on who imports it, and on who
-realizes the same functions, and so on upwards: these are read as well. Everything else is a size and a number.
+`choose` returns the plan that `compcache.maintain.policy` would make of all modules. Candidates are chosen by kind and last use (a
+superset of what will go); for limits, they are the least recently used ones. The decision also depends on their importers, on modules that
+realize the same functions, and so on upwards: these are read as well. Everything else is only counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Census", "Chooser"]
 
-#: How much more is looked at where what was looked at does not suffice.
+#: The factor for a second look if the first one did not suffice.
 _MORE = 1.5
 #: The generation of modules whose generation is not stale.
 _FRESH = object()
@@ -91,7 +91,7 @@ class Chooser:
         self.makers: set[str] = set()
 
     def choose(self) -> Plan:
-        """See the module."""
+        """Return the plan; see the module."""
         fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
         copies = self._copies() if self._policy.duplicates else frozenset()
         size, count = self._excess()
@@ -117,7 +117,7 @@ class Chooser:
 
     def _plan(self, found: Mapping[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
         def close(entry: Entry) -> Entry:
-            if entry.parts:  # itself in place of those that stay: it is one that has parts
+            if entry.parts:  # itself in place of the remaining ones: it has parts
                 parts = [part for part in entry.parts if part in found or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
@@ -132,7 +132,7 @@ class Chooser:
     # ------------------------------------------------------------------------------------------ entries
 
     def _uses_of_parts(self) -> dict[bytes, float]:
-        """Return the uses of linked closures, which are uses of what they are derived of."""
+        """Return the uses of linked closures, which count as uses of their parts."""
         used = self._uses.of(self._linked).last_uses()
         found: dict[bytes, float] = {}
         for module_id, entry in self._linked.items():
@@ -162,7 +162,7 @@ class Chooser:
                 yield pack.entry(module_id, held=module_id in self._spare)
 
     def _note(self, pack: _Pack, required: bytes) -> None:
-        """Make a pack that is in no list depend on a module."""
+        """Make an unlisted pack depend on a module."""
         for status in statuses_of(self._store, [required]).values():
             last = self._uses.of([required]).last_uses().get(required, 0.0)
             pack.needs(status.modified, max(last, self._of_parts.get(required, 0.0)), held=required in self._spare)
@@ -210,7 +210,7 @@ class Chooser:
     # -------------------------------------------------------------------------------------- what may go
 
     def _may_go(self, entry: Entry, fresh: Container[object], copies: Container[bytes], oldest: _Oldest) -> bool:
-        """Return whether a criterion may select an entry; those that a limit may are put among the oldest."""
+        """Return whether a criterion may select an entry. Candidates for a limit may be put among the oldest."""
         policy = self._policy
         if entry.fault:
             return True
@@ -231,7 +231,7 @@ class Chooser:
         return False
 
     def _fresh_generations(self) -> frozenset[object]:
-        """Return the generations of which a module was used or added lately."""
+        """Return the generations with a recently used or added module."""
         newest: dict[object, float] = {}
         for entry in self._entries(Slices(self._store, self._progress)):
             recency = min(max(entry.used, entry.created), self._now)
@@ -239,7 +239,7 @@ class Chooser:
         return frozenset([key for key, used in newest.items() if used >= since(self._policy.stale, self._now)])
 
     def _copies(self) -> frozenset[bytes]:
-        """Return the modules that realize functions which others realize, too."""
+        """Return the modules that realize functions which other modules also realize."""
         slices = Slices(self._store, self._progress)
         for each in slices:
             each.kinds()
@@ -286,7 +286,9 @@ def _last_uses(uses: Uses, first: int) -> dict[bytes, float]:
 
 
 class _Pack:
-    """A pack: as young, as recently used and as firmly held as what its entries belong to. It goes alone, since they are made again."""
+    """A pack: as young, as recently used and as well protected as the modules of its entries. It is removed alone, because entries can be
+    made again.
+    """
 
     def __init__(self) -> None:
         self.size = -1
@@ -294,12 +296,12 @@ class _Pack:
         self._held = False
 
     def at(self, status: FileStatus, last: float) -> None:
-        """Note that the module is there."""
+        """Record that the module exists."""
         self.size, self._created = status
         self._last = max(self._last, last)
 
     def needs(self, created: float, last: float, *, held: bool) -> None:
-        """Note that an entry of it belongs to such a module."""
+        """Record that one of its entries belongs to such a module."""
         self._newest = max(self._newest, created)
         self._last = max(self._last, last)
         self._held = self._held or held
@@ -311,7 +313,7 @@ class _Pack:
 
 
 class _Oldest:
-    """The least recently used entries that have so many bytes and modules in all; `horizon` is the recency of the next one."""
+    """The least recently used entries with this many bytes and modules in total. `horizon` is the recency of the next one."""
 
     def __init__(self, size: int, count: int) -> None:
         self._size = size
@@ -320,7 +322,7 @@ class _Oldest:
         self.horizon = inf
 
     def add(self, recency: float, entry: Entry) -> None:
-        """Add one, and drop the latest that are not needed."""
+        """Add one, and drop the latest ones that are not needed."""
         if (not self._size and not self._count) or recency >= self.horizon:
             return
         heap = self._heap

@@ -1,4 +1,4 @@
-"""Puts small modules together: many in one file, each as it was published, and of several that realize the same functions one.
+"""Packs small modules into few files, each unchanged, and keeps one of several that realize the same functions.
 
 Being killed at any point is safe: a volume becomes visible by one rename, without what somebody else removes meanwhile
 (`compcache.publish.volumes.write_volume`), and the files that it has are removed behind that.
@@ -6,6 +6,7 @@ Being killed at any point is safe: a volume becomes visible by one rename, witho
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 from itertools import groupby
@@ -14,25 +15,27 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import FUNCTION
+from compcache.hit.target import path_opener
 from compcache.maintain.packing import Packing
 from compcache.maintain.prune import rewrite_index
 from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import CompactReport
+from compcache.processes.detached import LateFiles
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_lists import ModuleLists
+from compcache.store import Store
 from compcache.usage.module_files import files_of_directory, modules_by_directory
 from compcache.usage.size_estimate import remember_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.store import Store
     from compcache.usage.module_files import Progress
 
-__all__ = ["GRACE", "compact"]
+__all__ = ["GRACE", "compact", "compact_apart"]
 
-#: For how many seconds a file stays beside the volume that has it: for those on other hosts who do not see the volume yet.
+#: How many seconds a file stays beside its volume, for processes on other hosts that do not see the volume yet.
 GRACE = 10.0
 _LOCK_SECONDS = 1.0
 _RANGE = 1 << 13
@@ -66,6 +69,12 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
     )  # fmt: skip
 
 
+def compact_apart(root: str, *, trust: bool) -> None:
+    """Compact a directory, unless another process does. Runs in a process of its own, which an addition starts (`size_limit`)."""
+    os.nice(5)
+    compact(Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener()), grace=GRACE)
+
+
 @contextmanager
 def _storing(store: Store) -> Iterator[None]:
     try:
@@ -79,7 +88,7 @@ def _storing(store: Store) -> Iterator[None]:
 
 
 class _Measured(NamedTuple):
-    """The number of modules, their sizes together as listings show them, the number of files that hold them, and the size of these."""
+    """The number of modules, their total size in listings, the number of their files, and the size of these."""
 
     modules: int
     size_of_modules: int
@@ -104,9 +113,9 @@ def _measure(store: Store) -> _Measured:
 
 
 def _merge_duplicates(store: Store) -> list[bytes]:
-    """Remove the modules all of whose functions others realize, by the same content and for the same hosts; return them.
+    """Remove the modules all of whose functions others realize, with the same content and for the same hosts; return them.
 
-    Of each function the newest addition stays, and so does what has functions of which the content is not known, or what anything requires.
+    The newest addition of each function stays, and so do modules with functions of unknown content, and modules that something requires.
     """
     winners: dict[bytes, set[bytes]] = {}
     for holders in _holders(store):
@@ -130,7 +139,7 @@ def _holders(store: Store) -> Iterator[list[bytes]]:
 
 
 def _same(entry: bytes) -> bytes:
-    """Return what is equal in entries of one content; of an entry without content all."""
+    """Return the part of an entry that is equal for equal content; for an entry without content, all of it."""
     name, module_id, offset, needs, _, content = FUNCTION.unpack(entry)
     known: bytes = name + needs + content
     return known if any(content) else known + module_id + offset.to_bytes(4, "little")

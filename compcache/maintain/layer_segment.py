@@ -39,7 +39,7 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
             for segment in layer.index.segments:
                 if segment.functions.count + len(functions) > _MOST_FUNCTIONS:
                     return
-                # What two layers have is that of the first.
+                # A module in two layers counts for the first.
                 in_layer = partial(_number_in_layer, behind)
                 functions.update([with_order(e, in_layer) for e in function_entries(segment) if e[_MODULE_ID] not in modules])
                 requirements.update(segment.requirements.values())

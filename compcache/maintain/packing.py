@@ -1,4 +1,4 @@
-"""Puts small module files and volumes together in volumes, and removes what these replace."""
+"""Packs small module files and small volumes into volumes, and removes the replaced ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL", "Packing", "free_removed"]
 
-#: Larger files stay as they are: processes share the memory of what they map of a file, and not of what they read of a volume.
+#: Larger files stay: processes share the memory of mapped files, but not of modules that they read from a volume.
 SMALL = 1 << 15
 #: A volume is written again once so much of it is gone; with what is added, if it has so many times its bytes at most, or these.
 _DEAD, _GROWTH, _LITTLE = 0.5, 2, 1 << 20
@@ -42,7 +42,7 @@ _DESCRIBED = Struct(f"<{DIGEST_SIZE}sQQ8sQ16s")
 
 
 def free_removed(store: Store) -> None:
-    """Write the volumes again of which half was removed, unless another process compacts. Nobody else is waited for.
+    """Rewrite the volumes of which half was removed, unless another process compacts the cache. It waits for nobody.
 
     Raises:
         OSError: one could not be written; nothing is lost.
@@ -83,7 +83,9 @@ class Packing:
         return bool(self._files.size or self._old or self._store.volumes.replaced())
 
     def write(self, *, packs: bool = True) -> None:
-        """Publish a volume of all small files, and of small volumes, if that is worth it; without `packs` only of volumes half removed."""
+        """Publish a volume of all small files and small volumes, if it is worthwhile; without `packs`, only of volumes that are half
+        removed.
+        """
         store = self._store
         added = 0
         if packs:
@@ -104,8 +106,8 @@ class Packing:
         }
 
     def _choose(self, added: int) -> list[Volume]:
-        """Return the volumes to write again: those that are mostly gone, and small ones beside what is added, a tenth of it when
-        compressed.
+        """Return the volumes to rewrite: those that are mostly removed, and those that are small compared with the addition, which shrinks
+        to a tenth when compressed.
         """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
@@ -144,7 +146,7 @@ class Packing:
             if known[0].content(known[1]) == content[1:3]:
                 self._files.write(module_id + file.stamp)
                 return None
-            mark_gone(store, known[0], [module_id])  # with other notes than the file, which goes before it
+            mark_gone(store, known[0], [module_id])  # with notes that differ from those of the file, which takes precedence
         self._files.write(module_id + file.stamp)
         self.packed += 1
         return content
@@ -158,7 +160,7 @@ class Packing:
         return None
 
     def _read(self, module_id: bytes, modified: float, *, is_file: bool) -> Content | None:
-        """Return a module that this cache uses, and that is intact; None for others, and if it is to be a file and is none any more."""
+        """Return an intact module that this cache uses; None for others, or if a file is expected and there is none any more."""
         store = self._store
         try:
             with store.open_module(module_id, leave_stamp=False) as module:
@@ -190,7 +192,7 @@ class Packing:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove the files that are in the volume unchanged, and the volumes that are replaced or empty."""
+        """Remove the files that are in the volume unchanged, and the replaced or empty volumes."""
         store = self._store
         for record in self._files.pieces(DIGEST_SIZE + STAMP_SIZE):
             module_id = record[:DIGEST_SIZE]

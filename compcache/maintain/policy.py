@@ -158,7 +158,7 @@ class Entry(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """An entry to remove, and the reason: fault, made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived."""
+    """An entry to remove, and its reason: fault, made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived."""
 
     entry: Entry
     reason: str
@@ -167,7 +167,7 @@ class Removal(NamedTuple):
 class Plan(NamedTuple):
     """Entries to remove, dependents before dependencies; and those that stay only because a kept entry needs them.
 
-    `exceeded` says which limit is exceeded still: size, count or, empty, none.
+    `exceeded` is the limit that is still exceeded: size, count, or empty for none.
     """
 
     removed: tuple[Removal, ...]
@@ -176,10 +176,11 @@ class Plan(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """What a plan for some of the modules must know about the others.
+    """The facts about the other modules that a plan for some modules needs.
 
-    The part has all that import what it realizes, or realize it as well. `size` is that of the others in bytes, `modules` their number.
-    Limits remove what was used before the `horizon`: others may have been used after it only. A generation that is `fresh` is not stale.
+    The planned part contains every module that imports its functions, or also realizes them. `size` is the size of the others in bytes,
+    `modules` their number. Limits remove modules that were last used before the `horizon`; the others were all used after it. A `fresh`
+    generation is not stale.
     """
 
     size: int = 0
@@ -198,7 +199,7 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
         entries: the modules of the cache.
         policy: what to remove.
         now: the time that ages count from; later times count as now.
-        outside: what there is beside these.
+        outside: the facts about other modules.
     """
     faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # nobody uses them
     faulty += _derived_of(entries, {entry.module_id for entry in faulty})
@@ -443,7 +444,7 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
 
 
 def _derived_of(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]:
-    """Return the linked closures that are derived of modules which are gone."""
+    """Return the linked closures that are derived from modules that are gone."""
     return [entry for entry in entries if entry.parts and entry.module_id not in gone and any(part in gone for part in entry.parts)]
 
 

@@ -17,7 +17,7 @@ from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
-from compcache.hit.closures.remember import remove_closures
+from compcache.hit.closures.validity import remove_closures
 from compcache.maintain.candidates import Census, Chooser
 from compcache.maintain.packing import free_removed
 from compcache.maintain.pins import pinned
@@ -84,7 +84,7 @@ def prune(
 class PruneProposal(NamedTuple):
     """A planned prune, which has changed nothing yet; `report` is that of a dry run.
 
-    `made` is the time when it was begun, `young` are modules that were added, or changed, shortly before.
+    `begun` is the time when it was begun; `young` are modules that were added or changed shortly before.
     """
 
     policy: PrunePolicy
@@ -92,7 +92,7 @@ class PruneProposal(NamedTuple):
     unindexed: Unindexed
     uses: Uses
     report: PruneReport
-    made: float
+    begun: float
     young: Collection[bytes]
 
 
@@ -107,10 +107,10 @@ def propose(
 ) -> PruneProposal:
     """Plan a prune; see `prune`."""
     _require_policy(policy)
-    started, made = time.perf_counter(), time.time()
-    now = made if now is None else now
+    started, begun = time.perf_counter(), time.time()
+    now = begun if now is None else now
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
-    young = frozenset(_added_since(store, made - _CLOCKS))
+    young = frozenset(_added_since(store, begun - _CLOCKS))
     census, unindexed = Census(), Unindexed(store, now - policy.grace)
     slices = Slices(store, progress)
     for each in slices:
@@ -127,11 +127,11 @@ def propose(
     indexed = tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in gone])
     seconds = time.perf_counter() - started
     report = dataclasses.replace(report, indexed=indexed, seconds=seconds, unknown_makers=unknown, known_makers=makers)
-    return PruneProposal(policy, plan, unindexed, uses, report, made, young)
+    return PruneProposal(policy, plan, unindexed, uses, report, begun, young)
 
 
 def _uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
-    """Return the statistics, which are folded first where they are to be read."""
+    """Return the statistics, folded first if they will be read."""
     if not folds:
         return Uses(store, verify=True)
     return fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))[0]
@@ -242,7 +242,7 @@ def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
 
 
 def _free(store: Store) -> None:
-    """Have volumes take no more than twice what is in them. A failure is harmless: what is half removed takes space."""
+    """Let volumes take at most twice the space of their content. A failure is harmless: removed parts keep taking space."""
     try:
         free_removed(store)
     except (CompcacheError, OSError) as problem:
@@ -259,7 +259,7 @@ def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
     for removal in plan.removed:
         for name in removal.entry.functions:
             providers.setdefault(name, []).append(removal.entry)
-    newcomers = [module_id for module_id in _added_since(store, proposal.made - _CLOCKS) if module_id not in proposal.young]
+    newcomers = [module_id for module_id in _added_since(store, proposal.begun - _CLOCKS) if module_id not in proposal.young]
     wanted = [name for row in map(partial(read_row, store), newcomers) if row is not None for name in row.imports]
     wanted += [name for name in pinned(store) if name in providers]
     used = last_uses_since(store, proposal.uses)
@@ -278,7 +278,7 @@ def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
 
 
 def _added_since(store: Store, when: float) -> Iterator[bytes]:
-    """Yield the modules whose files, and directories, have changed since."""
+    """Yield the modules whose files and directories have changed since this time."""
     for found in statuses_by_directory(store, since=when):
         yield from [module_id for module_id, status in found.items() if status.st_ctime >= when]
 
@@ -294,7 +294,7 @@ def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = Fals
         segments = readable(store.index)
         try:
             left_out = {*gone, *clean_packs(store, segments, gone)}
-        except (CompcacheError, OSError) as problem:  # what is half dead takes space
+        except (CompcacheError, OSError) as problem:  # a half-removed pack takes space
             reraise_interrupt(problem)
             left_out = set(gone)
         try:

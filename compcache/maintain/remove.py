@@ -1,4 +1,4 @@
-"""Removes all realizations of one function, and what belongs to it, unless others are in its modules or import it, or it is pinned."""
+"""Removes all realizations of a function, with everything that belongs to it, unless its modules are needed, or it is pinned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
 from compcache.formats.linked import decode_closure
-from compcache.hit.closures.remember import remove_closures
+from compcache.hit.closures.validity import remove_closures
 from compcache.identity import label_of
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
@@ -66,14 +66,14 @@ def _groups_of(row: Row) -> list[str]:
 
 
 def _owners(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
-    """Return the names of the parts and entries of a function; what belongs to a whole label goes with its last function."""
+    """Return the names of the parts and entries of a function. Those of a whole label are removed with its last function."""
     label = label_of(func_name)
     others = label is not None and any(name != func_name and label_of(name) == label for row in rows.values() for name in row.names)
     return {func_name} if label is None or others else {func_name, label}
 
 
 def _parts(store: Store, owners: set[str], holders: Container[bytes], rows: Mapping[bytes, Row], *, force: bool) -> list[bytes]:
-    """Return the modules of parts, without those that others need unless that does not matter."""
+    """Return the modules of parts, without those that others need, unless this does not matter."""
     parts = {module_id: row for module_id, row in rows.items() if row.part_of in owners and module_id not in holders}
     if not parts or force:
         return sorted(parts)

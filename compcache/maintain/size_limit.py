@@ -4,6 +4,9 @@ Additions append their sizes to an estimate (`compcache.usage.size_estimate`). O
 sweep, under a try-lock, list the modules and prune the least recently used down to `_LOW` of the limit: its cost is
 spread over the additions that fit into the freed space. The next addition counts bytes that could not be recorded; the
 next sweep finds those that a killed process did not record.
+
+If thousands of small files take half of the space, a process of its own puts them into volumes instead, which take a tenth
+of that: nothing is lost. Additions may exceed the limit by an eighth until the next sweep, which prunes.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ from typing import TYPE_CHECKING
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE
+from compcache.interrupts import suppress
+from compcache.publish.apart import can_work_apart, work_apart
 from compcache.publish.locks import try_lock
 from compcache.store.places import SIZE
 from compcache.usage.limits import effective_limit
+from compcache.usage.module_files import modules_by_directory
 from compcache.usage.size_estimate import add_to_estimate, write_estimate
 
 if TYPE_CHECKING:
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["note_additions"]
 
 _LOW = 0.8
+#: So many modules are worth a process.
+_MANY = 1 << 13
 
 
 def note_additions(
@@ -34,7 +42,7 @@ def note_additions(
 ) -> None:
     """Count modules that were published, given with their module_ids, and prune if the size limit is exceeded.
 
-    They stay, and those that are `in_use`, which is asked where there is a prune.
+    The published modules stay, and so do those that `in_use` returns, which is called for a prune.
 
     A failure is a `CacheWarning`, one per cache object: the addition itself has succeeded.
     """
@@ -71,26 +79,32 @@ def _account(store: Store, kept: Callable[[], frozenset[bytes]], size: int, limi
         if not owned:
             return
         if known is None or known.size > limit:
-            size = settled = _sweep(store, kept, limit)
+            size = settled = _sweep(store, kept, limit, compacts=known is None or known.settled <= limit)
         else:
             size, settled = known.size, known.settled
         write_estimate(store, size, settled)
 
 
-def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int) -> int:
-    """Prune to well below the limit; return the remaining size."""
-    size = _measure(store)
+def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, compacts: bool) -> int:
+    """Prune to well below the limit, or have small files put together, if that is enough; return the size as it is now."""
+    from compcache.maintain.packing import SMALL
+
+    size = count = small = 0
+    for _, found in modules_by_directory(store):
+        sizes = [status.size for status in found.values()]
+        size += sum(sizes)
+        count += len(sizes)
+        small += sum(filter(SMALL.__ge__, sizes))
     if size <= limit:
         return size
+    small -= sum(volume.status.st_size for volume in store.volumes.current())
+    if compacts and count >= _MANY and small * 2 >= size and can_work_apart(store):
+        with suppress(OSError):
+            work_apart(store, "compcache.maintain.compact", "compact_apart")
+            return size
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import prune
 
     store.stats.flush(now_held=True)  # what is held in memory is used now
     report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=kept())
     return report.size_after
-
-
-def _measure(store: Store) -> int:
-    from compcache.usage.module_files import modules_by_directory
-
-    return sum(status.size for _, found in modules_by_directory(store) for status in found.values())

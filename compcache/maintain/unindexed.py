@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Unindexed", "index_modules"]
 
-#: For so many entries of the index what they name is held at a time.
+#: The number of index entries whose modules are held at a time.
 _ENTRIES = 1 << 21
 
 

@@ -56,7 +56,7 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
 def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
     """Compile a module and publish it; return the module_ids of all its targets, that of the one for this host first.
 
-    A module that is there `for_others` need not export functions that can be called.
+    A module `for_others` need not export callable functions.
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
     if not alone:

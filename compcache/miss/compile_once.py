@@ -184,7 +184,7 @@ def find_fetched(session: Session, func_name: str, error: CompcacheError, accept
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Ask the remote store for something, and wait as long as a compilation would; return whether it is there now."""
+    """Request a name from the remote store, and wait as long as a compilation would; return whether it is there now."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
@@ -285,7 +285,7 @@ def _build_and_load(session: Session, func_name: str, build: _Builder, miss: Exc
 
 
 def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: BuiltModule) -> TypedCallTarget:
-    """Publish and load what was built. If others have removed a callee since `build` asked for it, let `build` ask again."""
+    """Publish and load the built module. If others have removed a callee since `build` requested it, let `build` request it again."""
     for _ in range(_MOST_BUILDS - 1):
         try:
             return _load_built(session, func_name, _store(session, func_name, built))
@@ -309,7 +309,7 @@ def _store(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
 
 
 def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCallTarget:
-    """Load what was built; what others have removed of it, and of what the build has received, since then is kept in memory."""
+    """Load the built module. Keep in memory whatever others have removed since, of it and of the functions that the build received."""
     for _ in range(2):
         try:
             return session.loader.load(func_name)

@@ -285,7 +285,7 @@ def _require_alike(sources: Sequence[_Source]) -> None:
         if [request.machine[:2] for request in source.requests] != [request.machine[:2] for request in first.requests]:
             raise CompileError(
                 f"source {first.number} is for {_machines(first)}, and source {source.number} for {_machines(source)}: the members of a "
-                "group have the same cpu=, features= and targets="
+                "group must have the same cpu=, features= and targets="
             )
 
 
@@ -302,7 +302,7 @@ def _merged(requests: Sequence[Request], members: Sequence[Member], content: str
     named: dict[str, Export] = {}
     for export in [export for request in requests for export in request.exports or ()]:
         if named.setdefault(export.name, export) != export:
-            raise CompileError(f"two sources of the group export {export.name!r}, and not in the same way: export it in one of them")
+            raise CompileError(f"two sources of the group export {export.name!r} differently: export it in one of them")
     symbols = {export.symbol for export in named.values()}
     unexported = {name for request, member in zip(requests, members, strict=True) if request.exports is not None for name in member.defined}
     return first._replace(
@@ -339,6 +339,6 @@ def _merged_requests(several: Sequence[Requests]) -> Requests:
         for symbol, value in requests.globals.items():
             known = globals_.setdefault(symbol, value)
             if known is not value and (known.kind, known.encode()) != (value.kind, value.encode()):
-                raise CompileError(f"two sources of the group define the global {symbol!r}, and not alike: define it once")
+                raise CompileError(f"two sources of the group define the global {symbol!r} differently: define it once")
     libraries = dict.fromkeys([library for requests in several for library in requests.libraries])
     return Requests(imports, globals_, tuple(libraries))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModulesNotAddedError", "add_modules", "not_added"]
 
-#: How many modules are published together; as many files are open meanwhile.
+#: How many modules are published together. That many files are open at once.
 _GROUP = 64
 #: How many linkers run at a time; each spends more time waiting for the disk and the kernel than computing.
 _LINKERS = 4

@@ -75,4 +75,4 @@ def _printed(code: str | bytes) -> str:
 
 def _refuse_name_of_file(code: str | bytes) -> None:
     if isinstance(code, str) and 0 < len(code.splitlines()) <= 1 and code.rpartition(".")[2].strip() in _SUFFIXES:
-        raise CompileError(f"compile(): {code!r} looks like the name of a file: give what is in it, open({code!r}, 'rb').read()") from None
+        raise CompileError(f"compile(): {code!r} looks like the name of a file: pass its content, open({code!r}, 'rb').read()") from None

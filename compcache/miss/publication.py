@@ -71,7 +71,7 @@ def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
     if names:
         shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
-            f"weak references to {shown} are null: nothing defines that now, and what is added later is not seen; "
-            "add what defines it together with this, or name it in imports=",
+            f"weak references to {shown} are null: nothing defines them now, and later definitions are not seen; "
+            "add the module that defines them together with this one, or name them in imports=",
             CacheWarning,
         )

@@ -1,4 +1,4 @@
-"""What the build hooks do: read ``[tool.compcache]`` of a project, and compile its kernels into directories.
+"""The work of the build hooks: read ``[tool.compcache]`` of a project, and compile its kernels into directories.
 
 ::
 
@@ -30,13 +30,13 @@ __all__ = ["Settings", "build_kernels", "read_settings", "wheel_tag"]
 
 
 class Settings(NamedTuple):
-    """The table of a project."""
+    """The settings of a project."""
 
     kernels: tuple[str, ...]
     targets: tuple[str, ...]
 
     def packages(self) -> dict[str, list[str]]:
-        """Return the kernels by the directory, relative to where packages are, that is to hold them."""
+        """Return the kernels by their directory, relative to the directory of packages."""
         found: dict[str, list[str]] = {}
         for kernel in self.kernels:
             package = kernel.partition(":")[0].rpartition(".")[0] or kernel.partition(":")[0]
@@ -48,7 +48,7 @@ def read_settings(root: str) -> Settings | None:
     """Return the settings in a project's ``pyproject.toml``; None if it has none.
 
     Raises:
-        ValueError: they are not what they should be.
+        ValueError: a setting is not valid.
     """
     try:
         with open(os.path.join(root, "pyproject.toml"), "rb") as file:
@@ -59,7 +59,7 @@ def read_settings(root: str) -> Settings | None:
         return None
     unknown = table.keys() - {"kernels", "targets"}
     if unknown:
-        raise ValueError(f"[tool.compcache] has no setting {min(unknown)!r}: there are kernels and targets")
+        raise ValueError(f"[tool.compcache] has no setting {min(unknown)!r}; its settings are kernels and targets")
     kernels = _texts(table, "kernels")
     return Settings(kernels, _texts(table, "targets") if "targets" in table else (architecture(platform_name()).package_target,))
 
@@ -78,8 +78,8 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
 
     Args:
         settings: what to compile, and for which CPUs.
-        source: the directory that the project's packages are in.
-        place: where the directories are made.
+        source: the directory of the project's packages.
+        place: the directory in which they are made.
 
     Returns:
         The directories, by their place in the wheel.
@@ -109,7 +109,7 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
             if sources:
                 write_sources(sources, out, settings.targets)
             if not os.path.isdir(out):
-                raise CompcacheError(f"[tool.compcache] kernels names {', '.join(kernels)}, in which there are no kernels")
+                raise CompcacheError(f"[tool.compcache] kernels names {', '.join(kernels)}, which contain no kernels")
             made[directory] = out
     return made
 

@@ -20,7 +20,7 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
     PLUGIN_NAME = "compcache"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile before the wheel is put together."""
+        """Compile before the wheel is built."""
         settings = read_settings(self.root)
         if settings is None:
             raise ValueError("[tool.hatch.build.hooks.compcache] asks for kernels, and [tool.compcache] kernels names none")
@@ -34,7 +34,7 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
         build_data["tag"] = wheel_tag()
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002 - the interface
-        """Remove what the wheel was put together from."""
+        """Remove the temporary directory of the wheel."""
         if hasattr(self, "_place"):
             self._place.cleanup()
 

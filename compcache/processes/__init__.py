@@ -1,1 +1,1 @@
-"""Processes of this interpreter beside the program: nothing that the program has set up for itself reaches them."""
+"""Processes of this interpreter beside the program, isolated from the program's own set-up."""

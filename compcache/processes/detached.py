@@ -1,4 +1,4 @@
-"""Starts processes of this interpreter: the tuner and the helper of a remote store, which go on by themselves, trials of new code."""
+"""Starts processes of this interpreter: the tuner, the helper of a remote store, trials of new code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
     """Return a command that runs `code` by this interpreter, isolated (``python -I -S``), with `arguments` as its ``sys.argv[1:]``.
 
     `PYTHON...` variables, the user's site and start-up files do not reach it. It imports from the standard library first, then what this
-    process can import; what stands beside this process's script, or in the current directory, comes last.
+    process can import; modules beside this process's script, or in the current directory, come last.
     """
     return [sys.executable, "-I", "-S", "-c", _START.format(path=_search_path(), code=code), *arguments]
 
@@ -46,7 +46,7 @@ def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
 def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str, str], told: bytes = b"") -> int:
     """Start a process by an `isolated_command`, in a separate session and without standard streams; return its process id.
 
-    What it is `told`, 4 KiB at most, it reads from its standard input: other users see the arguments of a process.
+    It reads `told`, at most 4 KiB, from its standard input, because other users see the arguments of a process.
 
     Raises:
         OSError: it could not be started.
@@ -63,9 +63,7 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
 
 
 def has_ended(process: int) -> bool:
-    """Return whether a process that was started here has ended; it is waited for then. One that is not this process's child counts as
-    ended.
-    """
+    """Return whether a process that was started here has ended, and release it. A process that is no child of this one counts as ended."""
     try:
         ended, _ = os.waitpid(process, os.WNOHANG)
     except ChildProcessError as error:  # already reaped, or this process was forked from the one that started it

@@ -1,8 +1,8 @@
-"""How a process names a secret to another one without telling it: by a variable, by a file, or by what it holds in memory itself.
+"""Names a secret to another process without revealing it: by a variable, a file, or the memory of this process.
 
 A reference is text: ``$VARIABLE``, an environment variable of the reader; ``@path``, a file; ``@memory:PID:NUMBER:TOKEN``, an anonymous
-file that the process PID has open, for processes of the same user on the same host. What else a setting says is the secret itself; one
-that begins with ``@`` or ``$`` is written with another one before it.
+file that the process PID has open, for processes of the same user on the same host. Any other text is the secret itself; a secret that
+begins with ``@`` or ``$`` is written with that character doubled.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _held: dict[tuple[int, str, bytes], str] = {}
 
 
 def is_reference(text: object) -> bool:
-    """Return whether this names a secret, and does not contain it."""
+    """Return whether the text names a secret rather than containing it."""
     return isinstance(text, str) and text[:1] in ("$", "@") and text[1:2] not in ("", "$", "@")
 
 
 def literal(text: str) -> str:
-    """Return a secret as a setting that no reader takes for a reference."""
+    """Return a secret in a form that no reader mistakes for a reference."""
     return text[0] + text if text[:1] in ("$", "@") else text
 
 
 def read_secret(text: str, what: str) -> str:
-    """Return the secret that a setting names or contains, without white space around it where it is in a file.
+    """Return the secret that a setting names or contains. White space around a secret in a file is removed.
 
     Args:
         text: a reference, or the secret.
         what: the setting, for messages.
 
     Raises:
-        ValueError: what it names is not there; the message shows the reference.
+        ValueError: the named secret does not exist; the message shows the reference.
         OSError: the file cannot be read.
     """
     if not is_reference(text):
@@ -63,7 +63,7 @@ def reference_to(given: str | bytes | None, value: str | bytes, variable: str, w
     """Return a reference by which another process finds a secret.
 
     Args:
-        given: the argument by which this process got it: a reference, the secret, or None where the environment had it.
+        given: the argument that this process received: a reference, the secret, or None if the environment had it.
         value: the secret.
         variable: the environment variable of that setting.
         what: the setting, for messages.

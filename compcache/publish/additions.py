@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compcache.files import Files, reraise_interrupt
-from compcache.processes.detached import LateFiles, has_ended, start_detached
+from compcache.files import reraise_interrupt
+from compcache.processes.detached import LateFiles
+from compcache.publish.apart import can_work_apart, work_apart
 from compcache.publish.index_merge import ALL_LEVELS, FANOUT, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
@@ -24,9 +25,6 @@ __all__ = ["add_module", "compact", "merge", "merge_large"]
 
 #: How many large segments of the lowest level are merged.
 _MANY = 4
-_CHILD = "import sys\nfrom compcache.publish.additions import merge_large\nmerge_large(sys.argv[1], trust=sys.argv[2] == '1')\n"
-#: The merging processes, by directory. A child that has ended is waited for before the next one starts.
-_merging: dict[str, int] = {}
 
 
 def merge(store: Store, *, is_listed: bool = False) -> None:
@@ -37,28 +35,14 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
     """
     if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
         return
-    later = _merges_later(store)
+    later = can_work_apart(store)
     try:
         merge_additions(store, merge_packs=merge_packs, levels=SMALL_LEVELS if later else ALL_LEVELS)
         if later and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MANY:
-            _start_merging(store)
+            work_apart(store, __name__, merge_large.__name__)
     except OSError as error:
         reraise_interrupt(error)
         warn(f"the index of {store.root} could not be merged: {error}")
-
-
-def _merges_later(store: Store) -> bool:
-    """Return whether another process can merge the index as this one would. A store that writes in another way, or signs, merges itself."""
-    return type(store.files.system) is Files and hasattr(os, "posix_spawn") and not (store.stamp_key or store.publish_key or store.exposed)
-
-
-def _start_merging(store: Store) -> None:
-    """Start a process that merges large segments, unless one that this process started for the directory still runs."""
-    process = _merging.pop(store.root, 0)
-    if process and not has_ended(process):
-        _merging[store.root] = process
-        return
-    _merging[store.root] = start_detached(_CHILD, [store.root, str(int(store.trust))], os.environ)
 
 
 def merge_large(root: str, *, trust: bool) -> None:
@@ -91,6 +75,6 @@ def add_module(
 def compact(store: Store) -> None:
     """Merge the newest segments even if they are few, unless another process is merging them. A failure is harmless."""
     try:
-        merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS if _merges_later(store) else ALL_LEVELS)
+        merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS if can_work_apart(store) else ALL_LEVELS)
     except OSError as error:
         reraise_interrupt(error)

@@ -14,10 +14,11 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from compcache.errors import FormatError
-from compcache.files import Files, reraise_interrupt, writer
+from compcache.files import reraise_interrupt, writer
 from compcache.formats.index import Segment
 from compcache.interrupts import suppress
-from compcache.processes.detached import has_ended, start_detached
+from compcache.processes.detached import has_ended
+from compcache.publish.apart import can_work_apart, start_apart
 from compcache.store.places import MODULES, PARTS, VOLUMES
 
 if TYPE_CHECKING:
@@ -36,11 +37,6 @@ _TICK = 20_000_000
 _MANY = 1 << 14
 #: For how many seconds the second process is waited for when all is read: it reads one directory to its end.
 _PATIENCE = 5.0
-_CHILD = """
-import sys
-from compcache.publish.index_rebuild import read_from_the_end
-read_from_the_end(sys.argv[1], trust=sys.argv[2] == "1")
-"""
 
 
 def part_name(fans: Iterable[str], begun: int) -> str:
@@ -107,9 +103,11 @@ class OtherReader:
         self._store = store
         self._seen = set(former)
         self._process = 0
-        if fans and _reads_alike(store) and sum(1 for _ in store.module_ids(fans[0])) * len(fans) >= _MANY:
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        reads_alike = can_work_apart(store) and store.verify and not store.mac_key
+        if fans and processors > 1 and reads_alike and sum(1 for _ in store.module_ids(fans[0])) * len(fans) >= _MANY:
             with suppress(OSError):
-                self._process = start_detached(_CHILD, [store.root, str(int(store.trust))], os.environ)
+                self._process = start_apart(store, "compcache.publish.index_rebuild", "read_from_the_end")
 
     def parts(self, own: Iterable[str]) -> dict[str, set[str]]:
         """Return the parts that the process has made since this was asked, with their directories; `own` are not its."""
@@ -132,10 +130,3 @@ class OtherReader:
                 with suppress(ProcessLookupError):
                     os.kill(self._process, signal.SIGKILL)
             time.sleep(0.01)
-
-
-def _reads_alike(store: Store) -> bool:
-    """Return whether another process reads modules as this one does, and has a processor for it."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    alike = type(store.files.system) is Files and store.verify and not (store.mac_key or store.publish_key or store.exposed)
-    return alike and processors > 1 and hasattr(os, "posix_spawn")

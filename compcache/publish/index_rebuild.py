@@ -91,7 +91,7 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("it is not a regular file")
         if module.size > LARGEST_FOREIGN:
-            raise FormatError("it is larger than what is read from other users")
+            raise FormatError("it exceeds the size limit for files of other users")
         require_intact(module.footer(), module_id, module.read)
         describe(module)
     except (OSError, FormatError) as error:

@@ -42,8 +42,8 @@ def remove_file(store: Store, module_id: bytes) -> bool:
 def remove_of_volumes(store: Store, module_id: bytes) -> bool:
     """Remove a module from all volumes, including those that are being written; return whether one held it.
 
-    Goes on until there is no more to mark behind the last mark. So a volume whose list appears later is written by somebody who looks,
-    behind that, whether the module is still where it was read; see `compcache.publish.volumes.write_volume`.
+    It continues until there is nothing left to mark after the last mark. The writer of a volume whose list appears later checks, after
+    that, whether the module is still where it was read; see `compcache.publish.volumes.write_volume`.
 
     Raises:
         StorageError: that could not be written.
@@ -67,7 +67,7 @@ def remove_of_volumes(store: Store, module_id: bytes) -> bool:
 
 
 def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = False) -> None:
-    """Add to the end of a small file, which is created, in one write; have it on the disk when this returns, if `sync`.
+    """Append data to a small file, which is created, in one write. With `sync`, the data is on the disk when this returns.
 
     Raises:
         OSError: it could not be written.

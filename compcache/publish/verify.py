@@ -184,12 +184,10 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
     return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
 
 
-def warn_of_layer(layer: Store, problem: str) -> None:
-    """Warn once that a part of a layer cannot be read, with what its owner can do."""
-    message = (
-        f"the layer {layer.source} is not used as a whole: {problem} (its owner gives others access with 'chmod -R go+rX {layer.source}')"
-    )
-    warn_once(layer, layer.source, message)
+def warn_of_layer(store: Store, source: str, problem: str, extent: str = "as a whole") -> None:
+    """Warn once that a layer, or a part of it, cannot be read; say what its owner can do."""
+    message = f"the layer {source} is not used {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
+    warn_once(store, source, message)
 
 
 def recover_index(store: Store) -> None:

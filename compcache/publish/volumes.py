@@ -1,4 +1,4 @@
-"""Writes volumes (`compcache.formats.volume`), and puts others in their place."""
+"""Writes volumes (`compcache.formats.volume`), and replaces others by them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SOURCE = Struct(f"<{DIGEST_SIZE}si")
 
 
 class Content(NamedTuple):
-    """A module file, its signatures, when it was written, in seconds since the epoch, and the volume that it is in, None for a file."""
+    """A module file: its content, its signatures, the time of its writing, in seconds since the epoch, and its volume (None for a file)."""
 
     module_id: bytes
     data: bytes
@@ -45,10 +45,10 @@ class Content(NamedTuple):
 
 
 def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[Volume] = ()) -> Volume | None:
-    """Publish modules, in the order of their ids, as one volume, which replaces others from then on; None where there are none any more.
+    """Publish modules, in the order of their ids, as one volume that replaces others; return None if no modules are left.
 
-    The list of what was removed is there first: who removes a module from then on marks it there. What was removed before is found to be
-    missing then, and marked. So the volume, which becomes visible behind that, has nothing that was removed, whenever this process ends.
+    The list of removed modules exists first: later removals are marked there. Earlier removals are then found missing, and marked. The
+    volume becomes visible after that, so it never brings back a removed module, whenever this process ends.
 
     Raises:
         OSError: it could not be written, and nothing has changed.
@@ -93,7 +93,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
 
 
 def _gone(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:
-    """Return the modules that are not where they were read any more: all of a volume that is not there, which others have replaced."""
+    """Return the modules that are no longer where they were read; all modules of a volume that others have replaced."""
     removed = [volume.gone() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
     gone = []
     for module_id, number in map(_SOURCE.unpack, sources.pieces(_SOURCE.size)):
@@ -112,17 +112,17 @@ def _exists(store: Store, path: str) -> bool:
 
 
 def _dictionary(samples: list[bytes]) -> bytes:
-    """Return modules that others are like: some at even distances, as many as fit."""
+    """Return modules that represent the others: some at even distances, as many as fit."""
     count = max(1, min(len(samples), _WINDOW * len(samples) // (sum(map(len, samples)) + 1)))
     chosen = [samples[number * len(samples) // count] for number in range(count)]
     return b"".join(chosen)[-_WINDOW:]
 
 
 def members_of(volume: Volume, first: int) -> dict[bytes, Member]:
-    """Return what can be read of the modules whose ids begin with this byte.
+    """Return the readable modules whose ids begin with this byte.
 
     Raises:
-        OSError: it cannot be read now.
+        OSError: the volume cannot be read now.
     """
     try:
         return dict(volume.members(first))
@@ -165,7 +165,7 @@ def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None
 
 
 def remove_lists(store: Store) -> None:
-    """Remove the lists of what was removed from volumes that are gone."""
+    """Remove the lists of removed modules of volumes that are gone."""
     volumes = {name.removesuffix(VOLUMES.suffix) for name in store.names(VOLUMES)}
     for name in store.names(GONE):
         if name.removesuffix(GONE.suffix) not in volumes:
@@ -173,7 +173,7 @@ def remove_lists(store: Store) -> None:
 
 
 def remove_volume(store: Store, volume: Volume) -> None:
-    """Remove a volume that another one replaces, or that holds nothing.
+    """Remove a volume that another one replaces, or that is empty.
 
     Raises:
         StorageError: it could not be removed.

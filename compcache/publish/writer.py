@@ -53,8 +53,8 @@ class Publication(NamedTuple):
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
     """Publish modules: their sections and their index entries. Their files are synchronized together and indexed by one segment.
 
-    A module that exists already, with the same digest, is not written again, unless its addition has just got its number. With `signs` they
-    get a signature of the store's key, if there is one: not what another host has compiled.
+    An existing module with the same digest is not written again, unless its addition has just received a number. `signs` adds a signature
+    of the store's key, if there is one; modules that another host has compiled get none.
 
     Returns:
         The module_ids.
@@ -70,12 +70,12 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 def publish_additions(
     store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, is_listed: bool = False
 ) -> list[list[tuple[bytes, BuiltModule]]]:
-    """Publish additions, each of which is one module for several targets, the first before the second: see `publish_modules`.
+    """Publish additions in their order. Each is one module for several targets; see `publish_modules`.
 
     `is_listed`: the index was renewed just before.
 
     Returns:
-        The module_ids of each, and what was published.
+        The module_ids of each, and the published modules.
 
     Raises:
         StorageError: as of `publish_modules`.
@@ -105,7 +105,7 @@ def _publish(store: Store, drafts: Sequence[_Draft], *, signs: bool) -> None:
 
 
 class _Draft(NamedTuple):
-    """A module, the content of its file, and its place among additions; `is_newest`: that was given just now."""
+    """A module, the content of its file, and its place among additions. `is_newest`: it has just received that place."""
 
     module: BuiltModule | Publication
     module_id: bytes
@@ -125,7 +125,7 @@ def _draft(store: Store, module: BuiltModule | Publication, module_id: bytes = b
 
 
 def _numbered(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule]]:
-    """Yield the modules of an addition behind their ids, with its number in the notes, which the ids do not cover, if it gets one."""
+    """Yield the modules of an addition with their ids. An addition that gets a number has it in the notes, which the ids do not cover."""
     for module_id, module in group:
         if number is not None:
             notes = with_number(decode_notes(module.sections[4]), number)
@@ -157,16 +157,16 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
 
 
 def _makers(module: BuiltModule | Publication) -> Iterator[Maker]:
-    """Read only where something is known of any maker."""
+    """Read the makers of a module, but only if some maker has a known fault."""
     records, key = module.sections[1], module.key
     yield from read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), key), len(records))
 
 
 def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
-    """Store nothing that no reader would use.
+    """Refuse modules that no reader would use.
 
     Raises:
-        StorageError: what has made one of these modules here is known to make wrong code.
+        StorageError: a maker of one of these modules is known to make wrong code.
     """
     for module in modules:
         fault = fault_of(_makers(module))
@@ -183,7 +183,7 @@ def _addition(store: Store, draft: _Draft, stamp: Stamp, order: Order | None) ->
 
 
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
-    """Write the signature of the store's key beside a module, before there is a module to be read without it.
+    """Write the signature of the store's key beside a module, before the module can be read without it.
 
     Raises:
         OSError: it could not be written.
@@ -234,7 +234,7 @@ def _existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp
 
 
 def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[tuple[str, int, str]], number: int) -> bool:
-    """Return whether the index has this file's stamp and what is to be found in it, with this number of the addition."""
+    """Return whether the index has this file's stamp and the module's entries, with this number of the addition."""
     index = store.index
     index.refresh()
     if all(entry.stamp != stamp for entry in index_merge.module_entries(index, module_id)):

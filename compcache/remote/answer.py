@@ -62,7 +62,7 @@ class RemoteAnswer(NamedTuple):
     Attributes:
         url: the URL of the store, or of all stores that were asked, without passwords.
         outcome: ``found``, ``missing``, ``rejected`` (the store has a module that this cache does not accept), ``unavailable`` (it did not
-            answer) or ``skipped`` (it is not asked for a while, after failures).
+            answer) or ``skipped`` (it is not asked for a while, after repeated failures).
         message: the outcome in words.
         is_asked: whether a miss asks the store for this function. Names that do not stand for content are fetched only by `Cache.prefetch`
             and ``compcache remote pull``.
@@ -90,7 +90,7 @@ def mapped(path: str) -> memoryview:
 
 def left_alone(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
     """Return the answer for a store that is not asked now."""
-    message = f"it is left alone for {seconds:.0f} s more, after {failures} failures in a row"
+    message = f"it is not asked for another {seconds:.0f} s, after {failures} failures in a row"
     return RemoteAnswer(url, "skipped", message, label_of(name) is not None)
 
 

@@ -130,7 +130,7 @@ def collect_garbage(
         ValueError: `unused_for` is longer than notes of uses are kept.
     """
     if unused_for is not None and unused_for > LONGEST_UNUSED:
-        raise ValueError(f"unused_for is {unused_for:g} s: notes of uses are kept for {LONGEST_UNUSED:g} s (90 days)")
+        raise ValueError(f"unused_for is {unused_for:g} s, but records of use are kept for {LONGEST_UNUSED:g} s (90 days)")
     answer = _answered(store, "collect", grace, older_than, dry_run, unused_for)
     return RemoteGarbage(*[tuple(_objects(rows)) for rows in answer])
 

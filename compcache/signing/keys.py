@@ -57,7 +57,7 @@ class SecretKey(NamedTuple):
         raise TypeError("a secret key cannot be pickled: name the variable or the file that it is in")
 
     def public(self) -> PublicKey:
-        """Return the key that others check the signatures with."""
+        """Return the public key with which others check the signatures."""
         return PublicKey(self.name, bytes(_nacl().signing.SigningKey(self.seed).verify_key))
 
     def sign(self, message: bytes) -> bytes:
@@ -80,7 +80,7 @@ def parse_secret(text: str) -> SecretKey:
     """Return a secret key from its text.
 
     Raises:
-        ValueError: it is none. The message does not show it.
+        ValueError: the text is not a secret key. The message does not show it.
     """
     return SecretKey(*_parse(text, "publish_key", shown=False))
 
@@ -89,7 +89,7 @@ def read_own(publish_key: str) -> SecretKey:
     """Return the secret key that a setting contains or names.
 
     Raises:
-        ValueError: it is not a key, or what is named is not there.
+        ValueError: it is not a key, or the named variable or file does not exist.
         OSError: the file cannot be read.
     """
     return parse_secret(read_secret(publish_key, "publish_key"))
@@ -117,16 +117,16 @@ def parse_public(text: str) -> PublicKey:
     """Return a public key from its text.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a public key.
     """
     return PublicKey(*_parse(text, "a trusted key", shown=True))
 
 
 def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
-    """Parse public keys: texts, one text of several with spaces, commas or lines between them, or ``@file`` that holds such a text.
+    """Parse public keys: several texts, one text with spaces, commas or lines between the keys, or ``@file`` with such a text.
 
     Raises:
-        TypeError: it is neither text nor several texts.
+        TypeError: the argument is neither text nor several texts.
         ValueError: one of them is not a key.
         OSError: a file cannot be read.
     """
@@ -147,7 +147,7 @@ def _parse(text: str, what: str, *, shown: bool) -> tuple[str, bytes]:
     where = f": {text!r}" if shown else ""
     name, colon, encoded = text.strip().partition(":")
     if not colon:
-        raise ValueError(f"{what} is written name:base64{where}")
+        raise ValueError(f"{what} must have the form name:base64{where}")
     _check_name(name, name if shown else "the key's name")
     try:
         data = base64.b64decode(encoded, validate=True)
@@ -155,13 +155,13 @@ def _parse(text: str, what: str, *, shown: bool) -> tuple[str, bytes]:
         reraise_interrupt(error)
         data = b""
     if len(data) != _SIZE:
-        raise ValueError(f"{what} has {_SIZE} bytes in base64 behind the colon{where}")
+        raise ValueError(f"{what} must have {_SIZE} bytes in base64 after the colon{where}")
     return name, data
 
 
 def _check_name(name: str, shown: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"the name of a key is letters, digits and . _ @ + -, at most 100 characters: {shown}")
+        raise ValueError(f"the name of a key must be at most 100 letters, digits and . _ @ + -: {shown}")
 
 
 def _nacl() -> Any:

@@ -1,4 +1,5 @@
-"""Signatures of whole files and public keys as `minisign <https://jedisct1.github.io/minisign/>`_ writes them, by the keys of this package.
+"""Signatures of whole files, and public keys, in the form of `minisign <https://jedisct1.github.io/minisign/>`_, with the keys of this
+package.
 
 A signature file has four lines: a comment; ``ED``, the key's id and the Ed25519 signature of the file's BLAKE2b-512 digest, in base64; a
 comment that is signed, too; the signature of the first signature and of that comment. Ids are eight bytes; here they follow from the key.
@@ -23,12 +24,13 @@ _ID_SIZE = 8
 
 
 def minisign_public_key(key: PublicKey) -> str:
-    """Return the line that `minisign -V -P` takes."""
+    """Return the public key in the form for `minisign -V -P`."""
     return base64.b64encode(_KEY + _id_of(key) + key.data).decode()
 
 
 def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
-    """Return the content of a signature file of the file at `path`; the signed comment calls it `name`. The same file gives the same bytes.
+    """Return the content of a signature file for the file at `path`, which the signed comment calls `name`. The same file gives the same
+    bytes.
 
     Raises:
         OSError: the file cannot be read.

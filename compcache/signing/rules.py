@@ -1,4 +1,4 @@
-"""Which code a cache uses and what it signs, read from its arguments and the environment. No hit without such rules imports this."""
+"""The rules for code that a cache uses and signs, from its arguments and the environment. Hits without such rules do not import this."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def read_rules(
     """Return the arguments of a `Store` for these rules. Values that are None come from these environment `variables`. See `Cache`.
 
     Raises:
-        TypeError, ValueError: one of them is not valid.
-        SettingError: a variable of the environment is not.
+        TypeError, ValueError: an argument is not valid.
+        SettingError: a variable of the environment is not valid.
         OSError: a file that one of them names cannot be read.
     """
     options: dict[str, Any] = {}

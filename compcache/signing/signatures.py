@@ -1,4 +1,4 @@
-"""What is signed of a module, and the file of signatures beside it.
+"""The signed message of a module, and the file of signatures beside it.
 
 The message is ``compcache module 1``, the module_id in hexadecimal digits and the digest of what the code requires of a host, a line
 each. The module_id digests image, records (names of functions included), graph and kept code; the notes, which are shown
@@ -33,14 +33,14 @@ _STRANGERS, _NEW_STRANGERS, _TRIED = 64, 8, 64
 
 
 def message_of(module_id: bytes, requirement: str) -> bytes:
-    """Return the bytes that a signature of a module signs."""
+    """Return the message that a signature of a module signs."""
     needs = digest([requirement.encode("utf-8", "surrogatepass")]).hex()
     return f"compcache module 1\n{module_id.hex()}\n{needs}\n".encode()
 
 
 def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Return the file of signatures with one more, which comes first, in place of an older one of that name. What is right for one of
-    `keys` comes next.
+    """Return the file of signatures with one more, which comes first and replaces an older one of that name. Valid signatures by one of
+    `keys` come next.
     """
     message = message_of(module_id, requirement)
     right, strangers = _sorted_out(_lines(content), keys, message)
@@ -49,9 +49,7 @@ def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], mod
 
 
 def merged_signatures(known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Return two files of signatures as one. All signatures that are right for one of `keys` come first; some that no key here can check
-    follow.
-    """
+    """Merge two files of signatures. Valid signatures by one of `keys` come first; some that no key here can check follow."""
     keys, message = tuple(keys), message_of(module_id, requirement)
     right, strangers = _sorted_out(_lines(known), keys, message)
     more_right, more_strangers = _sorted_out(_lines(more), keys, message)
@@ -71,14 +69,14 @@ def _right(lines: Iterable[_Line], key: PublicKey, message: bytes) -> list[_Line
 
 
 def is_signed(content: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bool:
-    """Return whether one of these keys has signed the module: there is a line with its name and a valid signature."""
+    """Return whether one of these keys has signed the module: a line has its name and a valid signature."""
     message = message_of(module_id, requirement)
     lines = _lines(content)
     return any(_right(lines, key, message) for key in keys)
 
 
 def signers(content: bytes) -> tuple[str, ...]:
-    """Return the names in a file of signatures, as they stand there: nothing is checked."""
+    """Return the names in a file of signatures, unchecked."""
     return tuple(name for name, _ in _lines(content)[:_STRANGERS])
 
 

@@ -1,4 +1,4 @@
-"""The user's file of trusted keys: a public key a line."""
+"""The user's file of trusted keys: one public key per line."""
 
 from __future__ import annotations
 

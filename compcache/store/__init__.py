@@ -1,4 +1,4 @@
-"""The cache directory: what is found in it, and verified.
+"""The cache directory: look-ups in its index, and verified files.
 
 The store knows no LLVM and no symbols: it hands out verified bytes. A file is verified against its digest once;
 its stamp (inode, size, times) in the index then vouches for it until any of them changes. What is damaged goes
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from errno import ELOOP, ENOENT, ENOTDIR
 
-from compcache.digest import digest, is_content_name, key_suffix, mac, name_key
+from compcache.digest import mac, name_key
 from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import ModuleEntry, Stamp, entry_for, in_order
+from compcache.formats.index import ModuleEntry, Stamp, in_order
 from compcache.formats.manifest import LINKED, SUSPECT
+from compcache.native import runtime
 from compcache.store.directory import Directory
 from compcache.store.module_file import ModuleFile
-from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ __all__ = ["Store", "is_ordered"]
 
 
 def is_ordered(name: str) -> bool:
-    """Return whether, of several realizations of a name, the newest is meant: for plain names, but not for content or entries of data."""
-    return not (is_content_name(name) or name.startswith("\0"))
+    """Return whether a name means its newest realization: a plain name does; content names and entries of data do not."""
+    answer: bool = runtime.is_ordered(name)
+    return answer
 
 
 class Store(Directory):
@@ -52,19 +53,19 @@ class Store(Directory):
         root: the directory.
         files: the operating system; the tree of another store, for a directory in its directory.
         open_beneath: see `compcache.files.Tree`.
-        readonly: never write; what cannot be had without writing is a miss or is done in memory.
-        verify: check the digests of files whose stamp is not known; with a signing key they always are.
+        readonly: never write; anything that needs writing is a miss, or is done in memory.
+        verify: check the digests of files without a known stamp; a signing key always implies this.
         signing_key: accept only modules that carry its signature, and sign what is published.
         trust: open the directory even if other users can write to it.
-        trusted_keys: accept only modules that one of these has signed, and what this store publishes itself.
+        trusted_keys: accept only modules signed by one of these keys, and modules that this store publishes.
         publish_key: sign what is published for readers with its public key.
-        min_llvm: pass over code that an older version of LLVM has compiled; empty for none.
-        user: to whom the directory was found to belong alone, when it was opened; it is not checked again.
-        recorder: makes what counts events, from the tree, the root and whether nothing may be written there; None counts nothing.
+        min_llvm: skip code that an older version of LLVM has compiled; empty for no limit.
+        user: the only user who can write to the directory, if this was checked before; it is not checked again.
+        recorder: makes the recorder from the tree, the root and whether the directory is read-only; None counts nothing.
 
     Raises:
         UntrustedDirectoryError: the directory belongs to another user, or others can write to it.
-        StorageError: its owner cannot be found out.
+        StorageError: its owner cannot be determined.
     """
 
     __slots__ = (
@@ -127,10 +128,10 @@ class Store(Directory):
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the (module_id, record offset) of every realization of a function.
 
-        Those of a name of content are found lazily, what fits this host best first. Of a plain name the newest addition comes first, of
-        one addition what fits best; before it come those of the same content whose modules are near, if it is said which are.
-        What the index of this process does not know is looked for on disk once more; `again` says the same of newer realizations.
-        Those of `linked` closures have `LINKED` in their offsets.
+        Realizations of a content name are found lazily, the one that fits this host best first. For a plain name, the newest addition
+        comes first; within an addition, the one that fits best. If `is_near` is given, realizations with the same content in near modules
+        come before it. A name that this process's index does not have is looked up on disk once more; `again` does the same for newer
+        realizations. Those in `linked` closures have `LINKED` in their offsets.
         """
         found = False
         if self._memory_names:
@@ -146,21 +147,21 @@ class Store(Directory):
             yield from self.find_here(func_name, is_near, linked=linked)
 
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
-        """Find the same in the index that this process has read."""
+        """Yield the same from the index that this process has read."""
         key = name_key(func_name)
         found = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
         return found if linked else (row for row in found if row[1] < LINKED)
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
-        """Return what the index that this process has read says of a name, also of linked closures, in no order."""
+        """Return all rows for a name in the index that this process has read, also of linked closures, unordered."""
         return self.index.find_numbered(name_key(func_name))
 
     def segments(self) -> tuple[Segment, ...]:
-        """Return the parts of the index that look-ups use: others when anything was added or removed."""
+        """Return the parts of the index that look-ups use. They change with any addition or removal."""
         return self.index.segments
 
     def state(self) -> bytes:
-        """Return a value that changes when anything is added or removed."""
+        """Return a value that changes with any addition or removal."""
         return self.index.state()
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
@@ -169,14 +170,14 @@ class Store(Directory):
         return self.find_known(func_name)
 
     def find_known(self, func_name: str) -> list[tuple[bytes, int]]:
-        """Return every realization in the index as this process knows it."""
+        """Return every realization in the index that this process has read."""
         return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:
         """Return whether the file of a module exists.
 
         Raises:
-            StorageError: that cannot be found out.
+            StorageError: this cannot be determined.
         """
         try:
             self.status_of(module_id)
@@ -196,17 +197,17 @@ class Store(Directory):
         return bool(self._in_memory)
 
     def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
-        """Keep a module that could not be published, with its functions, in this object alone."""
+        """Keep a module that could not be published, with its functions, only in this object."""
         self._in_memory[module.module_id] = module
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
     def renew_index(self) -> bool:
-        """Look at the index on disk again, and at those of layers; return whether one has changed."""
+        """Read the index on disk again, and those of layers; return whether one has changed."""
         return self._renew_index()
 
     def _renew_index(self, *, look: bool = True) -> bool:
-        """Read the index again, rebuilding it where it is damaged or missing; return whether it has changed."""
+        """Read the index again, and rebuild it if it is damaged or missing; return whether it has changed."""
         if self.index.segments and not self.index.unfinished:
             self._checked_index = False  # an index that was there and goes is looked for again
         try:
@@ -229,17 +230,15 @@ class Store(Directory):
         return changed
 
     def _has_to_recover(self) -> bool:
-        """Return whether an index without segments can be that of anything: above layers a directory without modules is the usual case."""
+        """Return whether an index without segments may be incomplete. Above layers, a directory without modules is the usual case."""
         try:
             return bool(self.index.damaged) or self.index.unfinished or bool(self.fans())
         except OSError as error:  # the recovery says what cannot be read
             reraise_interrupt(error)
             return True
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
-        """Open and verify a module; with `leave_stamp` the index learns that it was verified.
-
-        `entry` is what a planned closure has of the index's entry of the module: it spares a look-up where it fits the file.
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
+        """Open and verify a module. With `leave_stamp`, the index records that it was verified.
 
         Raises:
             FileNotFoundError: it is not there (any more).
@@ -251,13 +250,10 @@ class Store(Directory):
             return self._in_memory[module_id]
         module = ModuleFile(self.files, self.module_path(module_id), module_id)
         try:
-            if not entry:  # else the closure has just been read below the same directory
-                self.files.look_again()
+            self.files.look_again()
             status = module.open(self)
             foreign = self.exposed or self.is_foreign(status)
-            if foreign or not (
-                (entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)
-            ):
+            if foreign or not self._recognize(module, status):
                 from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, foreign=foreign)
@@ -275,7 +271,7 @@ class Store(Directory):
         return module
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
-        """Return whether the index, or this one, has a stamp of the file in its present state."""
+        """Return whether an index, by default this one's, has a stamp of the file in its present state."""
         return self._describe(module, status, (index or self.index).verified(module.module_id, status))
 
     def _describe(
@@ -313,8 +309,8 @@ class Store(Directory):
     def read_entry(self, kind: str, name: str, *, alone: bool = True, again: bool = True) -> EntryRecord | None:
         """Return the entry of data in force under this name, or the record of its removal; None if there is neither, or it cannot be read.
 
-        One whose modules are not all there is none, unless they may be elsewhere: in a remote store, where this one is not `alone`. It is
-        looked for `again` where a file is gone since the index was read.
+        An entry counts only if all its modules exist, unless a remote store may have them (not `alone`). `again` repeats the look-up if a
+        file has gone since the index was read.
         """
         from compcache.formats.entry import index_name
 
@@ -337,9 +333,9 @@ class Store(Directory):
         return best if best is None or not alone or all(map(self.exists, best.requires)) else None
 
     def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
-        """Return the entry at this place of a file, if entries of the kind may be read of it.
+        """Return the entry at this place of a file, if entries of the kind may be read from it.
 
-        A pack stays open, since others of its entries are often asked for next, for as long as its file is there.
+        A pack stays open while its file exists, because more of its entries are often needed next.
         """
         from compcache.formats.entry import PACK_FLAG, decode_entry, may_be_read
 
@@ -367,7 +363,7 @@ class Store(Directory):
     # ---------------------------------------------------------------- removal
 
     def tell_gone(self, module_id: bytes) -> None:
-        """Let no look-up find a module in memory any more."""
+        """Hide a module from look-ups in memory."""
         loader = self.listener() if self.listener is not None else None
         if loader is not None:
             loader.forget(module_id)
@@ -376,7 +372,7 @@ class Store(Directory):
         """Refuse to change a cache that was opened with readonly=True.
 
         Raises:
-            StorageError: it was.
+            StorageError: it was opened that way.
         """
         if self.readonly:
             message = f"the cache {self.root} was opened with readonly=True: it cannot be changed through this object"
@@ -385,7 +381,7 @@ class Store(Directory):
     def condemn(self, module: ModuleFile, error: FormatError) -> CompcacheError:
         """Close a module file that does not decode; return the exception that says why.
 
-        A damaged one goes to quarantine; one that is as it was published was made by another version.
+        A damaged file goes to quarantine. An intact one was written by another version.
         """
         from compcache.publish.verify import condemn
 
@@ -400,19 +396,14 @@ class Store(Directory):
     # ----------------------------------------------------------- linked closures
 
     def has_closures(self) -> bool:
-        """Return whether what a load finds out about closures is kept for others: nothing but what is stored decides it."""
+        """Return whether loads may store their findings about linked closures: only if these depend on nothing but the stored files."""
         return not (self.exposed or self.min_llvm or self._in_memory)
-
-    def closure_name(self, module_id: bytes, offset: int) -> str:
-        """Return the name of the planned closure of the function whose record is at this offset of a module, on this host."""
-        identity = [module_id, offset.to_bytes(4, "little"), self.processor().identity.encode()]
-        return CLOSURES.file_name(digest(identity).hex() + key_suffix(self.stamp_key))
 
     def host(self) -> Host:
         """Return this machine, as LLVM describes it.
 
         Raises:
-            MissingPackageError: there is no LLVM.
+            MissingPackageError: LLVM is not installed.
         """
         if self._host is None:
             from compcache.publish.host_file import describe_host

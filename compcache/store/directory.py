@@ -1,4 +1,4 @@
-"""The files of a cache directory: where they are, whose are used, and what they say of this machine."""
+"""The files of a cache directory: where they are, whose files are used, and which of them describes this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAN = 2  # hexadecimal digits
 
 
 class Directory:
-    """What `Store` knows of its directory without reading a module."""
+    """The knowledge of `Store` about its directory without reading a module."""
 
     __slots__ = (
         "_owners", "_processor", "_volumes", "_warned", "exposed", "files", "index", "root", "signing_key", "stamp_key", "trust",
@@ -60,11 +60,11 @@ class Directory:
         self.exposed = False  # others can write here, and nothing but signatures tells what to believe
 
     def check_root(self) -> bool:
-        """Check who owns the directory and who can write to it; return whether there is one.
+        """Check who owns the directory and who can write to it; return whether it exists.
 
         Raises:
-            UntrustedDirectoryError: others can write there, and there is neither trust nor a key.
-            StorageError: its owner cannot be found out.
+            UntrustedDirectoryError: others can write to it, and there is neither trust nor a key.
+            StorageError: its owner cannot be determined.
         """
         user = os.geteuid()
         self._use_files_of(user)
@@ -97,14 +97,14 @@ class Directory:
             self.index.owners = None if self.stamp_key else self._owners
 
     def is_foreign(self, status: os.stat_result) -> bool:
-        """Return whether this is the status of a file that users can write to whose files are not used."""
+        """Return whether this status belongs to a file that foreign users can write to."""
         return self._owners is not None and file_ops.writer(status) not in self._owners
 
     # ------------------------------------------------------------------ paths
 
     @property
     def source(self) -> str:
-        """Return what the user named: the bundle, if this is the directory in which it was unpacked."""
+        """Return the path that the user named: the bundle, if this is its unpacked directory."""
         return self.root
 
     @property
@@ -127,11 +127,11 @@ class Directory:
         return f"{directory}/{file_name or place.name}"
 
     def names(self, place: Place) -> list[str]:
-        """Return the names of the files of this kind, sorted; empty where the directory cannot be read. For tools."""
+        """Return the names of the files of this kind, sorted; empty if the directory cannot be read. For tools."""
         return [name for name in self.names_in(self.directory(place)) if place.includes(name)]
 
     def names_in(self, directory: str) -> list[str]:
-        """Return the names in a directory, sorted; empty where it does not exist or cannot be read."""
+        """Return the names in a directory, sorted; empty if it does not exist or cannot be read."""
         try:
             return sorted(self.files.listdir(directory))
         except OSError as error:
@@ -139,11 +139,11 @@ class Directory:
             return []
 
     def is_cache(self) -> bool:
-        """Return whether the directory has been used as a cache: an empty one has its places, too."""
+        """Return whether the directory has been used as a cache. An empty cache has its directories, too."""
         return any(self.present_names(self.directory(place)) for place in (MODULES, VOLUMES, INDEX, HOSTS, UNCACHED, BUNDLES))
 
     def module_ids(self, *fans: str) -> Iterator[bytes]:
-        """Yield the ids of all modules on disk, or in these directories, in no order; for tools, never for look-ups."""
+        """Yield the ids of all modules on disk, or in these directories, unordered. For tools, never for look-ups."""
         base = self.directory(MODULES)
         present = self.directories()
         for fan in fans or self.fans():
@@ -155,7 +155,7 @@ class Directory:
             yield from found
 
     def fans(self) -> list[str]:
-        """Return the first two digits of modules: those that have a directory, or all where there are volumes."""
+        """Return the first two digits of module_ids: those with a directory, or all if there are volumes."""
         return [f"{number:02x}" for number in range(256)] if self.volumes.are_there() else self.directories()
 
     def directories(self) -> list[str]:
@@ -165,7 +165,7 @@ class Directory:
 
     @property
     def volumes(self) -> Volumes:
-        """The files that hold several modules: asked where a module has none of its own."""
+        """The files that hold several modules. They are searched for modules without a file of their own."""
         if self._volumes is None:
             from compcache.formats.volumes import Volumes
 
@@ -175,18 +175,18 @@ class Directory:
         return self._volumes
 
     def signatures_of(self, module_id: bytes) -> bytes:
-        """Return the signatures of a module; empty where it has none that can be read."""
+        """Return the signatures of a module; empty if none can be read."""
         known = self.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True)
         if known is not None:
             return known
         return self.volumes.signatures(module_id)
 
     def status_of(self, module_id: bytes) -> tuple[int, float]:
-        """Return what a module takes on disk in bytes, and when its file was written, in seconds since the epoch.
+        """Return the size of a module on disk in bytes, and the time of its writing, in seconds since the epoch.
 
         Raises:
-            FileNotFoundError: it is not there.
-            OSError: that cannot be found out.
+            FileNotFoundError: the module does not exist.
+            OSError: this cannot be determined.
         """
         try:
             status = self.files.stat(self.module_path(module_id))
@@ -199,18 +199,18 @@ class Directory:
         return status.st_size, status.st_mtime
 
     def _tell_damaged(self, name: str, reason: str) -> None:
-        """Warn once of a volume that is damaged: what was in it is made again."""
+        """Warn once about a damaged volume, whose modules are made again."""
         path = self.path(VOLUMES, name)
         if self.is_first_warning(path):
             from compcache.publish.quarantine import warn
 
-            warn(f"{path} is not used as a whole: {reason}; what is missing is compiled again, 'compcache check --repair' mends it")
+            warn(f"{path} is not used as a whole: {reason}; missing modules are compiled again; 'compcache check --repair' repairs it")
 
     def present_names(self, directory: str) -> list[str]:
-        """Return the names in a directory, in no order; empty where it does not exist.
+        """Return the names in a directory, unordered; empty if it does not exist.
 
         Raises:
-            StorageError: it cannot be read, which is not the same as that there is nothing; see `tell_unreadable`.
+            StorageError: the directory cannot be read, so its content is unknown; see `tell_unreadable`.
         """
         try:
             return self.files.listdir(directory)
@@ -223,18 +223,18 @@ class Directory:
             return []
 
     def tell_unreadable(self, path: str, error: OSError) -> None:
-        """Say that a part of the directory cannot be read, and what it holds is not known: an error, in a layer a warning."""
+        """Report that a part of the directory cannot be read, so its content is unknown: an error, in a layer a warning."""
         raise self.unreadable(path, error) from error
 
     @staticmethod
     def unreadable(path: str, error: OSError) -> StorageError:
-        """Return the error to raise for something in the directory that cannot be read."""
+        """Return the error about a part of the directory that cannot be read."""
         return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
 
     def read_file(self, place: Place, file_name: str = "", *, most: int = _MAX_SMALL_FILE, authenticated: bool = False) -> bytes | None:
-        """Return the content of a file of at most this size; None where it does not exist or cannot be read.
+        """Return the content of a file of at most this size; None if it does not exist or cannot be read.
 
-        Also None where another user may have written it, unless the reader has its content `authenticated`.
+        None also if another user may have written it, unless the reader has its content `authenticated`.
         """
         if self.exposed and not authenticated:
             return None

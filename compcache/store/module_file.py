@@ -1,4 +1,4 @@
-"""A module file that is open and verified, whether it is a file of its own or a part of a volume."""
+"""An open, verified module file, from a file of its own or from a volume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ModuleFile"]
 
 
 class ModuleFile:
-    """An open, verified module file. `read_record` gives the payload of one record; close it after use."""
+    """An open, verified module file. `read_record` returns the payload of one record. Close it after use."""
 
     __slots__ = (
         "_files", "_opened", "copied", "descriptor", "elsewhere", "flags", "image", "key", "module_id", "path", "records", "size",
@@ -42,8 +42,8 @@ class ModuleFile:
         """Open the file, or its volume, until `close` or the end of this object; return the status of the file or volume.
 
         Raises:
-            FormatError: a volume has it, and it is damaged there.
-            OSError: it cannot be read.
+            FormatError: the module is damaged in its volume.
+            OSError: the file or volume cannot be read.
         """
         try:
             self.adopt(self._files.open_owned(self.path, file_ops.READ_FLAGS))
@@ -63,11 +63,11 @@ class ModuleFile:
         return status
 
     def status(self) -> os.stat_result:
-        """Return the status of the open file, or of the volume that it was read of."""
+        """Return the status of the open file, or of its volume."""
         return self.volume or self._files.fstat(self.descriptor)
 
     def adopt(self, opened: file_ops.Opened) -> None:
-        """Read from this file, which belongs to this object from now on."""
+        """Read from this file, which this object owns from now on."""
         self._opened = opened
         self.descriptor = opened.number
 
@@ -106,7 +106,7 @@ class ModuleFile:
         return StorageError(message, path=self.path, errno=error.errno)
 
     def footer(self) -> Footer:
-        """Return the footer, which tells where the sections are."""
+        """Return the footer, which has the places of the sections."""
         from compcache.formats.footer import FOOTER_SIZE, decode_footer
 
         if self.size < FOOTER_SIZE:

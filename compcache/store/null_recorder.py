@@ -1,4 +1,4 @@
-"""What a store without statistics has in place of a recorder."""
+"""Replaces the recorder in a store without statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place of every file in a cache directory. Nothing else in the package spells such a name."""
+"""The places of all files in a cache directory. Nothing else in the package spells these names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ __all__ = [
 class Place(Record):
     """One kind of file in a cache directory.
 
-    `form` is its path below the root, with what varies in angle brackets; the version of the format is the number at
+    `form` is its path below the root, with variable parts in angle brackets; the version of the format is the number at
     the end of the directory's or the file's name. `derived` files can be made again from the modules or by asking the
-    system; `cleared` ones go when a cache is cleared. `name` is empty where files have many names, `suffix` where these
-    do not end alike.
+    system; `cleared` ones go when a cache is cleared. `name` is empty if files have many names, `suffix` if these have no common ending.
     """
 
     __slots__ = ("form", "directory", "name", "suffix", "derived", "cleared")
@@ -57,7 +56,7 @@ HOSTS = Place("hosts-v4/<boot and processor>.host", derived=True)
 LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
 BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
-CLOSURES = Place("closures-v1/<key of the function>.closure", derived=True, cleared=True)
+CLOSURES = Place("closures-v1/<key of the closure>.closure", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
 MODULE_LISTS = Place("module-lists-v5/<LL>-<digest>.list", derived=True, cleared=True)
 MODULE_FILES = Place("module-lists-v5/files", derived=True, cleared=True)

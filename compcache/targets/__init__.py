@@ -1,1 +1,1 @@
-"""Which CPUs there are, what this host is, and what code that is compiled for one of them requires (imports LLVM)."""
+"""CPUs: their names, this host's description, and the requirements of code that is compiled for them (imports LLVM)."""

@@ -45,7 +45,7 @@ class CpuTable:
                 self._implied_by.setdefault(other, []).append(name)
 
     def check(self, cpu: str, features: str) -> None:
-        """Refuse names that LLVM would ignore, after which the code would be for another CPU than was asked for.
+        """Refuse names that LLVM would ignore, because the code would then be for another CPU.
 
         Raises:
             CompileError: a name is not known, or is not of the form ``+name`` or ``-name``.
@@ -67,8 +67,8 @@ class CpuTable:
         """Return the ISA features that code for this CPU with these features may use, as LLVM works them out.
 
         Args:
-            cpu: the CPU's name; "" and names that are not in the table stand for the architecture's baseline.
-            features: ``+name`` adds a feature and all that it implies, ``-name`` takes away it and all that imply it.
+            cpu: the CPU's name; "" and unknown names stand for the architecture's baseline.
+            features: ``+name`` adds a feature and all features that it implies; ``-name`` removes a feature and all features that imply it.
         """
         have: set[str] = set()
         for name in (*architecture(self.arch).first_features, *self.cpus.get(cpu, ())):
@@ -81,13 +81,13 @@ class CpuTable:
         return frozenset(have & self.required)
 
     def closure(self, names: Iterable[str]) -> frozenset[str]:
-        """Return these features and all that they imply."""
+        """Return these features and all features that they imply."""
         return frozenset().union(*[self._reach(name, self._implies) for name in names])
 
     def supported(self, told: Iterable[str]) -> frozenset[str]:
-        """Return the features of a host that LLVM can use: features whose implied features the host has too.
+        """Return the features of a host that LLVM can use: those whose implied features the host has, too.
 
-        A hypervisor may hide a feature and not those that build on it; switching one of these on would switch it on, too.
+        A hypervisor may hide a feature but not the features that imply it. Enabling one of those would enable the hidden one, too.
         """
         have = set(told)
         return frozenset(name for name in have & self.required if self._reach(name, self._implies) & self.required <= have)
@@ -129,7 +129,7 @@ def table_of(platform: str) -> CpuTable | None:
 
 
 def baseline(platform: str) -> str:
-    """Return LLVM's name for the least CPU of a platform or an architecture."""
+    """Return LLVM's name for the least capable CPU of a platform or an architecture."""
     return architecture(platform).baseline
 
 

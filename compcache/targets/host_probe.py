@@ -1,4 +1,4 @@
-"""This machine in LLVM's terms: what code for exactly this host is compiled for (miss path: imports llvmlite)."""
+"""This machine in LLVM's terms, for code that is compiled for exactly this host (miss path: imports llvmlite)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["Host", "probe_host"]
 class Host(Record):
     """This machine.
 
-    `cpu` is LLVM's name for it, `features` is all that it has (``+avx2,+fma``, sorted), and `adjustments` are the changes that make
-    the one the other: what the name stands for is more, where a hypervisor hides something. `processor` is what it says of itself.
+    `cpu` is LLVM's name for it. `features` are all its features (``+avx2,+fma``, sorted). `adjustments` are the changes from the features
+    of `cpu` to these, because a hypervisor may hide some. `processor` is its own description.
     """
 
     __slots__ = ("cpu", "features", "adjustments", "processor")
@@ -33,11 +33,11 @@ class Host(Record):
 def probe_host(processor: Processor) -> Host:
     """Ask LLVM what this machine is.
 
-    What LLVM says the machine does not have is as much a part of it as what it has: LLVM's name for a CPU stands for all
-    that such a CPU can have, and hypervisors hide some of it. What the processor does not confirm is left out.
+    Missing features count as much as present ones: LLVM's name for a CPU stands for all features that such a CPU can have, and hypervisors
+    hide some. Features that the processor does not confirm are left out.
 
     Raises:
-        MissingPackageError: there is no LLVM.
+        MissingPackageError: LLVM is not installed.
     """
     from compcache.images.llvm_thread import in_llvm_thread
     from compcache.llvm import llvm

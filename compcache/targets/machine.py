@@ -1,4 +1,4 @@
-"""The machine that a module is compiled for, and what code for it requires of a host.
+"""The machine for which a module is compiled, and the requirements of its code.
 
 LLVM takes a CPU's name and a list of changes to it. Names are checked first, for LLVM compiles for something else where
 it does not know one. What code may use beyond the architecture's baseline is worked out from LLVM's own tables
@@ -32,8 +32,8 @@ NATIVE = "native"
 class Machine(NamedTuple):
     """The machine to compile for.
 
-    `cpu` and `features` are what LLVM is given; `requires` is what code for it may use; `explicit` are the features that the
-    source itself asked for; `processor` is the identity of this processor, and `is_exact` says that code is for exactly that.
+    `cpu` and `features` are passed to LLVM. `requires` are the features that code for it may use; `explicit` are those that the source
+    itself requested. `processor` is the identity of this processor; `is_exact` says that the code is for exactly that.
     """
 
     cpu: str
@@ -44,13 +44,13 @@ class Machine(NamedTuple):
     is_exact: bool = False
 
     def by_features(self, platform: str) -> Machine:
-        """Return the same machine with every feature listed: the name of the CPU implies no features and no tuning."""
+        """Return the same machine with every feature listed, so that the name of the CPU implies no features and no tuning."""
         return self._replace(cpu=baseline(platform), features=as_text(self.requires))
 
 
 @lru_cache(maxsize=64)
 def machine_for(cpu: str | None, features: str | None, host: Host, platform: str) -> Machine:
-    """Return the machine that a source names.
+    """Return the machine for a source.
 
     Args:
         cpu: a name that LLVM knows; None and "native" are this host, "" is the architecture's baseline.
@@ -83,7 +83,7 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
     """Return targets as (CPU, changes to it), each once: ``"x86-64-v2,haswell,-avx2,native"`` are three.
 
     Raises:
-        CompileError: they are not names of CPUs, or there is none.
+        CompileError: there are none, or they are not names of CPUs.
     """
     found: list[tuple[str, list[str]]] = []
     items = [targets] if isinstance(targets, str) or not hasattr(targets, "__iter__") else list(targets)

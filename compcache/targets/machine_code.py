@@ -1,8 +1,8 @@
-"""Which features of the processor machine code uses, instruction by instruction (miss path).
+"""Finds the processor features that machine code uses, instruction by instruction (miss path).
 
-A compiler that may use AVX-512 rarely does. What it did use is in the code that it made, and what reads the machine code of an architecture
-(`compcache.arch`) finds it there. Where nothing does, and wherever something cannot be decoded, there is no answer, and code requires all
-that it was compiled for.
+A compiler that may use AVX-512 rarely does. The reader of an architecture's machine code (`compcache.arch`) finds the features that were
+used. Without a reader, or if an instruction cannot be decoded, there is no answer, and the code requires all features for which it was
+compiled.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["used_by_functions"]
 def used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
     """Return the features that each function in a relocatable object uses, by LLVM's names.
 
-    None where nothing can be said: without a disassembler for the architecture, where a byte cannot be decoded,
-    where an instruction's feature is not known, and where sections of code hold anything beside functions and padding.
+    None if this cannot be determined: there is no disassembler for the architecture, a byte cannot be decoded, an instruction's feature is
+    unknown, or sections of code hold anything but functions and padding.
     """
     try:
         reader = _reader_of(obj)

@@ -20,17 +20,17 @@ __all__ = ["as_text", "feature_words", "missing", "names_in", "processor_with", 
 
 
 def as_text(features: Iterable[str]) -> str:
-    """Return features as records have them: ``+avx2,+fma``, sorted."""
+    """Return features in the form of records: ``+avx2,+fma``, sorted."""
     return ",".join(["+" + name for name in sorted(features)])
 
 
 def names_in(features: str) -> str:
-    """Return the names in what code requires of a processor: ``+avx2,+fma``."""
+    """Return the names in a processor requirement: ``+avx2,+fma``."""
     return features.partition(";")[0]
 
 
 def required(features: str) -> frozenset[str]:
-    """Return the names of the features that a list like ``+avx2,-avx512f`` switches on."""
+    """Return the names of the features that a list like ``+avx2,-avx512f`` enables."""
     return frozenset([part[1:] for part in features.split(",") if part.startswith("+")])
 
 
@@ -66,13 +66,13 @@ def _words_of(features: frozenset[str], arch: str) -> tuple[str, tuple[str, ...]
 
 @lru_cache(maxsize=256)
 def requirement_of(features: frozenset[str], basic: frozenset[str], platform: str, identity: str) -> str:
-    """Return what code that uses these features requires of a processor.
+    """Return the processor requirement of code that uses these features.
 
     Args:
         features: LLVM's names.
         basic: those of them that every processor of the architecture has.
         platform: the code's.
-        identity: this processor's, which code with a feature of unknown bits is tied to.
+        identity: this processor's; code with a feature of unknown bits runs only on it.
     """
     names = features - basic
     words, unknown = words_of(names, platform.partition("-")[0])
@@ -95,7 +95,7 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
 
 
 def missing(features: str, processor: Processor) -> tuple[str, ...]:
-    """Return which of these features (names and words) a processor lacks, by name if names are known."""
+    """Return which of these features (names and words) a processor lacks, by name if the names are known."""
     known = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
     lacking = [item for item in items if not processor.meets(item)]

@@ -1,4 +1,4 @@
-"""Which features of CPUs code uses: by the attributes of its functions, its intrinsics, its assembly."""
+"""Finds the CPU features that code uses, by the attributes of its functions, its intrinsics and its assembly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -
     """Return the attributes of each function of a printed module that names a CPU.
 
     Args:
-        groups: the module's lines that say what is in a group of attributes.
+        groups: the lines of the module that define groups of attributes.
         functions: all of its functions.
     """
     lines = [line for line in groups if '"target-' in line or '"tune-cpu' in line]
@@ -60,7 +60,7 @@ def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -
 
 
 def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
-    """Refuse functions for a CPU that LLVM does not know, for which it would make code for another one, or give up.
+    """Refuse functions for a CPU that LLVM does not know: LLVM would give up, or make code for another CPU.
 
     Args:
         attributes: the attributes of each function.
@@ -80,10 +80,10 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
 
 
 def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str | None:
-    """Return a printed module's text without the features that it switches off and this LLVM does not know; None where there are none.
+    """Return a printed module without the disabled features that this LLVM does not know; None if there are none.
 
-    Compilers name all that they know of with ``-march=``, and older ones know some that newer ones have dropped. LLVM complains on
-    the standard error about each, in every function.
+    With ``-march=``, compilers list all features that they know, and older ones know some that newer ones have dropped. LLVM complains
+    about each on standard error, for every function.
     """
     table = table_of(platform)
     names = {part for group in set(attributes.values()) for _, value in TARGET_ATTRIBUTE.findall(group) for part in value.split(",")}
@@ -98,9 +98,9 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
 
 
 def function_features(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
-    """Return the features that a function may use by its own ``target-cpu`` and ``target-features``; `used_by` tells which of them count.
+    """Return the features that a function may use by its own ``target-cpu`` and ``target-features``. `used_by` decides which of them count.
 
-    Each of the two that it has takes the place of the machine's, as LLVM has it.
+    Each of the two replaces the machine's, as in LLVM.
     """
     own = dict(TARGET_ATTRIBUTE.findall(attributes))
     table = table_of(platform)
@@ -112,9 +112,9 @@ def function_features(attributes: str, machine: Machine, platform: str) -> froze
 def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
     """Return which of these features the code of a module may use.
 
-    No compiler uses those of the operating system's side by itself. They count where the code has intrinsics or assembly with one of
-    their instructions, or assembly that may spell any. A compiler that is told to compile for a CPU (``-march=native``) lists all that
-    such CPUs can have, also what a hypervisor hides from this one.
+    Compilers do not use operating-system features by themselves. These count if the code has intrinsics or assembly with one of their
+    instructions, or assembly that may contain any. A compiler for a given CPU (``-march=native``) lists all features that such CPUs can
+    have, even those that a hypervisor hides from this one.
     """
     instructions = architecture(platform_name()).system_features
     system = features & instructions.keys()
@@ -142,9 +142,9 @@ def own_intrinsics(names: Iterable[str]) -> list[str]:
 
 
 def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
-    """Return whether some of these intrinsics may need a feature outside of these features; then LLVM would end the process.
+    """Return whether some of these intrinsics may need other features, in which case LLVM would end the process.
 
-    Functions may have the features themselves; that is for LLVM to say.
+    Functions may have the features themselves; LLVM decides that.
     """
     for name in intrinsics:
         known = next((one.intrinsic_features for one in KNOWN if one.intrinsics and name.startswith(one.intrinsics)), None)

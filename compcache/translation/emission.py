@@ -1,4 +1,4 @@
-"""From a module that is optimized to its object, and all that its file will say of it."""
+"""From an optimized module to its object, and everything that its file records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build import codegen
-from compcache.build.entry_code import made
+from compcache.build.entry_code import selection
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_head, table_symbols_of, table_text
 from compcache.build.exports import make_entries
 from compcache.build.inlining.imported import NOTHING_INLINED
@@ -61,7 +61,7 @@ _FEW = 8
 
 
 class Prepared(NamedTuple):
-    """A module before optimization, as read off its source; `globals` are (name, kind, encoded value)."""
+    """A module before optimization, as read from its source. `globals` are (name, kind, encoded value)."""
 
     exports: tuple[Export, ...]
     aliases: dict[str, Alias]
@@ -100,7 +100,7 @@ class Translated(NamedTuple):
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
-    """Compile the optimized module, given with its text, to an object."""
+    """Compile the optimized module, whose text is given, to an object."""
     written = read_module(text)
     definitions = with_image_symbols(written, text)
     constructors = find_constructors(text)
@@ -170,9 +170,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
 
 
 def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:
-    """Return the link types of what the module exports and imports. What its assembly defines, which is not `written` in LLVM's, has none
-    that could be known.
-    """
+    """Return the link types of the module's exports and imports. Symbols that its assembly defines have unknown types."""
     resolution = prepared.resolution
     slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
     symbols = [export.symbol for export in prepared.exports]
@@ -180,9 +178,10 @@ def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) 
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
-    """Return the objects of entry points, for any processor of the architecture: modules of a program have many in common.
+    """Return the objects of entry points, for any processor of the architecture. Modules of a program have many in common.
 
-    Of a few each is an object of its own. Many are one object: it takes two milliseconds to have LLVM begin one, and another to link it.
+    A few entry points are an object each. Many are one object, because LLVM takes two milliseconds to begin an object, and linking takes
+    another.
     """
     lists = [(point,) for point in points] if len(points) <= _FEW else [points]
     objects = [data for item in lists for data in _objects_of(item, level)]
@@ -191,8 +190,8 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 
 @lru_cache(maxsize=512)
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
-    """Return one object of what is put together of patterns, one of what LLVM compiles."""
-    data, others = made.entry_object(points)
+    """Return one object of the entry points that are assembled from patterns, and one of those that LLVM compiles."""
+    data, others = selection.entry_object(points)
     return (*filter(None, [data]), *([_compiled_object(others, level)] if others else []))
 
 
@@ -214,9 +213,9 @@ def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stu
 def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
     """Return whether the runtime has to run constructors and destructors, in place of the dynamic linker.
 
-    Those that use what is bound only after the image is mapped, and those that call anything outside of the module: that may want
-    the GIL, or start a thread that does, while another thread has it and waits for the dynamic linker's lock to import an extension
-    module. Destructors that register when they are needed may use anything.
+    This concerns constructors that use imports, which are bound after mapping, and those that call anything outside of the module: that
+    may need the GIL, or start a thread that does, while another thread has the GIL and waits for the dynamic linker's lock to import an
+    extension module. Destructors that register on demand may use anything.
     """
     if not shared or not found.functions():
         return False
@@ -243,15 +242,15 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
     if needed:
         raise CompileError(
             f"{', '.join(startup)}, which runs while the module is mapped, uses {', '.join(map(repr, needed))}, which can only be bound "
-            "afterwards: let a function do it that is called first"
+            "afterwards: move that work into a function that the program calls first"
         )
 
 
 def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
-    """Return the code to keep, and the module that reading it gives, of which the image is made.
+    """Return the code to keep, and the module read from it, of which the image is made.
 
-    Bitcode does not say in which order a value is used, and some of the machine code follows that order: whoever
-    translates the kept code (`compcache.build.kept_code`) gets what is in the image only if that was made of it, too.
+    Bitcode does not record the order of a value's uses, and some machine code follows that order. Translating the kept code
+    (`compcache.build.kept_code`) therefore reproduces the image only if the image was made from it.
     """
     code = module.as_bitcode()
     return deflated(code), codegen.read_back(code, context)

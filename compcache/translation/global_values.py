@@ -1,4 +1,4 @@
-"""Values of global variables as a module keeps them, each of which was loaded once."""
+"""The stored values of global variables. Each value is loaded once, as a test."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class _DryRun:
     allow_pickle = True
 
     def address_of(self, buffer: object) -> int:
-        """Return any address: only whether the value fits is checked."""
+        """Return any address, because only the fit of the value is checked."""
         return id(buffer)
 
     def find_symbol(self, name: str, library: str | None) -> int:
-        """Return whether the symbol is there: its address."""
+        """Return the address of the symbol, which must exist."""
         import ctypes
 
         try:

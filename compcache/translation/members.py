@@ -1,8 +1,8 @@
-"""The members of a group: each is compiled and optimized alone, as files are, and then they are linked as code of LLVM's.
+"""The members of a group: each is compiled and optimized alone, like a file; then they are linked as LLVM code.
 
-What a linker promises for the files of a shared object holds by that, in the words of the LLVM Language Reference on linkage, COMDATs and
-visibility: hidden names are one name space, definitions that are merged have one address, sections, thread-local variables and constructors
-are those of all. A member that did not change is read from where it was kept.
+This keeps the promises of a linker for the files of a shared object, as the LLVM Language Reference describes them for linkage, COMDATs
+and visibility: hidden names are one name space, merged definitions have one address, and sections, thread-local variables and constructors
+are common. The code of an unchanged member is read from the cache.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _MAX_SIZE = 1 << 31
 class Member(NamedTuple):
     """The code of one source, optimized; it holds no LLVM object.
 
-    `label` is the file that the code says it is of. `defined` are the symbols that other members see, `strong` those of them of which
-    a linker takes no second definition. `used` are symbols that the code takes from elsewhere, and whether each is a function.
-    `copied` are functions that it has for the optimizer alone; where nothing provides them the source is compiled again
-    with copies of its own. `data` are values of large variables, by section (`compcache.build.large_data`). `types` are link types of what
-    it defines, `uses` those that it expects of what it uses, each with the function that does.
+    `label` is the name of its source file, from the code. `defined` are the symbols that other members see; `strong` are those that may
+    have only one definition. `used` are the symbols that it needs from elsewhere, and whether each is a function. `copied` are functions
+    that it has only for the optimizer; if nothing provides them, the source is compiled again with its own copies. `data` are values of
+    large variables, by section (`compcache.build.large_data`). `types` are the link types of its definitions; `uses` are those that it
+    expects of its imports, each with the using function.
     """
 
     label: str
@@ -59,7 +59,7 @@ class Member(NamedTuple):
 
 
 def describe_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
-    """Return the member that an optimized module is, which is printed as `text`."""
+    """Return the member for an optimized module, which is printed as `text`."""
     values = read_values(text)
     assembly = read_assembly(text).defined
     both = *values.functions, *values.variables
@@ -84,8 +84,8 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
     """Return one module of all members.
 
     Raises:
-        LinkError: two of them define the same symbol, or contradict each other otherwise.
-        SignatureMismatchError: one uses what another defines in a way that the ABI does not allow.
+        LinkError: two members define the same symbol, or contradict each other in another way.
+        SignatureMismatchError: a member uses a definition of another one in a way that the ABI does not allow.
     """
     _refuse_repeated(members)
     _require_types(members)
@@ -117,7 +117,7 @@ def _refuse_repeated(members: Sequence[Member]) -> None:
 
 
 def _require_types(members: Sequence[Member]) -> None:
-    """Check that members use one another's functions and variables as they are."""
+    """Check that members use one another's functions and variables with their types."""
     definers = {name: number for number, member in reversed(list(enumerate(members))) for name in (*member.types, *member.strong)}
     definers |= {name: number for number, member in enumerate(members) for name in member.strong}
     for number, member in enumerate(members):
@@ -143,15 +143,15 @@ def _shown(members: Sequence[Member], number: int) -> str:
 
 
 def encode_member(member: Member) -> bytes:
-    """Return the bytes under which a member is kept."""
+    """Return the stored form of a member."""
     return deflated(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_member(data: bytes) -> Member:
-    """Return the member that was kept as these bytes.
+    """Return the member in its stored form.
 
     Raises:
-        FormatError: they are damaged.
+        FormatError: the bytes are damaged.
     """
     try:
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)

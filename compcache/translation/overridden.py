@@ -1,7 +1,7 @@
 """Weak functions that give way to definitions in other files, as they do when files are linked.
 
-A weak definition that another file overrides becomes a declaration, which is then imported as every other one is. C++'s inline
-functions and templates (``weak_odr``) are alike in all files and stay.
+A weak definition that another file overrides becomes a declaration, which is then imported like any other. C++'s inline functions and
+templates (``weak_odr``) are equal in all files, and stay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is asked of the compiler: a snapshot of a module's source for each of its targets."""
+"""Requests to the compiler: a snapshot of a module's source for each of its targets."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
 
 
 def unparsed(ir: Any) -> Iterable[str | bytes]:
-    """Return the code in pieces that a child process reads, none of which has been parsed here."""
+    """Return the code in the pieces that a child process reads, without parsing it here."""
     if isinstance(ir, tuple):
         return ir
     return [ir if isinstance(ir, (str, bytes)) else in_llvm_thread(lambda: str(ir))]
@@ -111,14 +111,14 @@ def size_of(ir: Any) -> int:
 
 
 def refuse_extremes(text: str, *, printed: bool) -> None:
-    """Raise `CompileError` for code whose numbers or nesting would end the process that parses it; LLVM may have `printed` it."""
+    """Raise `CompileError` for code whose numbers or nesting would end the process that parses it. `printed`: LLVM has printed it."""
     reason = extreme_of(abridged(text), printed=printed)
     if reason is not None:
         raise CompileError(f"the code has {reason}")
 
 
 def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[str | None, str | None]]:
-    """Return the (CPU, changes to it) that a source is to be compiled for.
+    """Return the targets of a source as (CPU, changes to it).
 
     Raises:
         CompileError: it has both targets and a CPU, or no target at all.

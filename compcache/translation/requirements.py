@@ -1,8 +1,8 @@
-"""What each function of a module requires of a processor: what its code, and the code that it reaches inside of the module, uses.
+"""The processor requirements of each function of a module: the features that its code uses, directly or in the code that it reaches in the
+module.
 
-Where machine code can be read (`compcache.targets.machine_code`), that is what counts. Where it cannot be, or where it does not tell all
-(inline assembly may hide instructions; vectors that go in and out are in registers that depend on the CPU), it is all that
-the compiler was allowed to use.
+If the machine code can be read (`compcache.targets.machine_code`), that counts. If not, or if it does not show everything (inline assembly
+may hide instructions; the registers of vector arguments depend on the CPU), all features that the compiler was allowed to use count.
 
 A call from code without a feature to code that has it by an attribute of its own is chosen at run time: it counts nothing. So is a call
 through a variable of another module, which requires what is called through it by code without features of its own.
@@ -47,7 +47,7 @@ class Code(NamedTuple):
 
 
 def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str], machine: Machine) -> dict[str, _Features]:
-    """Return the features that each exported symbol requires, with what runs when the module is loaded (`startup`)."""
+    """Return the required features of each exported symbol, including those of code that runs at loading (`startup`)."""
     allowed = code.allowed
     used = used_by_functions(code.object)
     if used is None or has_module_assembly(code.text) or passes_vectors(code.text):
@@ -76,9 +76,9 @@ def _target(code: Code, symbol: str) -> str:
 def own_features(
     allowed: Mapping[str, _Features], exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine
 ) -> dict[str, _Features]:
-    """Return, by symbol, what exported functions are `allowed` to use by attributes of their own that the machine is not said to have.
+    """Return, by symbol, the features that exported functions are `allowed` to use by their own attributes, beyond those of the machine.
 
-    Without what another one of these features implies.
+    Features that others of these imply are left out.
     """
     functions = {export.symbol: aliases[export.symbol].target if export.symbol in aliases else export.symbol for export in exports}
     beyond = {symbol: allowed[name] - machine.requires for symbol, name in functions.items() if name in allowed}
@@ -102,9 +102,9 @@ def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
 
 
 class _Reached:
-    """What functions and everything that they reach use, if the latter may use no more than the former.
+    """The features that functions use, directly or through the code that they reach, if that code may not use more than they may.
 
-    A variable passes on what each class of functions in it uses: those that may use the same.
+    A variable passes on the uses of each class of functions in it. A class may use the same features.
     """
 
     def __init__(self, code: Code, own: Mapping[str, _Features], allowed: Mapping[str, _Features], default: _Features) -> None:
@@ -121,8 +121,8 @@ class _Reached:
         self._spread(users)
 
     def of(self, name: str) -> _Features:
-        """Return what a function uses, itself or through others; for a variable, what may be called through it without a check of the
-        processor.
+        """Return the features that a function uses, directly or indirectly; for a variable, those of functions called through it without a
+        check of the processor.
         """
         used, own_class = self._used.get(name, {}), self._class.get(name, self._default)
         return frozenset[str]().union(*[features for class_, features in used.items() if class_ <= own_class])
@@ -135,7 +135,7 @@ class _Reached:
             waiting += [user for user in users.get(name, ()) if self._take(user, passed)]
 
     def _take(self, user: str, passed: Mapping[_Features, _Features]) -> bool:
-        """Add what a user reaches to what it uses; return whether that is more than before."""
+        """Add the features that a user reaches to its own; return whether this adds any."""
         mine, before = self._used[user], sum(map(len, self._used[user].values()))
         own_class = self._class.get(user)
         for class_, features in passed.items():

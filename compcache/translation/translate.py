@@ -1,7 +1,7 @@
-"""From source, or from code that was kept, to a module's object.
+"""From source, or from kept code, to a module's object.
 
 Parse, rewrite what contradicts a shared object, provide for declarations (`compcache.build.slots`), optimize, emit
-(`compcache.translation.emission`). All of it runs in LLVM's thread; what is the caller's is asked for in the caller's.
+(`compcache.translation.emission`). All of it runs in LLVM's thread; calls into the caller's code run in the caller's thread.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Checked(NamedTuple):
 
 
 def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """Return from source, or from the members of a group, to object."""
+    """Compile a source, or the members of a group, to an object."""
     if request.members:
         return _translate_group(context, request, is_cached)
     module, (printed, values, attributes, data), request, contents = _read(context, request)
@@ -99,7 +99,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
 
 
 def translate_member(context: Any, request: Request, label: str) -> Member:
-    """Return from source to optimized code, which is to be linked with that of other members; `label` is a digest of it."""
+    """Compile a source to optimized code that will be linked with other members. `label` is a digest of it."""
     module, (printed, values, _, data), request, _ = _read(context, request, f"{label}.")
     rewritten = without_known_names(for_shared_object(printed), request.requests.imports)
     if rewritten is not printed:
@@ -124,7 +124,7 @@ def _find(module: Any, name: str) -> Any:
 
 
 def _translate_group(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """Return from the members of a group to one object."""
+    """Compile the members of a group to one object."""
     module = link_members(request.members, context)
     printed = str(module)
     values = read_values(printed)
@@ -139,10 +139,10 @@ def _translate_group(context: Any, request: Request, is_cached: Callable[[str], 
 
 
 def _read(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request, dict[str, bytes]]:
-    """Return a source's module, its properties, the request for a suitable machine, and digests of what its functions are.
+    """Read a source; return its module, the module's properties, the request for a suitable machine, and digests of its functions.
 
     Raises:
-        CompileError: it cannot be compiled here.
+        CompileError: the source cannot be compiled here.
     """
     if isinstance(request.ir, str):
         refuse_extremes(request.ir, printed=False)
@@ -166,7 +166,7 @@ def _read(context: Any, request: Request, label: str = "") -> tuple[Any, _Checke
 
 
 def _check(outline: str, request: Request) -> None:
-    """Refuse or try a printed module, of which LLVM is about to translate a part."""
+    """Refuse a printed module, or try it in a child process, before LLVM translates a part of it."""
     refuse_extremes(outline, printed=True)
     values = read_values(outline)
     attributes = _attributes_of(outline, values)
@@ -179,7 +179,7 @@ def _attributes_of(printed: str, values: GlobalValues) -> dict[str, str]:
 
 
 def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str, Request]:
-    """Return the module's text in which thread-local variables are shared with other modules, and the request for it."""
+    """Return the module's text with thread-local variables shared with other modules, and the request for it."""
     declared, defined = shared_thread_locals(lines_of_variables(printed))
     if not request.shared or not (declared or defined):
         return printed, request
@@ -199,7 +199,7 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
 
 
 def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
-    """Return from a module that can be compiled here to its object."""
+    """Compile a module that can be compiled here to its object."""
     printed = source.printed
     module.data_layout = codegen.target_data(target)[1]
     variables = lines_of_variables(printed)
@@ -250,7 +250,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
 
 
 def _seen_from_outside(exports: tuple[Export, ...], values: GlobalValues, request: Request) -> tuple[Export, ...]:
-    """Return the exports of a group: nothing that is hidden, and of what each image has its own, inline variables, nothing either."""
+    """Return the exports of a group: without hidden symbols, and without inline variables, of which each image has its own."""
     own = {value.name for value in (*values.functions, *values.variables) if value.is_hidden and not value.name.startswith(ADDRESS_OF)}
     own |= {value.name for value in values.variables if value.linkage.endswith("_odr")}
     own = own.union(request.unexported, [export.symbol for export in request.named])
@@ -258,7 +258,7 @@ def _seen_from_outside(exports: tuple[Export, ...], values: GlobalValues, reques
 
 
 def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: bool) -> Translated:
-    """Return from kept code to an object for another machine."""
+    """Compile kept code to an object for another machine."""
     module = codegen.parse(recipe.code, context)
     text = str(module)
     values = read_values(text)
@@ -304,10 +304,9 @@ def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None
 
 
 def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
-    """Return the machine, named so that no function gets features that the machine lacks.
+    """Return the machine under a name that gives no function features that the machine lacks.
 
-    To LLVM a function's own features take the place of the machine's, which are what takes away the features that the host's CPU has
-    by its name alone.
+    In LLVM, a function's own features replace the machine's, which also disable features that the host's CPU has by name but not in fact.
     """
     bare = any('"target-features"' in text and '"target-cpu"' not in text for text in attributes.values())
     return machine.by_features(host.platform_name()) if bare else machine
@@ -343,7 +342,7 @@ def _prepare(
 ) -> None:
     """Link the support code in, and give every definition the linkage that it has inside an image.
 
-    Those in `kept` can be used by what LLVM does not see.
+    Definitions in `kept` may be used by code that LLVM does not see.
     """
     if resolution.support:
         support = codegen.parse(resolution.support, context)
@@ -368,9 +367,7 @@ def _prepare(
 
 
 def _defined(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Yield what the module defines: the names, the linkages, and what gives LLVM's values, which can be asked for by name unless they have
-    none.
-    """
+    """Yield the names and linkages of the module's definitions, and a function that returns LLVM's values by name."""
     for found, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
         yield from [(value.name, value.linkage, partial(find, value.name)) for value in found if value.name and not value.is_declaration]
     if any(not value.name for value in (*values.functions, *values.variables)):

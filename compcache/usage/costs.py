@@ -1,4 +1,4 @@
-"""Adds up what functions cost, as lists of modules are read: a label at a time."""
+"""Adds up the costs of functions while lists of modules are read, one label at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folds listings: a row for each label, which has the variants of a function and what belongs to them."""
+"""Folds listings: one row for each label, with the variants of a function and everything that belongs to them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ __all__ = ["belonging", "entries_in", "fold"]
 
 
 def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
-    """Return the entries of data of a cache and its layers, sorted by name and kind; of those that packs have of one name the one that
-    holds.
-    """
+    """Return the entries of data of a cache and its layers, sorted by name and kind. Of several in packs, the one in force counts."""
     known = list(places)
     found: list[EntrySummary] = []
     holding: dict[tuple[str, str], tuple[tuple[int, bool], EntrySummary]] = {}
@@ -57,7 +55,7 @@ def _entries_of(row: Row, place: Store, overview: Overview) -> Iterator[tuple[in
 def fold(
     functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> list[FunctionSummary]:
-    """Return a row for each group, label, or name that has none, sorted by name; with `select` those of which it accepts a name.
+    """Return a row for each group, and for each label or name outside of groups, sorted by name. `select` accepts names.
 
     `sizes` are those of the modules' files.
     """
@@ -76,7 +74,7 @@ def fold(
 def _without_linked(
     functions: Iterable[FunctionSummary], linked: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
-    """Return the functions that are also outside of groups, and a row for each group (`linked` has its name by module_id)."""
+    """Return the functions that also exist outside of groups, and a row for each group (`linked` has its name by module_id)."""
     alone: list[FunctionSummary] = []
     members: dict[str, list[FunctionSummary]] = {}
     for row in functions:
@@ -113,8 +111,8 @@ def _folded_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[
 def belonging(
     func_name: str, functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary]
 ) -> tuple[list[FunctionSummary], list[EntrySummary]]:
-    """Return what belongs to one function: the parts of it or of its label, and the entries of its name, or its label, or that require its
-    modules.
+    """Return everything that belongs to a function: its parts and those of its label, and the entries that have its name or label or
+    require its modules.
     """
     names = {func_name, label_of(func_name)}
     rows = list(functions)
@@ -124,7 +122,7 @@ def belonging(
 
 
 def _group_of(name: str) -> str:
-    """Return the common part of names that share a row; no name contains a NUL."""
+    """Return the common part of names that share a row. Names contain no NUL."""
     label = label_of(name) if "-" in name else None
     return name if label is None else f"{label}\0"
 
@@ -167,7 +165,7 @@ class _Groups:
         return found
 
     def _groups_of(self, name: str) -> list[str]:
-        """Return the groups that there are of a name, and of the label which it may be."""
+        """Return the existing groups with this name, or with this label."""
         return [key for key in (_group_of(name), f"{name}\0") if key in self.variants]
 
 

@@ -90,7 +90,7 @@ def module_key(module_id: str) -> bytes:
         ValueError: it does not have its form.
     """
     if not isinstance(module_id, str) or len(module_id) != _MODULE_ID_DIGITS or not _HEXADECIMAL.issuperset(module_id):
-        raise ValueError(f"a module_id has {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them, unlike {module_id!r}")
+        raise ValueError(f"a module_id has {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them, not {module_id!r}")
     return bytes.fromhex(module_id)
 
 

@@ -1,7 +1,7 @@
-"""Reads what tools need of a cache: module files, their rows, and the statistics; of all modules, or of some functions.
+"""Reads the parts of a cache that tools need: module files, their rows, and the statistics; for all modules, or for some functions.
 
-What concerns some functions is an excerpt: all that the answer follows from, and as little more as can be. What is done with an
-overview gives the same for these functions with an excerpt.
+An excerpt has the data about some functions, and as little else as possible. Operations on an excerpt give the same results for these
+functions as on an overview.
 
 A tool that is about to read long journals makes sums of them first if possible: then it looks up what it needs.
 """
@@ -93,7 +93,7 @@ class Slice:
         return {module_id: is_pack for module_id, is_pack in {**listed, **more}.items() if module_id in self.present}
 
     def _note(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
-        """Note modules that are listed and gone; return the rows of modules that exist and are not listed."""
+        """Record which listed modules are gone; return the rows of existing modules that are not listed."""
         slices = self._slices
         slices.gone.update(listed.keys() - self.present.keys())
         found = {}
@@ -105,7 +105,7 @@ class Slice:
 
 
 class Present:
-    """The existing modules and their compile times, for callers that ask in the order of ids: one directory is in memory at a time."""
+    """The existing modules and their compile times, for callers that proceed in the order of ids: one directory is in memory at a time."""
 
     def __init__(self, slices: Slices) -> None:
         self._slices = iter(slices)
@@ -127,7 +127,7 @@ class Present:
 
 
 def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:
-    """Return a function that tells the compile time of a module; 0.0 if it is unreadable."""
+    """Return a function that returns the compile time of a module; 0.0 if it is unreadable."""
 
     def seconds(module_id: bytes) -> float:
         row = lists.rows([module_id]).get(module_id) or read_row(store, module_id)
@@ -137,7 +137,7 @@ def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:
 
 
 def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
-    """Return the rows of the modules that are present; those that cannot be read are left out.
+    """Return the rows of the present modules. Unreadable ones are left out.
 
     Args:
         store: the cache directory.
@@ -163,15 +163,15 @@ def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None 
 def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:
     """Return the numbers of modules, packs, realizations and names, and the size of the files.
 
-    In a directory of many modules these are sums of what lists say of themselves: a module or a name that stands in two is counted twice,
-    and what was removed in another way than by a prune counts until the next one.
+    In a directory with many modules, these are sums from the heads of the lists: a module or a name in two lists counts twice, and modules
+    that were not removed by a prune count until the next one.
     """
     counts = ModuleLists(store, progress).counts()
     return counts if counts.modules + counts.packs > _FEW else count_all(Slices(store, progress))
 
 
 def count_all(slices: Slices) -> ListCounts:
-    """Count what is there now."""
+    """Count the present content."""
     modules = packs = size = 0
     for each in slices:
         kinds = each.kinds()
@@ -194,7 +194,7 @@ def _fill_packs(rows: dict[bytes, Row], entries: Iterable[tuple[bytes, RowEntry 
 
 
 class Excerpts:
-    """Reads what concerns some functions of a cache and of its layers."""
+    """Reads the data about some functions of a cache and of its layers."""
 
     def __init__(self, store: Store, progress: Progress | None = None) -> None:
         self._places = [(place, ModuleLists(place, progress)) for place in (store, *store.layers)]
@@ -217,12 +217,12 @@ class Excerpts:
         return sorted({base for lists in self.lists for base in lists.groups()})
 
     def of_name(self, name: str) -> list[tuple[Store, Overview]]:
-        """Return what concerns the functions with the same base as this name."""
+        """Return the data about the functions with the same base as this name."""
         base = base_of(name)
         return self.of_bases(base, base)
 
     def with_importers(self, name: str) -> dict[bytes, Row]:
-        """Return the rows of what concerns a function here, and of the modules that import any of it."""
+        """Return the rows for a function in this directory, and the rows of all its importers."""
         ((_, overview), *_), lists = self.of_name(name), self.lists[0]
         rows = dict(overview.rows)
         _add_users(lists, rows, steps=1)
@@ -230,13 +230,11 @@ class Excerpts:
         return {module_id: row for module_id, row in rows.items() if module_id in there}
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
-        """Return what concerns the functions whose bases are from `first` to `last`: their modules, parts, groups, entries of data, and
-        users.
-        """
+        """Return the data on functions with bases from `first` to `last`: their modules, parts, groups, entries of data, and users."""
         return self._read(_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists)
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
-        """Return what concerns these modules."""
+        """Return the data about these modules."""
         wanted = set(module_ids)
         return self._read(_Wanted(set(wanted), {}) for _ in self._places)
 
@@ -264,7 +262,7 @@ class Excerpts:
 
     @staticmethod
     def _rows(lists: ModuleLists, part: _Wanted) -> dict[bytes, Row]:
-        """Return the rows of the modules, and of those whose parts they are."""
+        """Return the rows of the modules, and of the modules of which they are parts."""
         rows = lists.rows(part.module_ids)
         for owner in {base_of(row.part_of) for row in rows.values() if row.part_of}:
             part.module_ids |= lists.of_bases(owner, owner)
@@ -273,7 +271,7 @@ class Excerpts:
 
     @staticmethod
     def _add_entries(lists: ModuleLists, part: _Wanted, known: set[bytes]) -> None:
-        """Add the entries that require these modules, and all of the same names: the latest of them holds."""
+        """Add the entries that require these modules, and all with the same names, because the latest of them is in force."""
         bases = set()
         for module_id in known:
             for holder, entry in lists.entries_requiring(module_id):
@@ -285,7 +283,9 @@ class Excerpts:
 
 
 class _Wanted:
-    """Modules, and the entries of packs by module_id and offset; of other files by module_id alone, since their rows have them."""
+    """Modules, and entries of packs by module_id and offset. Entries of other files are found by module_id alone, because their rows
+    contain them.
+    """
 
     def __init__(self, module_ids: set[bytes], entries: dict[tuple[bytes, int], RowEntry | None]) -> None:
         self.module_ids = module_ids
@@ -297,7 +297,7 @@ def _by_place(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tupl
 
 
 def _add_users(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -> None:
-    """Add the modules that import these, and so on: a use of one of them is a use of what it imports."""
+    """Add the modules that import these, directly or indirectly, because their uses count as uses of these."""
     seen: set[str] = set()
     waiting = list(rows.values())
     while waiting and steps:
@@ -312,7 +312,7 @@ def _add_users(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -
 
 
 def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileStatus]:
-    """Return the status of those files of these modules that exist."""
+    """Return the status of the existing files of these modules."""
     found = {}
     for module_id in module_ids:
         try:

@@ -28,11 +28,11 @@ _TYPES: tuple[type[Any], ...] = (FunctionSummary, EntrySummary, ModuleSummary)
 def in_order(
     rows: Iterable[Summary], key: Callable[[Summary], Any], *, reverse: bool = False, limit: int | None = None
 ) -> Iterator[Summary]:
-    """Return the first `limit` summaries, or all, in the order of a key, equal ones in their order; the other way round with `reverse`.
+    """Return the first `limit` summaries, or all, in the order of a key; equal ones keep their order. `reverse` reverses the order.
 
     Args:
-        rows: the summaries; lists and not tuples in them come back as tuples.
-        key: what they are sorted by: a number, or text.
+        rows: the summaries; lists in them are returned as tuples.
+        key: the sort key: a number, or text.
         reverse: the last one comes first.
         limit: how many; None for all.
     """
@@ -47,7 +47,7 @@ def in_order(
 
 
 def _set_down(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summary]]:
-    """Yield the same run, from a file."""
+    """Yield the same run from a file."""
     scratch = Scratch(
         msgpack.packb((key, number, _TYPES.index(type(row)), row), unicode_errors="surrogatepass") for key, number, row in run
     )

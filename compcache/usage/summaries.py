@@ -14,7 +14,7 @@ __all__ = [
 
 
 class ExportedFunction(NamedTuple):
-    """A function that a module holds.
+    """A function in a module.
 
     Attributes:
         func_name: its name.
@@ -105,8 +105,8 @@ class FunctionSummary(NamedTuple):
 class EntrySummary(NamedTuple):
     """An entry of data: `size` is the size of its data in bytes, `module_id` the file that contains it, since the time `created`.
 
-    `pack` tells whether that holds entries alone; else it is a module, with which the entry came. `requires` are the module_ids without
-    which it is none; `directory` is the cache that holds it, this one or a layer.
+    `pack` tells whether that file holds only entries; otherwise it is a module, with which the entry came. Without the modules in
+    `requires` (module_ids) the entry does not count. `directory` is the cache that holds it, this one or a layer.
     """
 
     name: str
@@ -120,7 +120,7 @@ class EntrySummary(NamedTuple):
 
 
 class MemberSummary(NamedTuple):
-    """One source of a group: the file that its code says it is of, and the functions and variables that it exports."""
+    """One source of a group: its file name, from the code, and its exported functions and variables."""
 
     label: str
     functions: tuple[str, ...]
@@ -147,7 +147,7 @@ class GroupSummary(NamedTuple):
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Return everything that the members export."""
+        """Return all exports of the members."""
         return tuple(dict.fromkeys([name for member in self.members for name in member.functions]))
 
 
@@ -205,8 +205,8 @@ class CacheStats(Shown):
         added_modules, added_size: modules published, and their size.
         evicted_modules, evicted_size: modules that prunes removed, automatic ones included, and their size.
         corrupt: damaged files moved to quarantine.
-        remote: what came from the remote stores.
-        remote_stores: by the address of a store, what it was asked and gave.
+        remote: the statistics of the remote stores.
+        remote_stores: the same for each store, by its address.
         counters: all counters, by name.
     """
 

@@ -1,4 +1,4 @@
-"""Directories in a cache directory that are removed whole: of other formats, and unpacked bundles."""
+"""Directories in a cache directory that are removed as a whole: those of other formats, and unpacked bundles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STEMS = tuple([f"{stem}-v" for stem, version, _ in [directory.partition("-v") f
 
 
 def other_formats(store: Store) -> list[str]:
-    """Return the names of the directories below the root that are of formats which this version does not use, sorted.
+    """Return the names of the directories below the root whose formats this version does not use, sorted.
 
     Earlier and later versions of the package have written them; this one leaves them alone.
     """
@@ -30,7 +30,7 @@ def other_formats(store: Store) -> list[str]:
 
 
 def unused_bundles(store: Store, now: float) -> list[str]:
-    """Return the directories of unpacked bundles that were not used for a month; for two days where a later state is there.
+    """Return the directories of unpacked bundles that were unused for a month, or for two days if the bundle has a later state.
 
     A user of one sets its modification time, once a day.
     """

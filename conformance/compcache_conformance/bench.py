@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import stat
+import struct
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -39,8 +40,8 @@ rm -rf "$d"
 if [ "$f" = 1 ]; then cat /dev/zero >"$p/filler" 2>/dev/null; fi
 if [ "$r" = 1 ]; then mount -o remount,ro "$p"; fi
 """
-#: The number of the reply that has the processor time of a process.
-_OF_THE_PROCESS = -3
+#: Replies below this are about the processor time of a process.
+_LAST_OF_CALLS = -2
 
 
 class Bench:
@@ -82,6 +83,8 @@ class Bench:
         for constant in program.constants:
             if constant.source == "data":
                 (folder / f"{constant.name}.txt").write_text(repr(constant.value))
+            if constant.source == "embedded":
+                (folder / f"{constant.name}.bin").write_bytes(struct.pack("<d", constant.value))
             if constant.source == "tool":
                 (folder / f"{constant.name}.sh").write_text(f'exec sh "$(dirname "$0")/{constant.name}_inner.sh"\n')
                 (folder / f"{constant.name}_inner.sh").write_text(f"echo {constant.value!r}\n")
@@ -138,7 +141,7 @@ class Bench:
         replies = "; ".join(
             f"{r.answer if r.error is None else r.error[:300]} {'' if r.found is None else 'found' if r.found else 'compiled'}"
             for r in run.replies[:8]
-            if r.call != _OF_THE_PROCESS
+            if r.call >= _LAST_OF_CALLS
         )
         shown = {name: value for name, value in order.items() if name not in {"barrier", "ready"}}
         self._say(f"process {shown or ''}: status {run.status}, {run.seconds:.2f} s: {replies}")

@@ -31,7 +31,9 @@ __all__ = [
 ]
 
 #: What of programs not every language can say: `Program.shapes`, and those of adapters.
-SHAPES = frozenset({"call", "files", "constant", "table", "environment", "data", "header", "record", "closure", "fast", "default"})
+SHAPES = frozenset(
+    {"call", "files", "constant", "table", "environment", "data", "header", "embedded", "record", "closure", "fast", "default"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Constant:
 
     `source` says where the value comes from when the program starts: "text" is the source itself, "environment" the variable of this
     name, "data" the file of this name beside the sources, "tool" what a program beside them prints that another one calls, "header" a
-    header that a header includes, "record" a field of an object.
+    header that a header includes, "embedded" a file that assembly puts into the code (`.incbin`), "record" a field of an object.
     """
 
     name: str
@@ -117,7 +119,7 @@ def program_of(shapes: Iterable[str]) -> Program:
             case "call" | "files":
                 functions.append(Function(f"g{shape}", "x * 2.0", file="other" if shape == "files" else "main"))
                 plain = replace(plain, body=f"g{shape}(x) + 1.0")
-            case "constant" | "environment" | "data" | "header" | "record":
+            case "constant" | "environment" | "data" | "header" | "embedded" | "record":
                 constants.append(Constant(f"K{shape}", 2.0, source="text" if shape == "constant" else shape))
                 plain = replace(plain, body=f"x * K{shape} + 1.0")
             case "table":
@@ -246,6 +248,10 @@ def as_c(program: Program, file: str) -> str:
             lines.append(_c_constant(constant))
         elif constant.file == file and constant.source == "header":
             lines.append(f'#include "{constant.name}_outer.h"')
+        elif constant.file == file and constant.source == "embedded":
+            here = f"{constant.name}_here"
+            lines.append(f'__asm__(".pushsection .rodata\\n.balign 8\\n{here}: .incbin \\"{constant.name}.bin\\"\\n.popsection");')
+            lines.append(f'extern const double {here}[] __attribute__((visibility("hidden")));\n#define {constant.name} ({here}[0])')
     for function in program.functions:
         if function.file == file:
             arguments = ", ".join(f"double {argument}" for argument in function.arguments)

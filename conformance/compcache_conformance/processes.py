@@ -58,6 +58,11 @@ class Run:
         return next((reply.seconds for reply in self.replies if reply.call == -3), 0.0)
 
     @property
+    def all_seconds(self) -> float:
+        """That, and the processor time of programs that it started and waited for."""
+        return sum(reply.seconds for reply in self.replies if reply.call in {-3, -4})
+
+    @property
     def first(self) -> Reply:
         """The reply to the first call."""
         return self.replies[0]
@@ -75,6 +80,7 @@ class Order:
     wrap: tuple[str, ...] = ()
     threads: int = 0
     fork: int = 0
+    beside: bool = False
     repeat: int = 0
     pauses: Mapping[str, str] = field(default_factory=dict)
     barrier: str = ""
@@ -127,7 +133,7 @@ def start(command: Sequence[str], order: Order, patience: float) -> Running:
     holder = tempfile.TemporaryDirectory(prefix="conformance-process-", ignore_cleanup_errors=True)
     folder = Path(holder.name)
     said: dict[str, Any] = {"calls": order.calls, "replies": str(folder / "replies"), "pauses": dict(order.pauses)}
-    said |= {name: getattr(order, name) for name in ("threads", "fork", "repeat", "barrier", "ready")}
+    said |= {name: getattr(order, name) for name in ("threads", "fork", "beside", "repeat", "barrier", "ready")}
     (folder / "order").write_text(json.dumps(said))
     (folder / "replies").touch()
     environment = {**_plain_environment(), **order.environment, "CONFORMANCE_ORDER": str(folder / "order")}

@@ -22,6 +22,7 @@ BROKEN = {
     "ignores constants": (
         "constant in the file", "constant in another file", "constant of a callee", "table", "field of an object", "sign of zero",
         "environment read while compiling", "data file read while compiling", "ranks", "tool of a tool", "header",
+        "file that assembly embeds",
     ),
     "rounds constants": ("last bit of a constant",),
     "ignores closures": ("closure",),
@@ -61,6 +62,10 @@ BROKEN = {
         "errors while reading", "flipped bits",
     ),
     "leaves damage": ("each file emptied",),
+    "forgets what is old,leaves damage": ("entries of long ago",),
+    "leaves what it began": ("leftovers of failed writes",),
+    "one lock": ("children beside a thread that compiles",),
+    "compiles all the same": ("found is cheaper",),
     "opens pipes": ("pipe in place of a file",),
     "checks no keys": ("files exchanged", "planted entry"),
     "reads every file": ("foreign files", "orphans of writers", "deep nesting"),

@@ -19,7 +19,7 @@ class Toy(Adapter):
     name: ClassVar[str] = "toy"
     makes_llvm: ClassVar[bool] = True
     shapes: ClassVar[frozenset[str]] = frozenset(
-        {"call", "files", "constant", "table", "environment", "data", "header", "record", "closure", "fast", "default"}
+        {"call", "files", "constant", "table", "environment", "data", "header", "embedded", "record", "closure", "fast", "default"}
     )
     entries: ClassVar[int] = 20
     patience: ClassVar[float] = 4.0

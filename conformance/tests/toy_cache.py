@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 
 import conformance_front_end as front
@@ -121,6 +122,8 @@ def usable(path):
     """Whether faults of its own keep the cache from an entry."""
     state = os.stat(path)
     if fault("checks its times") and state.st_mtime != 1e9:
+        return False
+    if fault("forgets what is old") and state.st_mtime < time.time() - 30 * 86_400:
         return False
     if fault("rejects the future") and state.st_mtime > time.time() + 60:
         return False
@@ -228,8 +231,9 @@ def write(path, data):
             os.link(made, made + ".link")
         os.replace(made, path)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(made)
+        if not fault("leaves what it began"):
+            with contextlib.suppress(OSError):
+                os.unlink(made)
         raise
     if fault("checks its times"):
         os.utime(path, (1e9, 1e9))
@@ -305,6 +309,9 @@ def lock():
         with open(os.path.join(STORE, "lock"), "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+    elif fault("one lock"):
+        with LOCK:
+            yield
     elif fault("not for threads"):
         if BUSY:
             raise RuntimeError("another thread is here")
@@ -372,8 +379,11 @@ def ask(name, *arguments):
         text = MAPPED.get(name) or load(name, key)
         if text is None:
             code = compiled(name)
+            work(0.01)
             save(name, key, json.dumps(code))
             return call(code, arguments), False
+    if fault("compiles all the same"):
+        work(0.01)
     if fault("writes on hits"):
         open(path_of(name, key) + ".used", "w").close()
     if fault("maps files"):
@@ -383,7 +393,7 @@ def ask(name, *arguments):
     return call(code, [int(value) for value in arguments] if fault("ignores types") else arguments), True
 
 
-BUSY, HELD, LISTED, MAPPED = [], [], set(), {}
+BUSY, HELD, LISTED, MAPPED, LOCK = [], [], set(), {}, threading.Lock()
 if fault("shares a store"):
     open(os.path.join(STORE, "where-it-is"), "w").close()
     STORE = os.path.join(os.path.dirname(STORE), "shared")

@@ -15,7 +15,7 @@ from helpers import run_fresh
 from llvmlite import binding as llvm
 
 from compcache import Cache, ModuleSource
-from compcache.build.entry_code import made
+from compcache.build.entry_code import selection
 from compcache.build.entry_code.aarch64 import ArmAssembler
 from compcache.build.entry_code.x86_64 import X86Assembler
 from compcache.build.entry_points import EntryPoint
@@ -59,11 +59,11 @@ def test_unwinding_passes_through(tmp_path: Path) -> None:
     """In a process of its own: who is told nonsense of a frame may end it."""
     script = f"""
     from compcache import Cache, ModuleSource
-    from compcache.build.entry_code import made
+    from compcache.build.entry_code import selection
     from compcache.translation import emission
     result = []
-    for number, way in enumerate((made.entry_object, lambda points: (b"", tuple(points)))):
-        made.entry_object = way
+    for number, way in enumerate((selection.entry_object, lambda points: (b"", tuple(points)))):
+        selection.entry_object = way
         emission._objects_of.cache_clear()
         with Cache(f"{tmp_path}/{{number}}") as cache:
             cache.add_module(ModuleSource({DEPTH!r}))
@@ -78,7 +78,7 @@ def test_unwinding_passes_through(tmp_path: Path) -> None:
 def test_the_object_is_what_tools_expect(tmp_path: Path, machine: int) -> None:
     """Disassembled it is code without a gap, and its frames cover it."""
     points = [plain("i64"), plain("i8", "double", "i1"), plain(*["float"] * 12, *["i16"] * 12)]
-    data, others = made.entry_object(points, machine)
+    data, others = selection.entry_object(points, machine)
     assert not others
     assert read_header(data).machine == machine
     (tmp_path / "o").write_bytes(data)
@@ -95,17 +95,17 @@ def test_the_object_is_what_tools_expect(tmp_path: Path, machine: int) -> None:
 def test_what_is_not_made_here_is_left_to_llvm() -> None:
     """Calling conventions of their own, frames of more than 2,032 bytes, other architectures."""
     own, many, ordinary = plain("i64", convention="fastcc"), plain(*["i64"] * 300), plain("i64")
-    data, others = made.entry_object([own, ordinary, many])
+    data, others = selection.entry_object([own, ordinary, many])
     assert others == (own, many)
     assert data
-    assert made.entry_object([ordinary], 243) == (b"", (ordinary,))
+    assert selection.entry_object([ordinary], 243) == (b"", (ordinary,))
 
 
 @pytest.mark.parametrize("machine", [62, 183])
 def test_the_longest_code_has_jumps_that_reach(machine: int) -> None:
     """As many arguments of a kind as there is room for."""
     for kind in ("i64", "i8", "double", "float", "i1", "ptr"):
-        counts = [count for count in range(120, 132) if made.entry_object([plain(*[kind] * count)], machine)[0]]
+        counts = [count for count in range(120, 132) if selection.entry_object([plain(*[kind] * count)], machine)[0]]
         assert 120 in counts
         assert 131 not in counts
 

@@ -70,7 +70,7 @@ def test_without_closure_a_bundle_has_what_is_named(cache: Cache, tmp_path: Path
 
 
 def test_the_same_content_gives_the_same_bytes(cache: Cache, tmp_path: Path) -> None:
-    """Made by another process at another time, with statistics and a key of the directory, of names in another order."""
+    """ModuleImage by another process at another time, with statistics and a key of the directory, of names in another order."""
     fill(cache)
     cache.export(["top"], tmp_path / "one.ccb")
     script = f"""

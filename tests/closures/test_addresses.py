@@ -230,7 +230,7 @@ def test_what_was_bound_in_a_closure_gives_way_to_what_is_newer(tmp_path: Path, 
     assert 72 in apart[-1]
 
 
-def test_planned_closures_do_not_hide_that_a_function_is_a_copy(tmp_path: Path) -> None:
+def test_a_process_that_has_loaded_nothing_has_one_address(tmp_path: Path) -> None:
     with Cache(stored(tmp_path)) as cache:
         cache.link(["f", "k"], into="set")
     assert run_fresh(tmp_path, _AGAIN) == [1, 1]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 from cli_process import compcache
 from helpers import FreshProcessError, adder, caller, flip_byte, module_file, run_fresh, sum_of
 
 from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy
+from compcache.hit.closures import MAGIC, seal
 from compcache.signing.keys import new_key
 from compcache.store.places import CLOSURES
 from compcache.usage.linked import linked_closures
@@ -130,10 +133,47 @@ def test_what_is_kept_about_it_is_not_believed_when_it_is_damaged(chain: Cache, 
     kept = [path for path in (directory / CLOSURES.directory).iterdir() if path.stat().st_size < 200]
     for path in kept:
         data = bytearray(path.read_bytes())
-        data[8 + 16 + 20] ^= 1  # behind magic and seal: whether it holds
+        data[8 + 16 + 32] ^= 1  # behind magic and seal: whether it holds
         path.write_bytes(data)
     assert len(kept) == 1
     assert load(directory, "first")[0][0][1] == 54
+
+
+def test_what_is_kept_about_it_is_believed_of_who_may_say_so(directory: Path) -> None:
+    """That a closure holds which does not: as it was told without the key, of another closure, or by another user."""
+    key = b"the key of the owner"
+    for options in ({"signing_key": key}, {}):
+        place = directory / str(len(options))
+        with Cache(place, **options) as cache:  # type: ignore[arg-type]
+            for callee in ("third", "fourth"):
+                cache.add_module(ModuleSource(adder(callee, 3)))
+            for name, callee in (("first", "third"), ("other", "fourth")):
+                cache.add_module(ModuleSource(caller(name, callee, plus=1)))
+            linked = [cache.link([name]).linked[0].module_id for name in ("first", "other")]
+            cache.add_module(ModuleSource(adder("third", 50)))
+        assert load(place, "first", "other", **options)[0] == [(ANY, 52), (linked[1], 5)]
+        kept = {path.read_bytes()[24:40].hex(): path for path in (place / CLOSURES.directory).iterdir()}
+        stale, right = kept[linked[0]], kept[linked[1]].read_bytes()
+        said = bytearray(stale.read_bytes())
+        said[56] = 1
+        content = bytes(said[24:])
+        for forged in (right, MAGIC + seal(content, stale.name, None if options else key) + content):
+            stale.write_bytes(forged)
+            assert load(place, "first", **options)[0] == [(ANY, 52)]
+        if os.geteuid() == 0 and not options:
+            stale.write_bytes(MAGIC + seal(content, stale.name, None) + content)
+            os.chown(stale, 54321, 54321)
+            assert load(place, "first")[0] == [(ANY, 52)]
+
+
+def test_what_is_kept_about_it_goes_with_it(chain: Cache, directory: Path) -> None:
+    (closure,) = chain.link(["first"]).linked
+    assert load(directory, "first")[0] == [(closure.module_id, 7)]
+    former = directory / CLOSURES.directory / f"{'0' * 32}.closure"
+    former.write_bytes(b"CCCLOSE5" + bytes(200))
+    assert load(directory, "first")[0] == [(closure.module_id, 7)]
+    chain.remove("third", force=True)
+    assert list((directory / CLOSURES.directory).iterdir()) == []
 
 
 def test_tools_see_the_modules_that_it_is_made_of(chain: Cache) -> None:

@@ -124,14 +124,3 @@ def test_what_is_bound_stays_so_when_another_function_of_the_module_is_loaded(di
             other.add_module(ModuleSource(library(NAMES, 100)))
         assert cache.get_target("second")(1) == total()
         assert first(1) == total()
-
-
-def test_the_next_process_plans_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"part{number}" for number in range(80)]
-    with Cache(tmp_path) as cache:
-        for part in (names[:40], names[40:]):
-            cache.add_module(ModuleSource(library(part, number_of=names)))
-        cache.add_module(ModuleSource(sum_of("total", names), imports=names))
-    expected = loaded(tmp_path)
-    monkeypatch.setattr("compcache.hit.plan.Plan.choose", None)
-    assert loaded(tmp_path) == expected

@@ -98,18 +98,6 @@ def test_a_realization_that_can_run_is_preferred_to_a_stub(directory: Path) -> N
     assert buffer[0] == 11
 
 
-def test_no_closure_with_a_stub_is_kept_for_hosts_that_can_run_the_function(directory: Path) -> None:
-    call = "  %y = call i64 @asks(i64 %x, i1 0, ptr null)\n  ret i64 %y\n"
-    middle = f"declare i64 @asks(i64, i1, ptr)\ndefine i64 @outer(i64 %x) {{\n{call}}}\n"
-    with Cache(directory) as cache:
-        cache.add_modules([ModuleSource(WIDE, cpu=OLD), ModuleSource(ASKS, cpu=OLD), ModuleSource(middle, cpu=OLD, optimize=0)])
-    for _ in range(2):
-        with haswell(directory) as here:
-            assert here.get_target("outer")(3) == 3
-    kept = [path.name for path in directory.rglob("*") if "closures" in str(path.parent)]
-    assert not kept
-
-
 def test_functions_without_features_of_their_own_have_no_stub(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(WIDE.replace("+avx512f", "+sse2"), cpu=OLD))

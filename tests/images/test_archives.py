@@ -66,7 +66,7 @@ def test_archives_are_found_by_their_names(cache: Cache, archive: Path, monkeypa
 
 
 def test_archives_that_cannot_be_used_are_named(cache: Cache, archive: Path, tmp_path: Path) -> None:
-    with pytest.raises(LibraryError, match=r"'libno-such-thing\.a' is in none of the usual places"):
+    with pytest.raises(LibraryError, match=r"'libno-such-thing\.a' was not found in the usual directories"):
         cache.add_module(ModuleSource(USER, archives=["no-such-thing"]))
     (tmp_path / "libbad.a").write_bytes(b"no archive")
     with pytest.raises(LibraryError, match="is not an archive"):

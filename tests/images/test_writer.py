@@ -426,7 +426,7 @@ _FUNCTION = "define i64 @check() {\n  ret i64 1\n}\n"
     [
         (_FUNCTION.replace("check", "other"), "do not define 'check'"),
         ("define internal ptr @choose() {\n  ret ptr null\n}\n@f = ifunc i64 (), ptr @choose\n" + _FUNCTION, "type 0x1a"),
-        ('module asm ".section .rodata"\nmodule asm ".quad check"\n' + _FUNCTION, "only read, holds an address"),
+        ('module asm ".section .rodata"\nmodule asm ".quad check"\n' + _FUNCTION, "read-only section"),
         ('@t = constant ptr @check, section ".rodata.own"\n@u = constant i64 1, section ".rodata"\n' + _FUNCTION, "different types or flags"),  # noqa: E501
         ('@t = constant i64 1, section ".ctors"\n' + _FUNCTION, "section '.ctors'"),
         ('@t = constant i64 1, section ".unheard_of"\n' + _FUNCTION, "section '.unheard_of'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.formats.volume import Volume
-from compcache.maintain import packing
+from compcache.maintain import compact as compaction
+from compcache.maintain import packing, size_limit
 from compcache.publish import module_lists
 from compcache.publish import volumes as writing
 from compcache.publish.locks import wait_lock
@@ -388,3 +390,53 @@ def test_a_reader_that_has_seen_the_volumes_finds_those_that_are_newer(cache: Ca
         cache.compact(grace=0)
         assert not list(directory.glob("modules-v1/*/*"))
         assert {name: reader.get_target(name)(1) for name in wanted} == wanted
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A dozen small files are many; what processes of their own are started for, which run in this one."""
+    started: list[str] = []
+
+    def start(store: Store, module: str, function: str) -> None:
+        started.append(function)
+        getattr(importlib.import_module(module), function)(store.root, trust=store.trust)
+
+    monkeypatch.setattr(size_limit, "_MANY", 12)
+    monkeypatch.setattr(compaction, "GRACE", 0.0)
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    monkeypatch.setattr(size_limit, "work_apart", start)
+    return started
+
+
+def test_a_size_limit_puts_small_files_together_before_it_removes_any(directory: Path, few: list[str]) -> None:
+    with Cache(directory, max_size=80_000) as cache:
+        answers: dict[str, int] = {}
+        for number in range(40):
+            answers |= fill(cache, 1, first=number)
+        assert {*few} == {"compact_apart"}
+        require(cache, answers)
+        assert cache.stats().evicted_modules == 0
+        assert cache.stats().size < 80_000
+        assert volumes(directory)
+
+
+def test_a_size_limit_is_kept_where_nothing_is_put_together(
+    directory: Path, few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*arguments: object) -> None:
+        few.append(str(arguments[2]))
+
+    monkeypatch.setattr(size_limit, "work_apart", start)
+    with Cache(directory, max_size=80_000) as cache:
+        for number in range(40):
+            fill(cache, 1, first=number)
+            assert sum(path.stat().st_size for path in (directory / "modules-v1").rglob("*.ccm")) <= 80_000 * 9 // 8 + 6_000
+        assert cache.stats().evicted_modules > 0
+    assert few
+    keys = {"signing_key": b"a key of the tests, of some length"}
+    few.clear()
+    with Cache(directory.with_name("signed"), max_size=80_000, **keys) as cache:  # type: ignore[arg-type]
+        for number in range(20):
+            fill(cache, 1, first=number)
+        assert cache.stats().evicted_modules > 0, "another process would need the key"
+    assert not few

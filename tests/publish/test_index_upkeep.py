@@ -13,7 +13,7 @@ from helpers import adder, constant
 
 from compcache import Cache, ModuleSource
 from compcache.processes import detached
-from compcache.publish import additions, index_merge, index_parts, index_rebuild, module_lists, verify
+from compcache.publish import additions, apart, index_merge, index_parts, index_rebuild, module_lists, verify
 from compcache.publish.additions import merge, merge_large
 from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
 from compcache.publish.index_rebuild import IndexedModules, read_from_the_end, rebuild_index
@@ -213,7 +213,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         started.append(arguments)
         return 0
 
-    monkeypatch.setattr(additions, "start_detached", start)
+    monkeypatch.setattr(apart, "start_detached", start)
     return started
 
 
@@ -264,13 +264,13 @@ def from_the_end(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Let the second process of a rebuild be this one, which reads first; the modules that the rebuild reads itself."""
     read = kill_after(monkeypatch, 100)
 
-    def run(_: str, arguments: list[str], __: object) -> int:
-        read_from_the_end(arguments[0], trust=False)
+    def run(store: Store, _: str, __: str) -> int:
+        read_from_the_end(store.root, trust=False)
         read.clear()
         return 1
 
     monkeypatch.setattr(index_parts, "_MANY", 1)
-    monkeypatch.setattr(index_parts, "start_detached", run)
+    monkeypatch.setattr(index_parts, "start_apart", run)
     monkeypatch.setattr(index_parts, "has_ended", lambda _: True)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     return read
@@ -303,8 +303,8 @@ def test_the_second_process_ends_before_the_rebuild(directory: Path, monkeypatch
 
     monkeypatch.setattr(index_parts, "_MANY", 1)
     monkeypatch.setattr(index_parts, "_PATIENCE", 0.1)
-    monkeypatch.setattr(index_parts, "start_detached", note)
-    monkeypatch.setattr(index_parts, "_CHILD", "import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(apart, "start_detached", note)
+    monkeypatch.setattr(apart, "_CHILD", "import time\ntime.sleep(600)\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     assert rebuild_index(Store(str(directory))) == 23
     with pytest.raises(ProcessLookupError):

@@ -101,7 +101,7 @@ def test_the_next_realization_is_used(directory: Path, monkeypatch: pytest.Monke
         assert cache.get_target("f")(1) == 2
 
 
-def test_closures_that_were_planned_with_it_are_planned_anew(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_of_several_modules_takes_the_next_one(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(directory, "f", 1, "0.66.1")
     stored(directory, "f", 2)
     with Cache(directory) as cache:

@@ -275,7 +275,7 @@ def test_explain_tells_that_the_store_is_left_alone(tmp_path: Path) -> None:
         answer = cache.explain("f").remote
     assert answer is not None
     assert answer.outcome == "skipped"
-    assert re.search(r"left alone for \d+ s more, after 3 failures in a row", answer.message)
+    assert re.search(r"not asked for another \d+ s, after 3 failures in a row", answer.message)
 
 
 def test_statistics_count_the_store_apart(open_cache: Callable[..., Cache]) -> None:

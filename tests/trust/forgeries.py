@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgpack
 
 from compcache import Cache, ModuleSource
-from compcache.digest import DIGEST_SIZE, check, digest, name_key
+from compcache.digest import check, digest, name_key
 from compcache.formats.footer import LARGEST_FOREIGN
 from compcache.formats.host_file import HostFile, encode_host
-from compcache.formats.index import MODULE, NAME_SIZE, ModuleEntry, Stamp
+from compcache.formats.index import NAME_SIZE, ModuleEntry, Stamp
 from compcache.formats.journal import HOUR
 from compcache.formats.order import GREATEST_NUMBER, Order
 from compcache.formats.statistics import encode_stats
 from compcache.formats.volume import encode_gone
-from compcache.hit.closures import MAGIC, seal
+from compcache.hit.closures import HEAD, MAGIC, seal
+from compcache.hit.closures.validity import _file_name
 from compcache.hit.recorder import encode_batch
 from compcache.layers.layered_store import LayeredStore
 from compcache.layers.unpacked_bundle import name_of_state
@@ -187,28 +188,12 @@ def _unpacked_bundle(victim: Victim) -> None:
 
 
 def _closure(victim: Victim) -> None:
-    """The right closure, with another provider of what is imported."""
-    with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
-        store = cache._store
-        module_id, offset = next(iter(store.find("f")))
-        name = store.closure_name(module_id, offset)
-        cache.get_target("f")
-    path = victim.root / CLOSURES.directory / name
-    if not path.exists():
-        victim.write(CLOSURES, name, MAGIC)
-        return
-    content = bytearray(path.read_bytes()[len(MAGIC) + DIGEST_SIZE :])
-    modules, _, _ = _entries(victim, victim.root)
-    evil = next(entry for entry in modules if entry.module_id in _module_ids(victim.evil))
-    (right,) = (_provider(content, module_id),)
-    content[right : right + MODULE.size] = evil.encode()
+    """Every module is a linked closure that holds."""
     with victim.open(trust=True) as cache:
-        victim.write(CLOSURES, name, MAGIC + seal(bytes(content), name, cache._store.stamp_key) + bytes(content))
-
-
-def _provider(content: bytearray, root: bytes) -> int:
-    """Where the entry of the other module is: behind that of the function itself."""
-    return content.index(root) + MODULE.size
+        store = cache._store
+        for module_id in _module_ids(victim.root):
+            name, content = _file_name(store, module_id), HEAD.pack(module_id, store.state(), 1, 0)
+            victim.write(CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content)
 
 
 def _host(victim: Victim) -> None:

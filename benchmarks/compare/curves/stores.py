@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compare.context import Context
 
 TITLE = "Many small modules: stores side by side"
-OURS = "compcache"
+OURS, COMPACTED = "compcache", "compcache, compacted"
 STORES = {"a directory of files": "files", "ccache's layout": "ccache", "SQLite": "sqlite", "LMDB": "lmdb"}
 UNITS = {"us": "us", "kib": "KiB"}
 QUESTIONS = {"names": "the first 20 names", "size": "number and bytes", "remove": "remove one"}
@@ -36,14 +36,15 @@ def measure(context: Context) -> dict[str, Any]:
     for count in counts:
         roots = {label: context.workspace.fresh_directory(f"stores-{kind}") for label, kind in {OURS: "ours", **stores}.items()}
         filled = {label: _fill(context, stores.get(label), root, count, image) for label, root in roots.items()}
+        roots[COMPACTED], filled[COMPACTED] = _compacted(context, roots[OURS], count)
         space = {label: _space(root) for label, root in roots.items()}
         name = partial(function_name, count // 2)
         sides: dict[str, Callable[[], Mapping[str, float]]] = {
             label: partial(context.program, "kept_images", stores[label], root, "hit", name(0), "f1_0")
             for label, root in roots.items()
-            if label != OURS
+            if label in stores
         }
-        sides[OURS] = partial(context.program, "load_probe", "compcache", roots[OURS], name(0), "")
+        sides |= {label: partial(context.program, "load_probe", "compcache", roots[label], name(0), "") for label in (OURS, COMPACTED)}
         hits = probe_in_turns(sides, context.repetitions(9, 3), UNITS)
         for label, root in roots.items():
             asked = {question: _ask(context, stores.get(label), root, question, name(0)) for question in QUESTIONS}
@@ -67,6 +68,14 @@ def _fill(context: Context, kind: str | None, root: str, count: int, image: str)
         return taken
     add_small(root)
     return fill(root, count, sync=False, functions=1).amortized_us
+
+
+def _compacted(context: Context, root: str, count: int) -> tuple[str, float]:
+    """A copy with the modules in volumes, and how many microseconds of processor time that took for each."""
+    copy = context.workspace.fresh_directory("stores-compacted")
+    shutil.copytree(root, copy, dirs_exist_ok=True)
+    taken = context.program("measured", sys.executable, "-m", "compcache", "--dir", copy, "compact", "--grace", "0s")
+    return copy, taken["ms"] * 1e3 / count
 
 
 def _space(root: str) -> tuple[int, int]:
@@ -106,7 +115,8 @@ def markdown(record: dict[str, Any]) -> str:
         table(lambda one: pair(one["hit"]["us"])),
         "Private memory that this adds, KiB:",
         table(lambda one: pair(one["hit"]["kib"])),
-        "One addition, µs, without compilation and without waiting for the disk, merges included:",
+        ("One addition, µs, without compilation and without waiting for the disk, merges included; of what is compacted, the compaction"
+         " for each module, processor time:"),
         table(lambda one: figure(one["fill_us"])),
         "On the disk for each module, bytes that were given to it, and files (with directories):",
         table(lambda one: f"{figure(one['bytes'])}, {figure(one['files'])}"),

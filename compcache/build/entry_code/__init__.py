@@ -1,1 +1,1 @@
-"""Machine code of entry points, put together of patterns, where LLVM would take longer than for the function behind it."""
+"""Machine code of entry points, assembled from patterns, because LLVM would take longer than for the function itself."""

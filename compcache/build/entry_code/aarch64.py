@@ -15,7 +15,7 @@ _CALLEE, _ITEMS, _FRAME_POINTER, _LINK, _SP = 19, 20, 29, 30, 31
 _DEF_CFA, _DEF_CFA_OFFSET, _OFFSET = 0x0C, 0x0E, 0x80
 _EQUAL, _DIFFERENT = 0, 1
 _SAVED = 32  # bytes of the registers that are saved
-#: Of the kinds of jumps: the mask of the operation, and where the distance stands and how many bits it has.
+#: For each kind of jump: the mask of the operation, the position of the distance, and its number of bits.
 _KINDS = (
     (0x7C000000, 0x14000000, 0, 26), (0xFF000010, 0x54000000, 5, 19),
     (0x7E000000, 0x34000000, 5, 19), (0x7E000000, 0x36000000, 5, 14),
@@ -135,7 +135,7 @@ class ArmAssembler(Assembler):
         place, bits = next((place, bits) for mask, operation, place, bits in _KINDS if word & mask == operation)
         distance = (target - at) // 4
         if not -(1 << bits - 1) <= distance < 1 << bits - 1:
-            raise ValueError(f"a jump over {target - at} bytes")
+            raise ValueError(f"a jump cannot reach over {target - at} bytes")
         self.code[at : at + 4] = (word | (distance & (1 << bits) - 1) << place).to_bytes(4, "little")
 
     def jump_if_zero(self, register: int, label: int, *, half: bool = False) -> None:

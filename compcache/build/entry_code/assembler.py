@@ -1,4 +1,4 @@
-"""What the code of an entry point is written with: a few operations, which each architecture encodes.
+"""The operations that make up an entry point. Each architecture encodes them.
 
 Registers have their numbers of the architecture. An operation changes no register but the one that it names, and, where it calls something,
 what a call may change.
@@ -12,7 +12,7 @@ __all__ = ["Assembler", "Code", "Relocation"]
 
 
 class Relocation(NamedTuple):
-    """Where the code refers to a symbol, and how: a type of the architecture's relocations."""
+    """A reference of the code to a symbol, with the type of the architecture's relocation."""
 
     offset: int
     type: int
@@ -29,17 +29,17 @@ class Code(NamedTuple):
 
 
 class Assembler:
-    """Code that grows by one operation after the other. An architecture defines all that raises `NotImplementedError` here."""
+    """Code that grows by one operation at a time. An architecture defines every method that raises `NotImplementedError` here."""
 
     #: Number of the architecture in ELF files, type of sections with frames, alignment of functions.
     elf_machine: int
     unwind_type: int
-    #: Relocation by which frames refer to code.
+    #: The relocation for frames' references to code.
     distance: int
     #: The initial instructions of frames, and the number of the return address in them.
     first_rules: bytes
     return_register: int
-    #: The registers of whole numbers: the result of a call, its arguments, what is kept over calls, and what is free.
+    #: The registers for integers: the result of a call, its arguments, those preserved across calls, and free ones.
     result: int
     arguments: tuple[int, ...]
     callee: int
@@ -63,12 +63,12 @@ class Assembler:
     # ----------------------------------------------------------------- labels
 
     def label(self) -> int:
-        """Return a label that has no place yet."""
+        """Return a label without a place."""
         self._labels.append(-1)
         return len(self._labels) - 1
 
     def place(self, label: int) -> None:
-        """Give a label the place that has been reached."""
+        """Place a label at the current position."""
         self._labels[label] = len(self.code)
 
     def finish(self, frame: int) -> Code:
@@ -79,11 +79,11 @@ class Assembler:
         return Code(bytes(self.code), tuple(self.relocations), tuple(self.frame_rules))
 
     def rule(self, *operations: int) -> None:
-        """Make these instructions for unwinding hold from here on."""
+        """Let these unwinding instructions apply from here on."""
         self.frame_rules.append((len(self.code), bytes(operations)))
 
     def _jump_here(self, label: int) -> None:
-        """Note that the jump which begins at the end of the code leads to a label."""
+        """Record that the jump before this position leads to a label."""
         self._jumps.append((len(self.code), label))
 
     def _set_frame(self, size: int) -> None:
@@ -99,11 +99,11 @@ class Assembler:
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Release the frame and return; code that follows is in the frame again."""
+        """Release the frame and return. Code that follows runs within the frame again."""
         raise NotImplementedError
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
-        """Load eight bytes into a register, or four bytes and zeros."""
+        """Load eight bytes into a register, or four bytes extended with zeros."""
         raise NotImplementedError
 
     def store(self, register: int, offset: int) -> None:
@@ -111,11 +111,11 @@ class Assembler:
         raise NotImplementedError
 
     def address(self, register: int, offset: int) -> None:
-        """Load an address in the frame."""
+        """Load the address of a place in the frame."""
         raise NotImplementedError
 
     def number(self, register: int, value: int) -> None:
-        """Load a number of 64 bits."""
+        """Load a 64-bit number."""
         raise NotImplementedError
 
     def move(self, register: int, source: int) -> None:
@@ -127,19 +127,19 @@ class Assembler:
         raise NotImplementedError
 
     def call(self, name: str) -> None:
-        """Call a symbol."""
+        """Call the function of a symbol."""
         raise NotImplementedError
 
     def call_register(self, register: int) -> None:
-        """Call an address."""
+        """Call the function at an address."""
         raise NotImplementedError
 
     def extend(self, register: int, source: int, size: int, *, signed: bool) -> None:
-        """Extend the low one, two or four bytes of a register."""
+        """Extend the low one, two or four bytes of a register to all of it."""
         raise NotImplementedError
 
     def truth(self, register: int, source: int) -> None:
-        """Set a register to 1 if the low four bytes of `source` are not zero, else to 0."""
+        """Set a register to 1 if the low four bytes of `source` are not zero, otherwise to 0."""
         raise NotImplementedError
 
     def low_bit(self, register: int) -> None:
@@ -155,7 +155,7 @@ class Assembler:
         raise NotImplementedError
 
     def load_float(self, number: int, offset: int, size: int) -> None:
-        """Load a floating-point register from the frame: four or eight bytes."""
+        """Load four or eight bytes from the frame into a floating-point register."""
         raise NotImplementedError
 
     def store_float(self, number: int, offset: int, size: int) -> None:
@@ -167,7 +167,7 @@ class Assembler:
         raise NotImplementedError
 
     def float_bits(self, register: int) -> None:
-        """Move the bits of the first floating-point register."""
+        """Move the bits of the first floating-point register into a register."""
         raise NotImplementedError
 
     def jump(self, label: int) -> None:

@@ -1,4 +1,4 @@
-"""A relocatable object of functions that were put together here, with what unwinders need.
+"""A relocatable object of functions that were assembled here, with their unwinding tables.
 
 Layout: System V gABI, chapter 4. Frames: DWARF 5, 6.4, as the Linux Standard Base changes them (`.eh_frame`).
 """
@@ -24,7 +24,7 @@ _LENGTH = Struct("<I")
 _IDENT = b"\x7fELF\x02\x01\x01"
 _SHT_STRTAB, _SHF_EXECINSTR, _SHF_INFO_LINK = 3, 4, 0x40
 _STT_FUNC, _STT_SECTION, _STV_HIDDEN = 2, 3, 2
-_TEXT, _TEXT_RELOCATIONS, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 2, 3, 6, 7, 8  # numbers of sections, and how many there are
+_TEXT, _TEXT_RELOCATIONS, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 2, 3, 6, 7, 8  # the numbers of sections, and their count
 _ALIGNMENT = 16
 _NOP = {62: b"\x90", 183: b"\x1f\x20\x03\xd5"}
 #: DW_EH_PE_pcrel | DW_EH_PE_sdata4: how frames refer to code.
@@ -86,7 +86,7 @@ def _file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, in
 
 
 class _Strings:
-    """A table of strings."""
+    """A string table."""
 
     def __init__(self) -> None:
         self.content = bytearray(1)
@@ -99,7 +99,7 @@ class _Strings:
 
 
 def _frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
-    """Return the frames of functions, and where each refers to its code."""
+    """Return the unwinding frames of functions, and where each refers to its code."""
     # Version, augmentation, units of code and of data (-8), the return address, how code is referred to.
     content = bytearray(_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((machine.return_register, 1, _POINTERS)) + machine.first_rules))
     places = []
@@ -121,6 +121,6 @@ def _advance(distance: int) -> bytes:
 
 
 def _record(content: bytes) -> bytes:
-    """Return a record of `.eh_frame`: filled up with DW_CFA_nop."""
+    """Return a record of `.eh_frame`, padded with DW_CFA_nop."""
     content += bytes(-(len(content) + _LENGTH.size) % 8)
     return _LENGTH.pack(len(content)) + content

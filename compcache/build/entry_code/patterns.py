@@ -1,7 +1,7 @@
-"""The code of an entry point: what `compcache.build.entry_points` says of it in LLVM's assembly, as operations of an assembler.
+"""The code of an entry point, as operations of an assembler. `compcache.build.entry_points` describes the same code in LLVM assembly.
 
-What is not on the way of a successful call stands behind the return. Converted arguments are kept in the frame, which begins with what is
-passed in memory.
+Code that a successful call skips stands behind the return. Converted arguments are kept in the frame, whose start holds the arguments that
+are passed in memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FLOATS = {"float": 4, "double": 8}
 
 
 def code_of(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
-    """Return the code of an entry point; None where it is not made here."""
+    """Return the code of an entry point; None if it is not assembled here."""
     if entry.convention:
         return None
     pattern = _Pattern(entry, machine())
@@ -50,7 +50,7 @@ def code_of(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
 
 
 class _Pattern:
-    """An entry point that is being written."""
+    """Writes one entry point."""
 
     def __init__(self, entry: EntryPoint, machine: Assembler) -> None:
         self._entry = entry
@@ -72,7 +72,7 @@ class _Pattern:
         self._items = self._room(_WORD * len(self._signature.result.items())) if self._signature.result.kind == TUPLE else 0
 
     def _room(self, size: int) -> int:
-        """Take so many bytes of the frame."""
+        """Reserve this many bytes of the frame."""
         self._size += size
         return self._size - size
 
@@ -110,7 +110,7 @@ class _Pattern:
         return machine.finish(self.frame)
 
     def _behind(self, write: Callable[[], None]) -> int:
-        """Return the label of code that stands behind the return."""
+        """Return the label of code that is placed behind the return."""
         label = self._machine.label()
         self._later.append((label, write))
         return label
@@ -144,7 +144,7 @@ class _Pattern:
     # -------------------------------------------------------------- arguments
 
     def _convert(self, index: int, parameter: Parameter) -> None:
-        """Convert one argument, and note what the function is passed for it."""
+        """Convert one argument, and record what is passed to the function for it."""
         machine, slot = self._machine, self._slots[index]
         kind, size = parameter.type.kind, parameter.type.size
         passed = 0
@@ -175,14 +175,14 @@ class _Pattern:
         self._machine.load(register, self._machine.items, index * _WORD)
 
     def _begin_hook(self, index: int) -> None:
-        """Load the first three arguments of what is called about an argument."""
+        """Load the first three arguments of a call that handles an argument."""
         machine = self._machine
         self._load_item(machine.arguments[2], index)
         machine.number(machine.arguments[1], index)
         machine.move(machine.arguments[0], machine.callee)
 
     def _refuse(self, index: int) -> int:
-        """Return the label of code that says what is wrong with an argument."""
+        """Return the label of code that reports an invalid argument."""
 
         def refuse() -> None:
             self._begin_hook(index)
@@ -192,8 +192,8 @@ class _Pattern:
         return self._behind(refuse)
 
     def _is_error(self, index: int) -> tuple[int, int]:
-        """Return the label of code that fails where an exception is set, and else goes on, with the number in `result`, at the second
-        label.
+        """Return the label of code that fails if an exception is set. Otherwise the code continues at the second label, with the number in
+        `result`.
         """
         machine, back = self._machine, self._machine.label()
         refuse = self._refuse(index)
@@ -245,7 +245,7 @@ class _Pattern:
         machine.jump_if_zero(machine.result, self._fail, half=True)
 
     def _refuse_readonly(self, index: int) -> None:
-        """Fail where a pointer belongs to a read-only buffer. `readonly` is not set where it belongs to no buffer."""
+        """Fail if a pointer belongs to a read-only buffer. `readonly` stays unset if the pointer belongs to no buffer."""
         machine, good = self._machine, self._machine.label()
         machine.load(machine.scratch, machine.frame, self._views[index] + _VIEW_OBJECT)
         machine.jump_if_zero(machine.scratch, good)
@@ -302,7 +302,7 @@ class _Pattern:
             self._make_object(result, self._entry.result, self._result)
 
     def _pass_arguments(self) -> None:
-        """Load the arguments of the function: first those in memory, which take a register that others may have afterwards."""
+        """Load the arguments of the function. Those in memory come first, because they need a register that others use afterwards."""
         machine = self._machine
         places = [(0, -1, self._items)] if self._signature.result.kind == TUPLE else []
         places += self._passed
@@ -323,7 +323,7 @@ class _Pattern:
                 machine.load(register, base, offset)
 
     def _return_tuple(self, items: tuple[Type, ...]) -> None:
-        """Return a tuple of what the function left in the slots."""
+        """Return a tuple of the values that the function left in the slots."""
         machine = self._machine
         first, second, third = machine.arguments[:3]
 
@@ -347,7 +347,7 @@ class _Pattern:
         machine.load(machine.result, machine.frame, self._result)
 
     def _make_object(self, result: Type, llvm_type: str, slot: int) -> None:
-        """Make the object of a value in the frame."""
+        """Make the object for a value in the frame."""
         machine = self._machine
         first, kind = machine.arguments[0], result.kind
         if kind == VOID:
@@ -366,7 +366,7 @@ class _Pattern:
             self._call_maker(result, llvm_type)
 
     def _call_maker(self, result: Type, llvm_type: str) -> None:
-        """Make the object of the number or pointer that is the first argument."""
+        """Make the object for the number or pointer in the first argument."""
         machine = self._machine
         first, kind = machine.arguments[0], result.kind
         if kind == CSTR:

@@ -41,12 +41,12 @@ class X86Assembler(Assembler):
         self.code += (value & 0xFFFFFFFF).to_bytes(4, "little")
 
     def _prefix(self, bits: int) -> None:
-        """Write the REX prefix, where one of its bits is needed."""
+        """Write the REX prefix if one of its bits is needed."""
         if bits:
             self._emit(0x40 | bits)
 
     def _registers(self, opcode: tuple[int, ...], register: int, other: int, *, wide: bool = True) -> None:
-        """Write an instruction with two registers: `other` is the one that may be memory."""
+        """Write an instruction with two registers. `other` is the one that may also be memory."""
         self._prefix(wide << 3 | register >> 3 << 2 | other >> 3)
         self._emit(*opcode, 0xC0 | (register & 7) << 3 | other & 7)
 

@@ -1,1 +1,1 @@
-"""Small functions that other modules may inline: what a module offers of its own, and what comes into a module of others."""
+"""Small functions that other modules may inline: the bodies that a module offers, and those that it takes from others."""

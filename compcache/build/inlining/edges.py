@@ -1,4 +1,4 @@
-"""The edges of a module's graph that inlining leaves: a function has code of another one in it, and calls it no more."""
+"""The edges that inlining leaves in a module's graph: a function contains code of another one and no longer calls it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["inlined_of", "with_inlined"]
 
 
 def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNode]:
-    """Return the graph of an optimized module, with edges from its functions to the bodies that may be in them: all that they reached
+    """Return the graph of an optimized module, with edges from its functions to the bodies that they may contain: all that they reached
     before.
 
-    LLVM does not say what it has inlined where. So an edge says where a body can be, and a function without one has none.
+    LLVM does not report what it inlined. An edge therefore means that a body may be there; without an edge there is none.
     """
     found = list(nodes)
     if not inlined.sources:
@@ -36,7 +36,7 @@ def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNo
 
 
 def inlined_of(graph: ModuleGraph) -> Inlined:
-    """Return what was inlined into a stored module. `with_inlined` adds the same edges to a module that is rebuilt from its code."""
+    """Return what was inlined into a stored module. `with_inlined` adds these edges when the module is rebuilt from its code."""
     symbols = {key: key.removesuffix(f" ({INLINED})") for key, node in graph.nodes.items() if node.kind == INLINED}
     edges = {
         name: tuple([symbols[key] for key in node.references if key in symbols])
@@ -48,5 +48,5 @@ def inlined_of(graph: ModuleGraph) -> Inlined:
 
 
 def _key(symbol: str) -> str:
-    """Return the key of a node that stands for the body of a function, beside one for the function that is called."""
+    """Return the key of the node for the body of a function. The function that is called has another node."""
     return f"{symbol} ({INLINED})"

@@ -1,4 +1,4 @@
-"""Brings the bodies of imported functions into a module before it is optimized, so that LLVM may inline them.
+"""Brings the bodies of imported functions into a module before it is optimized, so that LLVM can inline them.
 
 They are defined for the optimizer alone (`available_externally`): where a call is not inlined it goes through the slot as ever, and no copy
 stays. Bodies name what they call by content, so that these are brought in as well, smaller ones the deeper they are.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING_INLINED", "Inlined", "Provided", "bring_in", "nothing_offered"]
 
-#: How many instructions may come into one module.
+#: The most instructions that are inlined into one module.
 _MOST_IN_ALL = 50 * MOST_INSTRUCTIONS
 #: How large a body may be that a body calls, of what that one may be: LLVM's factor for ThinLTO. So of a chain some ten come in.
 _NEXT = 0.7
@@ -48,8 +48,8 @@ class Provided(NamedTuple):
 class Inlined(NamedTuple):
     """The functions that were inlined into a module, and their makers.
 
-    `sources` are by symbol the name of each function that came in, and the module that it is from; `edges` are what each function of the
-    module, and each of these, referred to before anything was inlined.
+    `sources` has, by symbol, the name of each function that was brought in and the module that it came from. `edges` has the references of
+    each function of the module, and of each of these, before anything was inlined.
     """
 
     sources: Mapping[str, tuple[str, str]] = {}
@@ -61,7 +61,7 @@ NOTHING_INLINED = Inlined()
 
 
 def nothing_offered(_: tuple[str, ...]) -> Mapping[str, Provided]:
-    """Return the bodies that are offered without a cache: none."""
+    """Return no bodies, because nothing is offered without a cache."""
     return {}
 
 
@@ -75,7 +75,7 @@ def bring_in(
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]],
     is_beside: Callable[[str], bool],
 ) -> tuple[Resolution, Inlined]:
-    """Link the offered bodies of imported functions into a module; return what the module still imports, and what was linked in.
+    """Link the offered bodies of imported functions into a module; return its remaining imports, and what was linked in.
 
     Args:
         module: the module, whose declarations are provided for.
@@ -138,7 +138,7 @@ class _Bringing:
         return resolution, self._inlined()
 
     def _take(self, offer: Provided, most: float) -> bool:
-        """Link a body in that is not larger, if everything in it means here what it means where it comes from."""
+        """Link in a body of at most this size, if everything in it means the same here as in its own module."""
         body = offer.body
         if body.instructions > min(self._room, most) or not all(map(self._means_the_platform, body.natives)):
             return False
@@ -149,13 +149,13 @@ class _Bringing:
         for name, symbol in symbols.items():
             code = code.replace(quoted(name), "@" + quote(symbol))
         symbol = symbols[body.name]
-        if is_known_by_name(symbol):  # LLVM must not take it for the platform's, no more than its declaration
+        if is_known_by_name(symbol):  # LLVM must take neither it nor its declaration for the platform's
             code = with_lines(code, "define available_externally ", lambda line: f"{line.removesuffix('{')}nobuiltin {{")
         try:
             if not self._is_declared_alike(symbol, code) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall(code)):
                 return False
             self._module.link_in(codegen.parse(code, self._context))
-        except (CompileError, ValueError) as error:  # another version of LLVM may write what this one does not read
+        except (CompileError, ValueError) as error:  # another version of LLVM may write code that this one cannot read
             reraise_interrupt(error)
             return False
         self._room -= body.instructions
@@ -165,14 +165,14 @@ class _Bringing:
         return True
 
     def _means_the_platform(self, native: str) -> bool:
-        """Return whether the module means by a symbol what its platform does, if it means anything."""
+        """Return whether a symbol of the module, if it is there, means the platform's function."""
         resolution = self._resolution
         if native in self._own or native in resolution.imports or native in resolution.storage or native in resolution.null:
             return False
         return not resolution.libraries and not self._is_beside(native)
 
     def _is_declared_alike(self, symbol: str, code: str) -> bool:
-        """Return whether the module declares a function with the type of the body. Raises ValueError if that cannot be decided."""
+        """Return whether the module declares a function with the type of the body. Raises ValueError if this cannot be decided."""
         if symbol not in self._heads:
             return True  # a body names it, which is bound to the same content
         head = "".join(lines_from(code, "define available_externally ")).removeprefix("define available_externally ")

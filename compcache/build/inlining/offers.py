@@ -1,4 +1,4 @@
-"""What a module offers to those that import its functions: the bodies of small ones that stand for content.
+"""The bodies that a module offers to its importers: small functions that stand for content.
 
 A body is offered as it is before it is optimized, so that code which inlines it is what it would be if all were one module, through any
 number of modules. It is read off the module as LLVM prints it, and taken only if every part of it is known to mean the same wherever it
@@ -27,11 +27,11 @@ __all__ = ["IS_MODE", "LOCAL", "MOST_INSTRUCTIONS", "offered_bodies", "quoted", 
 
 #: LLVM's own limit for functions that ThinLTO imports from other modules.
 MOST_INSTRUCTIONS = 100
-#: What the names of a body's own functions and constants begin with.
+#: The prefix of the names of a body's own functions and constants.
 LOCAL = "compcache.local."
 _MOST_LINES = 4 * MOST_INSTRUCTIONS
 _MOST_CONSTANT = 4096
-#: Attributes that say how all code of a function computes: bodies have none of these, and go into no code that has.
+#: Attributes about how all code of a function computes. Bodies have none of these, and are not inlined into code that has.
 IS_MODE = re.compile(
     r'\bstrictfp\b|"denormal-fp-math|"no-(?:infs|nans|signed-zeros)-fp-math"="true"|"(?:unsafe|approx-func)-fp-math"="true"'
 )
@@ -56,7 +56,7 @@ _OPCODES = re.compile(
 _FORBIDDEN = re.compile(
     r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|\w+_amx|token|metadata !\w*\()"
 )
-#: What functions, and calls, may say of themselves: nothing of it depends on where the code stands, or LLVM compares it when it inlines.
+#: The allowed attributes of functions and calls: they do not depend on the place of the code, or LLVM compares them when it inlines.
 _HARMLESS = re.compile(
     "nounwind|mustprogress|norecurse|nosync|nofree|willreturn|nocallback|memory|readnone|readonly|writeonly|argmemonly|speculatable|cold|hot|"
     "inlinehint|alwaysinline|uwtable|optsize|minsize|nonlazybind|noreturn|ssp|sspstrong|sspreq|nocreateundeforpoison|"
@@ -83,7 +83,7 @@ _KEPT_METADATA = re.compile(
 
 
 class _NotOffered(Exception):  # noqa: N818 - it never leaves this module: an answer, not an error
-    """The function has something that is not known to mean the same elsewhere."""
+    """Raised if a function contains something that may mean something else in another module."""
 
 
 def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
@@ -102,7 +102,7 @@ def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution)
 
 
 def quoted(name: str) -> str:
-    """Return a reference to a function with a name of content, as bodies have it: always in quotes."""
+    """Return a reference to a function by its name of content, always quoted, as bodies have it."""
     written = quote(name)
     return "@" + (written if written[0] == '"' else f'"{written}"')
 
@@ -111,7 +111,7 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
     """Return what callers of a function must agree on, from its head without ``define`` or ``declare``, with anonymous types.
 
     Raises:
-        ValueError: it is not known what they must agree on.
+        ValueError: this cannot be determined.
     """
     try:
         before, parameters, _ = parse_head(head)
@@ -138,7 +138,7 @@ def _expanded(text: str, types: Mapping[str, str]) -> str:
 
 
 def _passed(text: str, *, is_result: bool) -> list[str]:
-    """Return the type and the attributes of a parameter or a result. Raises `_NotOffered` if not all of them are known."""
+    """Return the type and the attributes of a parameter or a result. Raises `_NotOffered` if an attribute is unknown."""
     words = [word.strip() for word in split_at(text, " ") if word.strip()]
     found: list[str] = []
     has_type = False
@@ -167,7 +167,7 @@ def _passed(text: str, *, is_result: bool) -> list[str]:
 
 
 class _Module:
-    """One printed module, of which bodies are read."""
+    """A printed module whose bodies are read."""
 
     def __init__(self, text: str, wanted: Mapping[str, str], resolution: Resolution) -> None:
         self._wanted = wanted
@@ -200,12 +200,12 @@ class _Module:
     # ------------------------------------------------------------ what a body may use
 
     def content_name(self, symbol: str) -> str | None:
-        """Return the name of content under which other modules import a function, or this one does; None for other functions."""
+        """Return the name of content by which modules import a function; None for other functions."""
         name = self._wanted.get(symbol) or self._resolution.imports.get(symbol)
         return name if name is not None and is_content_name(name) else None
 
     def is_native(self, symbol: str) -> bool:
-        """Return whether a symbol is a function of the platform, and nothing else that a module could bind to it."""
+        """Return whether a symbol can only be a function of the platform."""
         given = self._resolution
         if symbol not in self._declared or symbol in given.imports or given.libraries or symbol in given.null:
             return False
@@ -224,7 +224,7 @@ class _Module:
         return self._variables[symbol]
 
     def attributes(self, text: str) -> str:
-        """Return the attributes that groups in the text stand for, without strings that LLVM reads on definitions alone."""
+        """Return the attributes of the groups that the text names, without strings that LLVM reads on definitions alone."""
         return " ".join([self._attributes[number] for number in _GROUP.findall(text)])
 
     def node(self, token: str) -> str:
@@ -232,7 +232,7 @@ class _Module:
         return self._nodes[token]
 
     def types_in(self, lines: Iterable[str]) -> list[str]:
-        """Return the lines that define the types in these lines, and the types in their definitions."""
+        """Return the lines that define the types in these lines, and the types within those."""
         found: dict[str, None] = {}
         waiting = [*lines]
         for text in waiting:  # grows while it is walked
@@ -243,7 +243,7 @@ class _Module:
 
 
 class _Reader:
-    """Reads one body, with the module's own functions and constants that it uses."""
+    """Reads one body, with the functions and constants of its module that it uses."""
 
     def __init__(self, module: _Module, symbol: str, name: str) -> None:
         self._module = module
@@ -258,7 +258,7 @@ class _Reader:
         self._instructions = 0
 
     def read(self) -> Body:
-        """Return the body; `_NotOffered`, ValueError or KeyError where there is something that is not known."""
+        """Return the body; raise `_NotOffered`, ValueError or KeyError if it contains anything unknown."""
         functions = [self._function(self._module.function(self._symbol), quoted(self._name), is_local=False)]
         constants = []
         for symbol in self._waiting:  # grows while it is walked
@@ -380,7 +380,7 @@ class _Reader:
             raise _NotOffered
 
     def _declaration(self, symbol: str, written: str) -> str:
-        """Return a declaration without the attributes that its module gives it: these are said at the calls."""
+        """Return a declaration without its module's attributes, which the calls state instead."""
         return self._declared_as(self._module.declaration(symbol).removeprefix("declare "), written)
 
     @staticmethod
@@ -392,7 +392,7 @@ class _Reader:
         return f"declare {' '.join(_passed(before, is_result=True))} {written}({', '.join(passed)})"
 
     def _with_attributes(self, line: str, callee: str) -> str:
-        """Return a call, with the attributes that it and the declaration have, in words."""
+        """Return a call with its own attributes and those of the declaration, in words."""
         said = self._module.attributes(line)
         line = _GROUP.sub("", line)
         if callee in self._natives:
@@ -404,7 +404,7 @@ class _Reader:
         return " ".join([line[:end], *dict.fromkeys(kept)]) + line[end:]
 
     def _constant(self, line: str, written: str) -> str:
-        """Return a constant of the module's own whose address must not be compared."""
+        """Return one of the module's own constants, whose address must not be compared."""
         head = line.partition(" = ")[2]
         match = _CONSTANT.match(head)
         if match is None or match[1] is None or "local_unnamed_addr" in head[: match.end()] or len(line) > _MOST_CONSTANT:
@@ -424,7 +424,7 @@ class _Reader:
     # ------------------------------------------------------------ metadata
 
     def _without_metadata(self, line: str) -> str:
-        """Return the line without attachments that are unknown, or that refer to something unknown."""
+        """Return the line without attachments that are unknown or refer to something unknown."""
         if "!" not in line:
             return line
 
@@ -438,7 +438,7 @@ class _Reader:
         return changed
 
     def _keep(self, token: str) -> bool:
-        """Keep a node and what it consists of; return False where it is debug information."""
+        """Keep a node and its parts; return False if it is debug information."""
         found = {token: None}
         order = [token]
         for node in order:  # grows while it is walked
@@ -456,7 +456,7 @@ class _Reader:
 
 
 def _words(attributes: str) -> list[str]:
-    """Return the attributes of a group: words, words with brackets, texts with a value."""
+    """Return the attributes of a group: words, words with brackets, and texts with a value."""
     return [word.strip() for word in split_at(attributes, " ") if word.strip()]
 
 
@@ -470,7 +470,7 @@ def _require_harmless(attributes: str) -> None:
 
 
 def _count(lines: Iterable[str]) -> int:
-    """Count the instructions that the optimizer is likely to leave: all but those that only address the function's own memory."""
+    """Count the instructions that the optimizer probably keeps: all but those that only address the function's own memory."""
     own: set[str] = set()
     found = 0
     for line in lines:

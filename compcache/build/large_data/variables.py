@@ -31,15 +31,15 @@ _PREFIX = "compcache.data."
 _LARGE = 1 << 16
 _WORTHWHILE = 1 << 20
 _LINKAGES = frozenset(("external", "internal", "private"))
-#: Sections that LLVM itself chooses, for variables that name none. One that is named may be a registry.
+#: Sections that LLVM chooses for variables without one. A named section may be a registry.
 _PLACES = frozenset((".data", ".rodata", *(f".rodata.cst{size}" for size in (4, 8, 16, 32)), *(f".rodata.str{n}.{n}" for n in (1, 2, 4))))
-#: Lines below this have no long constant.
+#: Shorter lines have no long constant.
 _SHORTEST = 4096
 _LONG_LIST = re.compile(r"(?:(?:i(?:8|16|32|64)|half|float|double) [-+.xa-fA-F0-9]++, ){1024,}+")
 
 
 def abridged(text: str) -> str:
-    """Return LLVM assembly with long constants of bytes and integers left out."""
+    """Return LLVM assembly without long constants of bytes and integers."""
     if len(text) < _WORTHWHILE:
         return text
     parts, done = [], 0
@@ -68,9 +68,9 @@ def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], 
     Args:
         module: the module, which is changed.
         context: its context.
-        size: the length of its code, as text or bitcode: what is not long has no large variables.
-        check: is given the module's text, without the values, before LLVM translates any of it.
-        label: what the names of its sections have that those of no other module of the same image have.
+        size: the length of its code, as text or bitcode: short code has no large variables.
+        check: called with the module's text, without the values, before LLVM translates any of it.
+        label: a part of its sections' names that no other module of the same image uses.
     """
     if size < _WORTHWHILE:
         return {}
@@ -114,7 +114,7 @@ def data_in(image: bytes) -> dict[str, bytes]:
 
 
 def _copy(module: Any, context: Any) -> Any:
-    """Return a copy in the same context, which has the constants once."""
+    """Return a copy in the same context, which shares the constants."""
     copy = module.clone()
     context.modules.append(copy)
     return copy
@@ -128,7 +128,7 @@ def _outline(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
 
 
 def _is_unsafe(outline: str) -> bool:
-    """Return whether emitting the variables would translate assembly, which may end the process and is tried elsewhere."""
+    """Return whether emitting the variables would translate assembly. That may end the process, and is tried elsewhere."""
     if outline.startswith("module asm") or "\nmodule asm" in outline:
         return True
     return _has_aliases(outline) and has_assembly(outline)
@@ -139,7 +139,7 @@ def _has_aliases(outline: str) -> bool:
 
 
 def _object_of(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
-    """Return an object of the variables alone; of functions only where an alias needs their bodies."""
+    """Return an object with only the variables, and with functions whose bodies an alias needs."""
     copy = _copy(module, context)
     for value in [*copy.functions, *copy.global_variables]:
         if not value.is_declaration:
@@ -160,7 +160,7 @@ def _placeholder(name: str, size: int, section: str, alignment: int, writable: b
 
 
 def _replace(module: Any, context: Any, names: set[str], placeholders: list[str]) -> None:
-    """Let definitions take the place of others of the same name: linking prefers them to weak ones."""
+    """Replace definitions by others of the same name. Linking prefers strong definitions to weak ones."""
     before = {v.name: (v.linkage, v.visibility) for v in module.global_variables if v.name in names}
     for variable in module.global_variables:
         if variable.name in names:

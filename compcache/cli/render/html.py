@@ -1,4 +1,4 @@
-"""A graph as one HTML file that works without a network: an overview that opens, zoom, search, details on click."""
+"""A graph as one HTML file that works offline: an overview that expands, zoom, search, details on click."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The story of a cache on one page: what is asked of the cache, charts of it, the page."""
+"""A report on a cache in one page: the questions to the cache, their charts, the page."""

@@ -1,4 +1,4 @@
-"""What the page of ``compcache report`` says, as data: everything is asked of the facade, nothing is formatted."""
+"""The content of ``compcache report`` as data. The facade answers every question; nothing is formatted here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Loads of several modules: which one provides a variable, closures that a process before this one has planned, and linked ones.
+"""Loads of several modules: which one provides a variable, and linked closures.
 
-What is here is the head of the files in which this is kept for other processes.
+What is here is the head of the files that say for other processes which linked closures hold.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from compcache.digest import DIGEST_SIZE, digest, mac
 
 __all__ = ["HEAD", "MAGIC", "SEAL_SIZE", "seal"]
 
-MAGIC = b"CCCLOSE5"
+MAGIC = b"CCCLOSE6"
 SEAL_SIZE = DIGEST_SIZE
-#: State, and the numbers of modules, of functions and of bytes of texts.
-HEAD = Struct("<16s3I")
+#: The linked closure, zeros for names; the state of the index; whether it holds; how many of the modules behind this are in it as a whole.
+HEAD = Struct("<16s16s2I")
 
 
 def seal(content: bytes, file_name: str, key: bytes | None) -> bytes:

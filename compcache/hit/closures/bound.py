@@ -1,4 +1,4 @@
-"""What names are bound to: the same code for as long as its module lives and look-ups find nothing of another content.
+"""Bindings of names: the same code while its module lives and look-ups find no other content.
 
 A linked closure has copies of functions, with addresses of their own. So what was bound is kept: a copy, also where its closure does not
 hold any more or its file is gone, or a module that has the function by itself, whatever closures come later.
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BoundNames", "Place", "described", "newest_of", "shared"]
 
-#: How many bytes of what records have of a link type are its digest.
+#: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
-#: What a name of content is of, whichever realization look-ups find.
+#: The content for every content name, whichever realization look-ups find.
 _SAME = b"="
 
 
 class Place(ref):  # type: ignore[type-arg] # no subscript at run time
-    """The module that a name is bound to.
+    """The module to which a name is bound.
 
     Of what is in a closure the record, what was known of its file, the content that the name had, and the modules that have it; it is found
     without a look-up. `number` is that of the load.
@@ -47,7 +47,7 @@ class Place(ref):  # type: ignore[type-arg] # no subscript at run time
 
 
 class _Known:
-    """Of the records of a module that of one link type, where nothing else is read of them any more."""
+    """The records of a module with one link type, when nothing else of them is read any more."""
 
     __slots__ = ("is_in_listing", "offset", "payload", "records")
 
@@ -69,11 +69,11 @@ class BoundNames:
     __slots__ = ("_copied", "_places", "_types", "_weak_loader", "changes")
 
     def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source]]) -> None:
-        """Of this loader; `types` are those that a load is made of."""
+        """Start without bindings. `types` are the classes of which a load consists."""
         self._weak_loader = ref(loader)
         self._types = types
         self._places: dict[str, Place] = {}
-        self._copied: dict[bytes, set[bytes]] = {}  # by module the closures in which a function of it was bound
+        self._copied: dict[bytes, set[bytes]] = {}  # the closures in which a function of a module was bound, by module
         self.changes = 0  # how many loads have bound something
 
     @property
@@ -83,7 +83,7 @@ class BoundNames:
         return loader
 
     def inherit(self, file: ModuleFile, module: LoadedModule, functions: list[tuple[tuple[Any, ...], bytes]]) -> None:
-        """Know of what plain hits have bound in a closure: the records of these functions, and their contents."""
+        """Add the bindings of a plain hit in a closure: the records of these functions, and their contents."""
         source = self._types[1](file, module)
         for fields, content in functions:
             record = FunctionRecord(*fields)
@@ -94,7 +94,7 @@ class BoundNames:
                 self._note_copy(place)
 
     def place_of(self, func_name: str) -> bytes | None:
-        """Return the module that a function is bound to, while look-ups find no other content of the name."""
+        """Return the module to which a function is bound, while look-ups find no other content for the name."""
         place = self._places.get(func_name)
         if place is None:
             return None
@@ -107,7 +107,7 @@ class BoundNames:
         return module_id if (content == place.content if place.record is not None else module_id in modules) else None
 
     def chosen(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
-        """Return the choice of a copy that is bound already, which needs nothing more; None where this is none."""
+        """Return the choice of a bound copy, which has no further needs; None if there is none."""
         place = self._places.get(func_name)
         module = place() if place is not None else None
         if place is None or place.record is None or module is None or module.module_id != module_id:
@@ -122,7 +122,7 @@ class BoundNames:
         return choice
 
     def bind(self, chosen: dict[str, Choice], closures: Container[bytes]) -> dict[str, Place]:
-        """Return what a load adds to what is bound; `closures` are the modules that are linked ones."""
+        """Return the bindings that a load adds. `closures` are the modules that are linked closures."""
         added: dict[str, Place] = {}
         for name, choice in chosen.items():
             known, record = self._places.get(name), choice.record
@@ -135,7 +135,7 @@ class BoundNames:
         return added
 
     def updates(self, added: dict[str, Place]) -> tuple[dict[str, Place], dict[str, Place]]:
-        """Return the table of what is bound, and what a load adds to it that is committed now; the loader's lock is held."""
+        """Return the bindings together with those that a load commits now. The loader's lock is held."""
         self.changes += 1
         for place in added.values():
             place.number = self.changes
@@ -148,7 +148,7 @@ class BoundNames:
             self._copied.setdefault(module_id, set()).add(place.file.module_id)
 
     def are_elsewhere(self, chosen: dict[str, Choice], since: int) -> bool:
-        """Return whether a chosen function was bound elsewhere by a load after the number `since`. The loader's lock is held."""
+        """Return whether a load after the number `since` has bound a chosen function elsewhere. The loader's lock is held."""
         for name, choice in chosen.items() if since != self.changes else ():
             place = self._places.get(name)
             if place is not None and place.number > since and self.place_of(name) not in (None, choice.module_id):
@@ -156,13 +156,13 @@ class BoundNames:
         return False
 
     def copies_of(self, homes: Iterable[bytes], module_id: bytes) -> list[LoadedModule]:
-        """Return the closures but this one that a function of these modules is bound in."""
+        """Return the closures, without this one, in which a function of these modules is bound."""
         keys = {key for home in homes for key in self._copied.get(home, ())} - {module_id} if self._copied else ()
         return [closure for key in keys if (closure := self._loader._loaded(key)) is not None]
 
 
 def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
-    """Return what look-ups find of a name but copies: its content, and the modules that have it."""
+    """Return what look-ups find for a name, apart from copies: its content, and the modules with it."""
     if store.has_in_memory() and any(known := [*store._memory_names.get(func_name, ())]):
         return known[0][0], {module_id for module_id, _ in known}
     rows = [row for row in store.find_numbered(func_name) if row[3] < LINKED]
@@ -176,7 +176,7 @@ def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
 
 
 def _describe(store: Store, place: Place, source: Source, record: FunctionRecord) -> bool:
-    """Note of what is bound in a closure all that later loads ask for; return False where it cannot be read any more."""
+    """Record everything that later loads need to know of a binding in a closure; return False if it cannot be read any more."""
     place.record = record
     offset = int.from_bytes(record.link_type[_DIGEST:], "little")
     try:
@@ -190,7 +190,7 @@ def _describe(store: Store, place: Place, source: Source, record: FunctionRecord
 
 
 def _forgetting(table: dict[str, Place], name: str) -> Callable[[ref[LoadedModule]], None]:
-    """Return what takes a name out of the table when its module goes."""
+    """Return a callback that removes a name from the table when its module goes."""
 
     def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
         remove(table, name)
@@ -199,7 +199,7 @@ def _forgetting(table: dict[str, Place], name: str) -> Callable[[ref[LoadedModul
 
 
 def shared(file: ModuleFile) -> ModuleFile:
-    """Return another object for the same open file, which stays open for it."""
+    """Return another object for the same open file, which keeps the file open."""
     other = described(file)
     if file._opened is not None:
         other.adopt(file._opened)
@@ -207,7 +207,7 @@ def shared(file: ModuleFile) -> ModuleFile:
 
 
 def described(file: ModuleFile) -> ModuleFile:
-    """Return another object for the same file, which is not open."""
+    """Return another object for the same file, without opening it."""
     other = type(file)(file._files, file.path, file.module_id)
     other.describe(file.image, file.records, file.target_id, file.flags, file.key)
     other.size, other.elsewhere, other.copied, other.volume = file.size, file.elsewhere, file.copied, file.volume

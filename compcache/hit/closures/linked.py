@@ -1,4 +1,4 @@
-"""The linked closures that a loader has met, and the modules that are in them.
+"""The linked closures that a loader has met, and the modules in them.
 
 Modules that are *in* a closure, whole, have their variables there. So a loader has such a module or the closure, never both: who comes
 second is bound to what is there, even where the closure does not hold any more, or its file is gone.
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LinkedClosures"]
 
-#: After how many look-ups that meet a loaded closure all of its functions are listed.
+#: The number of look-ups that meet a loaded closure before all of its functions are listed.
 _LISTED_FROM = 8
 
 
 class LinkedClosures:
-    """The linked closures that a loader has met, which it lives as long as.
+    """The linked closures that a loader has met. They live as long as the loader.
 
-    Whether each holds is known for one state of the index. Where several functions of a closure were loaded, the list of all comes into
-    memory: others are loaded without a look-up, for as long as the index does not change and the image is mapped. `types` are those that
-    a load is made of.
+    Their validity is known for one state of the index. After several functions of a closure were loaded, the list of all functions is in
+    memory: others load without a look-up while the index is unchanged and the image is mapped. `types` are the classes of which a load
+        consists.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class LinkedClosures:
     )  # fmt: skip
 
     def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source], type[Sources]]) -> None:
-        """Of this loader, whose lock is held."""
+        """Start without closures. The loader's lock is used."""
         self._weak_loader = ref(loader)
         self.types = types
         self._segments: object = None
@@ -53,11 +53,11 @@ class LinkedClosures:
         self._told: dict[bytes, bool] = {}
         self._used: dict[bytes, int] = {}  # how often they were met
         self.sets: dict[str, ListedFunction] = {}  # what was listed of closures, by function
-        self._parts: dict[bytes, tuple[bytes, ...]] = {}  # by closure the modules that it is derived of,
-        self._homes: dict[bytes, tuple[bytes, ...]] = {}  # of these such as are in it,
-        self._houses: dict[bytes, list[bytes]] = {}  # and the other way round
+        self._parts: dict[bytes, tuple[bytes, ...]] = {}  # the parts of each closure,
+        self._homes: dict[bytes, tuple[bytes, ...]] = {}  # those of them that it contains,
+        self._houses: dict[bytes, list[bytes]] = {}  # and the reverse
         self.bound = BoundNames(loader, types[:2])
-        self._early = {*loader._mine}  # the modules of which nobody knows what was bound before
+        self._early = {*loader._mine}  # the modules whose earlier bindings are unknown
 
     @property
     def _loader(self) -> Loader:
@@ -66,7 +66,7 @@ class LinkedClosures:
         return loader
 
     def inherit(self, store: Store, closure: PlainClosure, module: LoadedModule) -> None:
-        """Know of a closure that plain hits have loaded, and of what they have bound in it."""
+        """Add a closure that plain hits have loaded, and their bindings in it."""
         assert closure.where is not None
         opened, path, size, (image, records, target_id, flags, _, key, _) = closure.where
         file = ModuleFile(store.files, path, closure.module_id)
@@ -78,8 +78,8 @@ class LinkedClosures:
         self.bound.inherit(file, module, closure.bound)
 
     def _is_taken(self, func_name: str, module_id: bytes) -> bool:
-        """Return whether the function may have been bound in a module before this loader has met a closure, or is in another closure with
-        its module.
+        """Return whether the function may have been bound in a module before this loader met a closure, or is in another closure with its
+        module.
         """
         loader = self._loader
         if self._early:
@@ -108,7 +108,7 @@ class LinkedClosures:
         return (house.module_id, found) if found is not None else None
 
     def house_of(self, module_id: bytes) -> LoadedModule | None:
-        """Return the loaded closure that a module is in."""
+        """Return the loaded closure that contains a module."""
         found_of = self._loader._loaded
         return next((house for key in self._houses.get(module_id, ()) if (house := found_of(key)) is not None), None)
 
@@ -121,7 +121,7 @@ class LinkedClosures:
         return self._have_other_house(homes, module_id) or any(map(loader._loaded, homes)) or any(self.bound.copies_of(homes, module_id))
 
     def second_home(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """A choice in a closure of which the load has something by itself, and why it cannot be."""
+        """Return a choice in a closure of which the load already has a part by itself, and the reason why it cannot be used."""
         owners: dict[bytes, tuple[bytes, str]] = {}
         for name, choice in chosen.items():
             module_id = choice.module_id
@@ -134,7 +134,7 @@ class LinkedClosures:
         return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
 
     def _second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
-        """Return a choice in a closure, if another closure has a function that was chosen, and the error that says so."""
+        """Return a choice in a closure, if another closure has a chosen function, and the error about it."""
         store = self._loader.store
         for name, choice in chosen.items():
             for home in newest_of(store, name)[1] if choice.module_id in self._parts else ():
@@ -146,8 +146,8 @@ class LinkedClosures:
         return None
 
     def agree(self, chosen: dict[str, Choice], bound: dict[str, Place], since: int) -> bool:
-        """Return whether no chosen module has meanwhile been committed by another load, and no chosen function bound elsewhere by a load
-        after the number `since`. The loader's lock is held.
+        """Return whether no other load has committed a chosen module, or bound a chosen function elsewhere, after the number `since`. The
+        loader's lock is held.
         """
         loader = self._loader
         if self.bound.are_elsewhere(chosen, since):
@@ -164,7 +164,7 @@ class LinkedClosures:
         return True
 
     def keep_files(self, chosen: dict[str, Choice]) -> None:
-        """Keep the files of closures open that have modules in them: what these have is found there, whatever becomes of the file."""
+        """Keep the files of closures that contain modules open: their functions are found there, whatever happens to the file."""
         for choice in chosen.values():
             if choice.module_id in self._homes and choice.loaded.file is None:
                 try:
@@ -173,27 +173,21 @@ class LinkedClosures:
                     reraise_interrupt(error)
 
     def __contains__(self, module_id: object) -> bool:
-        """Return whether a module is a linked closure that a load of this loader has met."""
+        """Return whether a load of this loader has met the module as a linked closure."""
         return module_id in self._parts
 
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
-        """Return the file of a loaded closure that has modules in it."""
+        """Return the file of a loaded closure that contains modules."""
         house = self._loader._loaded(module_id) if module_id in self._homes else None
         return shared(house.file) if house is not None and house.file is not None else None
 
-    def may_be_planned(self, root: Choice, chosen: dict[str, Choice]) -> bool:
-        """Return whether a planned closure may name these modules. Whether closures hold is checked only for
-        functions that are looked up.
-        """
-        return not any(choice.module_id in self._parts for choice in chosen.values() if choice is not root)
-
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
-        """Return the loaded closures that have code of a module."""
+        """Return the loaded closures that contain code of a module."""
         found = [self._loader._loaded(key) for key, parts in self._parts.items() if module_id in parts]
         return [closure for closure in found if closure is not None]
 
     def is_whole(self, module_id: bytes) -> bool:
-        """Return whether all modules are there that have code in a closure that a load has met."""
+        """Return whether all modules with code in a closure exist."""
         try:
             return all(map(self._loader.store.exists, self._parts[module_id]))
         except (CompcacheError, OSError) as error:
@@ -201,7 +195,7 @@ class LinkedClosures:
             return False
 
     def _offset_in(self, house: LoadedModule, func_name: str) -> int | None:
-        """Return where the record of a function is in a loaded closure."""
+        """Return the position of a function's record in a loaded closure."""
         loader = self._loader
         for module_id, offset in loader.store.find_here(func_name, linked=True):
             if module_id == house.module_id:
@@ -216,7 +210,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- validity
 
     def holds(self, module_id: bytes) -> bool:
-        """Return whether the linked closure that this module is holds now."""
+        """Return whether the linked closure with this module_id is valid now."""
         loader = self._loader
         self._look_at(loader.store)
         known = self._told.get(module_id)
@@ -243,7 +237,7 @@ class LinkedClosures:
             self._houses.setdefault(home, []).append(module_id)
 
     def _look_at(self, store: Store) -> None:
-        """Forget what was known about another state of the index."""
+        """Forget what is known about another state of the index."""
         segments = store.segments()
         if segments != self._segments:
             self._segments, self._state = segments, store.state()
@@ -252,9 +246,7 @@ class LinkedClosures:
             self.sets.clear()
 
     def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
-        """Return the call target of a function of a closure that is mapped, where it needs nothing else; None where
-        it is to be looked up.
-        """
+        """Return the call target of a function in a mapped closure, if it has no further needs; None if it must be looked up."""
         loader, found = self._loader, self.sets.get(func_name)
         if found is None or loader.builds or loader.store._in_memory:
             return None

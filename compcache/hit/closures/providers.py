@@ -1,4 +1,4 @@
-"""Which module provides a variable that several use: the one that was bound first, for as long as it lives."""
+"""The provider of a variable that several modules use: the module that was bound first, while it lives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def refuse_second_provider(loader: Loader, source: Source) -> None:
-    """Refuse a second provider: a variable that others use is that of the module which was bound first, for as long as it lives.
+    """Refuse a module that defines a variable which another module provides: the module that was bound first provides it while it lives.
 
     The module is not loaded: where it is the provider itself, that one was unloaded and is still in use.
 
@@ -46,7 +46,7 @@ def refuse_second_provider(loader: Loader, source: Source) -> None:
 
 
 def defines_for_all(loader: Loader, source: Source, offset: int) -> bool:
-    """Return whether the record of a variable is of a definition that is not merged with others."""
+    """Return whether the record of a variable belongs to a definition that is not merged with others."""
     return decode_function(source.read_record(loader.store, offset)).signature.startswith(VARIABLE)
 
 
@@ -62,7 +62,7 @@ def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> Non
 
 
 def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variable: str) -> LoadedModule | None:
-    """Return the module that provides a variable; an unloaded one only while it is in use, not as garbage: it may be its own."""
+    """Return the module that provides a variable. An unloaded one counts only while it is in use, not as garbage of its own cycle."""
     weak = table.get(variable)
     if weak is None or (module := weak()) is None or module in loader.loaded_modules():
         return weak() if weak is not None else None
@@ -72,7 +72,7 @@ def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variabl
 
 
 def second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkError:
-    """Return why a module cannot be loaded: a variable that others share would exist twice."""
+    """Return why a module cannot be loaded: a shared variable would exist twice."""
     if module_id == provider:
         return LinkError(
             f"module {module_id.hex()} was unloaded, but code that uses its variable {variable!r} is still in use: let calls of it end, "
@@ -87,7 +87,7 @@ def second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkErr
 
 
 def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[..., Any]) -> list[dict[str, Any]]:
-    """Return what to record about the modules that provide the variables which a load binds."""
+    """Return what to record about the modules that provide the variables of a load."""
     updates = []
     shared = [(name, choice) for name, choice in chosen.items() if choice.record.signature.startswith(LINK_ONLY)]
     for prefix, table in ((VARIABLE, loader.providers), (MERGED, loader.merged)):
@@ -97,7 +97,7 @@ def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[.
 
 
 def have_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
-    """Return whether each variable is that of the module which others have it from: another thread may have bound it meanwhile."""
+    """Return whether the provider of each variable is still the chosen one. Another thread may have bound it."""
     for name, choice in chosen.items():
         if choice.record.signature.startswith(LINK_ONLY):
             known = loader.providers.get(name) or loader.merged.get(name)

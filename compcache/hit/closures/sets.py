@@ -1,4 +1,4 @@
-"""A linked closure of which several functions were loaded: all of its records in memory, for loads without a look-up."""
+"""All records of a linked closure in memory, after several of its functions were loaded: further loads need no look-up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ListedFunction", "list_functions", "take"]
 
-#: How many bytes of records a loader keeps of a closure.
+#: The most bytes of a closure's records that a loader keeps.
 _MOST_RECORDS = 1 << 22
 
 
 class ListedFunction:
-    """Where the record of a function is in those of its closure."""
+    """The position of a function's record in its closure."""
 
     __slots__ = ("file", "listed", "module_id", "offset")
 
@@ -36,7 +36,7 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
     """Read all records of a closure into memory, unless they are many."""
     try:
         file = loader.store.open_module(module_id)
-    except (CompcacheError, OSError) as error:  # who loads a function of it meets it again
+    except (CompcacheError, OSError) as error:  # loading a function of it meets the error again
         reraise_interrupt(error)
         return
     with file:
@@ -49,7 +49,7 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
 
 
 def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
-    """Return the call target of a function that is listed, where it needs nothing else; None where it is to be looked up."""
+    """Return the call target of a listed function, if it has no further needs; None if it must be looked up."""
     found = linked.sets[func_name]
     choice_of, source_of, sources_of = linked.types
     source = source_of(found.file, loaded)
@@ -64,7 +64,7 @@ def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedM
             return None
     except ReentrantLoadError:
         raise
-    except (CompcacheError, OSError) as error:  # who looks it up meets it again
+    except (CompcacheError, OSError) as error:  # looking it up meets the error again
         reraise_interrupt(error)
         return None
     return loader._commit(func_name, {func_name: choice}, owner, sources)

@@ -1,4 +1,4 @@
-"""Runs the constructors of modules that have waited for what these import."""
+"""Runs the constructors of modules that have waited for their imports."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _StartedModule(LoadedModule):
 
 
 def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
-    """Run the constructors that have waited for what their modules import, each after those of the modules that it imports from.
+    """Run the constructors that have waited for their modules' imports, each after those of the modules from which it imports.
 
-    What is bound for them stays bound, whatever becomes of the load.
+    Their bindings stay, whatever happens to the load.
     """
     waiting = [(choice.loaded, choice.start) for choice in _providers_first(chosen) if choice.start is not None]
     _start_bound(loader.runtime(), loader.bindings(chosen), waiting)
@@ -50,7 +50,7 @@ def _providers_first(chosen: dict[str, Choice]) -> list[Choice]:
 
 
 def _start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]], waiting: list[tuple[LoadedModule, int]]) -> None:
-    """Bind the modules with these functions, and run their constructors, in this order."""
+    """Bind the modules with these functions, and run their constructors in this order."""
     writes, updates = bindings
     runtime.commit(b"".join(writes), tuple(updates))
     for module, number in waiting:
@@ -63,10 +63,10 @@ def _start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]
 
 
 def _start(runtime: Any, module: LoadedModule, number: int) -> None:
-    """Run the constructors of a module by the function of this number; the next one runs the destructors."""
+    """Run the constructors of a module by its function with this number. The next number runs the destructors."""
     image, finish = module.image, runtime.finish
     try:
-        module.finish = lambda: finish(image, number + 1)  # also what a constructor finds that asks for its own module
+        module.finish = lambda: finish(image, number + 1)  # a constructor that requests its own module finds this, too
         module.__class__ = _StartedModule  # `finish` is called before anything that the destructors may use goes
         runtime.start(image, number)
     finally:

@@ -1,8 +1,9 @@
-"""Whether a linked closure holds: its image has code of several modules, its parts, and stands for what an ordinary load would bind.
+"""Decides whether a linked closure is valid: its image has code of several modules, its parts, and stands for what an ordinary load would
+bind.
 
 It holds where all parts are there, are such as this cache uses (whole, signed where keys are asked for, not of a maker or an LLVM that is
 passed over), and where each plain name that was bound when it was linked would be bound to the same module now. What is not so any more is
-passed over, as if it were not there. That is found out once for each state of the index, and kept beside the planned closures.
+passed over, as if it were not there. That is found out once for each state of the index, and kept for the next process.
 """
 
 from __future__ import annotations
@@ -10,27 +11,29 @@ from __future__ import annotations
 from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import MODULE
 from compcache.formats.manifest import FRAME
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
+from compcache.interrupts import suppress
 from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from compcache.formats.entry import EntryRecord
     from compcache.hit.loader import Loader
     from compcache.store import Store
     from compcache.store.module_file import ModuleFile
 
-__all__ = ["is_valid", "linked_entry"]
+__all__ = ["is_valid", "linked_entry", "remove_closures"]
 
-#: How many files of this kind and of planned closures a directory keeps.
+#: How many files of this kind a directory keeps.
 _MOST_KEPT = 512
 
 
 def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """Return the modules that the linked closure is derived of that this module is, and how many of these, the first, are in it; None where
-    it does not hold in this state of the index.
+    """Return the parts of the linked closure with this module_id, and how many of them, the first, it contains; None if it is not valid in
+    this state of the index.
     """
     store = loader.store
     name = _file_name(store, module_id)
@@ -43,46 +46,56 @@ def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[byte
 
 
 def _file_name(store: Store, module_id: bytes) -> str:
-    """Return the file that says whether a closure holds for this processor, these keys and these known faults."""
+    """Return the name of the file that records a closure's validity for this processor, these keys and these known faults."""
     rules = mac(b"linked", store.mac_key) if store.mac_key else b""
     identity = [module_id, b"linked", rules, store.processor().identity.encode()]
     return CLOSURES.file_name(digest(identity).hex() + key_suffix(store.stamp_key))
 
 
 def _told(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """Return what is stored for this state of the index, or None."""
+    """Return the stored result for this state of the index, or None."""
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:at], data[at:]
-    if len(content) < HEAD.size + MODULE.size or sealed != MAGIC + seal(content, name, store.stamp_key):
+    if len(content) < HEAD.size or sealed != MAGIC + seal(content, name, store.stamp_key):
         return None
-    known, _, holds, homes = HEAD.unpack_from(content)
+    _, known, holds, homes = HEAD.unpack_from(content)
     if known != state:
         return None
-    parts = tuple([content[at : at + DIGEST_SIZE] for at in range(HEAD.size + MODULE.size, len(content), DIGEST_SIZE)])
+    parts = tuple([content[at : at + DIGEST_SIZE] for at in range(HEAD.size, len(content), DIGEST_SIZE)])
     return ((parts, homes) if holds else None,)
 
 
 def _keep(store: Store, name: str, module_id: bytes, state: bytes, found: tuple[tuple[bytes, ...], int] | None) -> None:
-    """Keep it for the next process; a failure is harmless."""
+    """Store the result for other processes; a failure is harmless."""
     if store.readonly or not store.has_closures():
         return
     from compcache.publish.atomic_file import keep_file
 
     parts, homes = found or ((), 0)
-    content = HEAD.pack(state, 1, found is not None, homes) + module_id.ljust(MODULE.size, b"\0") + b"".join(parts)
+    content = HEAD.pack(module_id, state, found is not None, homes) + b"".join(parts)
     try:
         keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
     except (CompcacheError, OSError) as error:
         reraise_interrupt(error)
 
 
+def remove_closures(store: Store, gone: Container[bytes]) -> None:
+    """Remove what is kept of linked closures that are gone, and files of former versions; a failure is harmless."""
+    at = len(MAGIC) + SEAL_SIZE
+    for name in store.names(CLOSURES):
+        data = store.read_file(CLOSURES, name)
+        if data is None or not data.startswith(MAGIC) or data[at : at + DIGEST_SIZE] in gone:
+            with suppress(OSError):
+                store.files.unlink(store.path(CLOSURES, name))
+
+
 def linked_entry(file: ModuleFile) -> EntryRecord:
     """Return the entry that describes a linked closure.
 
     Raises:
-        FormatError: the module is none, or is damaged.
-        StorageError: it cannot be read.
+        FormatError: the module is not a linked closure, or is damaged.
+        StorageError: the module cannot be read.
     """
     from compcache.formats.entry import ENTRY, decode_entry
     from compcache.formats.linked import KIND

@@ -59,6 +59,7 @@ static PyMethodDef functions[] = {
     {"find_undefined", find_undefined, METH_O, NULL},
     {"open_segment", open_segment, METH_VARARGS, NULL},
     {"function_entry", function_entry, METH_O, NULL},
+    {"is_ordered", is_ordered, METH_O, NULL},
     {"newest", newest, METH_VARARGS, NULL},
     {"module_entry", module_entry, METH_O, NULL},
     {"stamped", stamped, METH_VARARGS, NULL},

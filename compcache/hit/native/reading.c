@@ -494,6 +494,25 @@ static PyObject *fields_of_newest(Py_ssize_t index, const FunctionEntry *entry) 
                          entry->content.at, (Py_ssize_t)entry->content.size);
 }
 
+/* is_ordered(name: str) -> bool: whether, of several realizations of a name, the newest is meant. So for plain names, but not for content
+ * (a label, a dash, a digest in hex) or entries of data, whose names begin with NUL. */
+PyObject *is_ordered(PyObject *Py_UNUSED(module), PyObject *name) {
+    enum { DIGITS = 32 };
+    PyObject *encoded = PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass");
+    if (encoded == NULL) {
+        return NULL;
+    }
+    const Bytes text = bytes_of(encoded);
+    int ends_with_digest = text.size > DIGITS && text.at[text.size - DIGITS - 1] == '-';
+    for (size_t i = 1; ends_with_digest && i <= DIGITS; i++) {
+        const uint8_t digit = text.at[text.size - i];
+        ends_with_digest = (digit >= '0' && digit <= '9') || (digit >= 'a' && digit <= 'f');
+    }
+    const int is_entry = text.size > 0 && text.at[0] == 0;
+    Py_DECREF(encoded);
+    return PyBool_FromLong(!ends_with_digest && !is_entry);
+}
+
 /* newest(tables: tuple[Table, ...], func_name: str, ordered: bool) -> (index, module_id, offset, number, content) | None
  * The realization that goes before all others of the function tables: the only one, or of those that are ordered by their additions the
  * newest, unless others have its content. Else None. Before these goes the only one in a linked closure, for as long as that holds, if it

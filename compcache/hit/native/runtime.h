@@ -105,6 +105,7 @@ extern PyType_Spec table_spec;
 PyObject *open_segment(PyObject *module, PyObject *args);
 PyObject *function_entry(PyObject *module, PyObject *entry);
 PyObject *module_entry(PyObject *module, PyObject *entry);
+PyObject *is_ordered(PyObject *module, PyObject *name);
 PyObject *newest(PyObject *module, PyObject *args);
 PyObject *stamped(PyObject *module, PyObject *args);
 PyObject *requirements(PyObject *module, PyObject *rows);

@@ -1,1 +1,1 @@
-"""ELF files as bytes: their parts, what they say (`reading`), and files like them with other bytes (`patching`)."""
+"""ELF files as bytes: their parts, their content (`reading`), and copies with changed bytes (`patching`)."""

@@ -1,7 +1,7 @@
 """A table of distances as a part of a relocatable object: a constant that needs no compiler.
 
-Layout: System V gABI, chapter 4. What is replaced (the tables of symbols, of their names and of sections) stands anew at the end of the
-file; what nothing refers to any more stays where it is.
+Layout: System V gABI, chapter 4. Replaced tables (symbols, their names, sections) are written to the end of the file; the old ones stay,
+    unused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RELOCATION = Struct("<QIIq")
 _WORD = 4
 _SECTIONS_AT, _COUNT_AT = 0x28, 0x3C  # in the header of the file
 _PLACE, _COUNT = Struct("<Q"), Struct("<H")
-#: Greater numbers of sections are reserved, and stand elsewhere.
+#: Greater numbers of sections are reserved, and stored elsewhere.
 _MOST_SECTIONS = 0xFF00
 
 
@@ -49,7 +49,7 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
     Args:
         data: the object.
         symbol: the name of the constant.
-        head: how it begins, a multiple of four bytes.
+        head: its first bytes, a multiple of four.
         names: the symbols whose distances from its start follow, four bytes each. Those that the object does not have are hidden, and
             another object defines them.
         kind: the type of the relocations that store a distance in four bytes.
@@ -62,7 +62,7 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
     first = len(sections)
     titles = read_header(data).names_section
     if number is None or titles >= first or first + 2 >= _MOST_SECTIONS:
-        raise FormatError(f"the object has {first} sections, and {'no' if number is None else 'a'} table of symbols")
+        raise FormatError(f"the object has no symbol table, or too many sections ({first}) for more symbols")
     table = sections[number]
     strings = {n: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=n))) for n in {table.link, titles}}
 

@@ -1,4 +1,4 @@
-"""What a shared library defines for others: its own name, and the version of a symbol. Read in place, a few pages of a large file.
+"""The names that a shared library defines for others: its own, and versions of symbols. Reads a few pages of a large file in place.
 
 Layout: System V gABI, chapter 5; Linux Standard Base Core Specification 5.0, "Symbol Versioning"; the hash table is GNU's
 (https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html).
@@ -43,7 +43,7 @@ _VER_FLG_BASE, _HIDDEN, _UNVERSIONED = 1, 0x8000, 1
 class SharedLibrary:
     """A shared library as a file.
 
-    `soname` is what images record that need it; empty where it has none.
+    Images that need it record its `soname`, which is empty if it has none.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -62,8 +62,8 @@ class SharedLibrary:
         )
 
     def version_of(self, symbol: str) -> str | None:
-        """Return the version by which an object that is linked now asks for a symbol, empty where it has none; None where the library does
-        not define it for such objects.
+        """Return the version of a symbol that newly linked objects bind to, empty if it has none; None if the library does not define it
+        for them.
 
         Raises:
             FormatError: the tables of the library are damaged.
@@ -104,7 +104,7 @@ class SharedLibrary:
 
 
 def gnu_hash(name: bytes) -> int:
-    """Return the value by which GNU's hash table finds a name."""
+    """Return the hash of a name in GNU's hash table."""
     value = 5381
     for byte in name:
         value = value * 33 + byte & 0xFFFFFFFF
@@ -139,7 +139,7 @@ def _definitions(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
 
 @functools.lru_cache(maxsize=64)
 def shared_library(path: str) -> SharedLibrary:
-    """Return what the library in a file defines; read once in a process.
+    """Return the names that the library in a file defines. A process reads each file once.
 
     Raises:
         OSError: the file cannot be read.

@@ -67,7 +67,7 @@ SYMBOL = Struct("<IBBHQQ")
 
 
 class Header(NamedTuple):
-    """The fields of an ELF header that are used here."""
+    """The used fields of an ELF header."""
 
     magic: bytes
     bits: int
@@ -111,7 +111,7 @@ class Symbol(NamedTuple):
 
     @property
     def defined(self) -> bool:
-        """Whether the file has what the symbol stands for."""
+        """Whether the file defines the symbol."""
         return self.section != _SHN_UNDEF
 
     @property
@@ -126,12 +126,12 @@ class Symbol(NamedTuple):
 
 
 def is_elf(data: bytes) -> bool:
-    """Return whether the bytes start as an ELF file does, of whatever class and byte order."""
+    """Return whether the bytes start like an ELF file, of any class and byte order."""
     return data[: len(ELF_MAGIC)] == ELF_MAGIC
 
 
 def read_header(data: bytes) -> Header:
-    """Return the ELF header of a file of the class and byte order that are supported."""
+    """Return the ELF header of a file with the supported class and byte order."""
     if not is_elf(data):
         raise FormatError(f"not an ELF file: it starts with {data[: len(ELF_MAGIC)]!r}")
     header = Header._make(_HEADER.unpack(read_bytes(data, 0, _HEADER.size, "the ELF header")))
@@ -161,12 +161,12 @@ def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     return tuple(map(_as_section, SECTION.iter_unpack(records)))
 
 
-#: What was read of the last small files: several questions are asked of each object.
+#: The parts of the last small files, because each object is read several times.
 _read_small = lru_cache(maxsize=8)(_read_sections)
 
 
 def _extended_count(data: bytes, offset: int) -> int:
-    """Return the number of sections where the ELF header has no room for it: the size field of the first section."""
+    """Return the number of sections if it does not fit into the ELF header: the size field of the first section."""
     return Section._make(SECTION.unpack(read_bytes(data, offset, SECTION.size, "a section header"))).size
 
 
@@ -176,14 +176,14 @@ def find_section(sections: tuple[Section, ...], section_type: int) -> Section | 
 
 
 def object_symbols(data: bytes) -> Iterator[Symbol]:
-    """Return the non-local symbols of a relocatable object; none where it has no symbol table."""
+    """Return the non-local symbols of a relocatable object; none if it has no symbol table."""
     sections = read_sections(data, ET_REL)
     table = find_section(sections, SHT_SYMTAB)
     return iter(()) if table is None else read_symbols(data, sections, table)
 
 
 def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
-    """Yield sections with their names; those that the file does not hold only where `every` is set."""
+    """Yield sections with their names. `every` includes sections without content in the file."""
     header = read_header(data)
     if header.names_section >= len(sections):
         return
@@ -195,7 +195,7 @@ def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) ->
 
 
 def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False) -> Iterator[Symbol]:
-    """Yield the non-local symbols of a table, which leaves out the null symbol; with `local` all."""
+    """Yield the non-local symbols of a table, without the null symbol; with `local`, all of them."""
     records = read_table(data, table, SYMBOL)
     strings = read_linked_strings(data, sections, table)
     position = table.offset
@@ -230,7 +230,7 @@ def read_string(strings: bytes, offset: int) -> str:
 
 
 def read_bytes(data: bytes, offset: int, size: int, what: str) -> bytes:
-    """Return a range of the file; `what` names it in the error where the file ends before."""
+    """Return a range of the file. `what` names it in the error about a file that ends earlier."""
     if offset + size > len(data):
         raise FormatError(f"{what} should end at byte {offset + size} of {len(data)}: truncated or damaged")
     return data[offset : offset + size]

@@ -85,8 +85,8 @@ def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
 def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
     """Return the object with its defined symbols made hidden, except those in `keep`.
 
-    Objects that are linked together still see each other's hidden symbols; the dynamic symbol table of the
-    image does not have them. Unlike in a version script, any name will do. Raises `FormatError`.
+    Objects that are linked together still see each other's hidden symbols; the dynamic symbol table of the image does not contain them.
+    Unlike in a version script, any name works. Raises `FormatError`.
     """
     kept = frozenset(keep)
     edits = []
@@ -98,9 +98,9 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
 
 
 def rename_versioned(data: bytes) -> bytes:
-    """Return the object with other names for definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`).
+    """Return the object with new names for definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`).
 
-    Linkers take what follows for a version, and want a script that defines it. No other symbol gets a name that is in use.
+    Linkers take the rest for a version, and require a script that defines it. No other symbol gets a name that is in use.
     The new names are in a copy of the string table at the end of the file. Raises `FormatError`.
     """
     symbols = [symbol for symbol in object_symbols(data) if "@" in symbol.name and symbol.defined]
@@ -109,13 +109,13 @@ def rename_versioned(data: bytes) -> bytes:
 
 
 def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Return the object with other names for its undefined symbols. Raises `FormatError`."""
+    """Return the object with new names for its undefined symbols. Raises `FormatError`."""
     symbols = [symbol for symbol in object_symbols(data) if symbol.name in names and not symbol.defined]
     return _renamed(data, [(symbol, names[symbol.name]) for symbol in symbols])
 
 
 def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
-    """Give symbols new names: these are in a copy of the string table at the end of the file."""
+    """Give symbols new names, in a copy of the string table at the end of the file."""
     if not names:
         return data
     sections = read_sections(data, ET_REL)
@@ -132,10 +132,9 @@ def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
 
 
 def set_aside(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Return the object with definitions under other names, to which it refers as undefined symbols; references to the old names stay, and
-    are undefined.
+    """Return the object with renamed definitions, to which it refers as undefined symbols. References to the old names stay, undefined.
 
-    Raises `FormatError` where a name is not defined, or the other one not referred to.
+    Raises `FormatError` if a name is not defined, or its other name is not referenced.
     """
     symbols = {symbol.name: symbol for symbol in object_symbols(data)}
     patched = bytearray(data)
@@ -162,8 +161,8 @@ def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes,
     """Return the shared object without the relocations of some undefined symbols, and the places that these would have filled.
 
     A place is two i64: where the image holds the address of the symbol, as the distance from that of the symbol `table`, and what is
-    to be added to the address. Without them the dynamic linker neither looks the symbols up nor stores anything. Raises `FormatError`
-    where a relocation stores anything else than an address.
+    to be added to the address. Without them the dynamic linker neither looks the symbols up nor stores anything. Raises `FormatError` if a
+    relocation stores anything but an address.
     """
     sections = read_sections(data, ET_DYN)
     dynamic = find_section(sections, SHT_DYNSYM)
@@ -195,8 +194,8 @@ def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes,
 def protect_dynamic(data: bytes) -> bytes:
     """Return the shared object with a dynamic section that the dynamic linker does not change.
 
-    From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`): a page of private
-    memory for each image, which one without relocations does without. Raises `FormatError`.
+    From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`): which costs a
+    page of private memory for each image without relocations. Raises `FormatError`.
     """
     read_header(data)
     start, size, number = _PROGRAM_HEADERS.unpack_from(data)
@@ -211,9 +210,9 @@ def protect_dynamic(data: bytes) -> bytes:
 
 
 def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
-    """Return the object with other content, of the same length, in sections with these names.
+    """Return the object with new content, of the same length, in sections with these names.
 
-    Raises `FormatError` where one of them has another length.
+    Raises `FormatError` if a length differs.
     """
     edits = []
     for name, section in named(data, read_sections(data, ET_REL)):

@@ -66,7 +66,7 @@ _VERNAUX = Struct("<4x4xII")
 class CodeSection(NamedTuple):
     """Machine code of a relocatable object, before linking has filled anything in.
 
-    `places` are what linking may change, as (offset, end) in order; `functions` are (offset, end, name).
+    `places` are the ranges that linking may change, as (offset, end) in order; `functions` are (offset, end, name).
     """
 
     code: bytes
@@ -83,12 +83,12 @@ class Datum(NamedTuple):
 
 
 def architecture_of(data: bytes) -> Architecture:
-    """Return the architecture that the file is for; `FormatError` where it is not an ELF file."""
+    """Return the architecture of the file; `FormatError` if it is not an ELF file."""
     return architecture_of_elf(read_header(data).machine)
 
 
 def has_fixed_code(data: bytes) -> bool:
-    """Return whether linking an object leaves its instructions where they are; `FormatError` where it is not an ELF file."""
+    """Return whether linking an object leaves its instructions in place; `FormatError` if it is not an ELF file."""
     return architecture_of(data).relocations.changed is not None
 
 
@@ -102,7 +102,7 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
 
 
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:
-    """Return the names that a shared object expects of its process, in the order of its dynamic symbol table.
+    """Return the names that a shared object expects in its process, in the order of its dynamic symbol table.
 
     Both strong and weak references count. Raises `FormatError`.
     """
@@ -110,7 +110,7 @@ def dynamic_undefined(data: bytes) -> tuple[str, ...]:
 
 
 def dynamic_required(data: bytes) -> tuple[str, ...]:
-    """Return those of `dynamic_undefined` that a shared object needs to be loaded: weak references may stay undefined."""
+    """Return those of `dynamic_undefined` without which a shared object cannot be loaded. Weak references may stay undefined."""
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined and symbol.binding != STB_WEAK])
 
 
@@ -163,7 +163,7 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
 
 
 def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the place and the fields of `count` records, each of which ends with the distance to the next one."""
+    """Yield the place and the fields of `count` records. Each ends with the distance to the next one."""
     for _ in range(count):
         if at + record.size > len(content):
             raise FormatError("the needed versions are truncated or damaged")
@@ -180,7 +180,7 @@ def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, b
 
 
 def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
-    """Return the sections of an object or a shared object whose names begin so, with their content. Raises `FormatError`."""
+    """Return the sections of an object or a shared object whose names have this prefix, with their content. Raises `FormatError`."""
     sections = read_sections(data, read_header(data).type)
     return {
         name: read_bytes(data, section.offset, section.size, f"the section {name}")
@@ -192,7 +192,7 @@ def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
 def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dict[str, Datum]:
     """Return the values of variables that a relocatable object defines in sections with these names (`places`).
 
-    Left out are those that linking would change, and those that the file does not hold (.bss). Raises `FormatError`.
+    Variables that linking would change, and those without content in the file (.bss), are left out. Raises `FormatError`.
     """
     sections = read_sections(data, ET_REL)
     usable = {
@@ -214,7 +214,7 @@ def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dic
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:
     """Return the sections of a relocatable object that hold machine code.
 
-    Raises `FormatError`, also where linking may move code (`has_fixed_code`).
+    Raises `FormatError`, also if linking may move code (`has_fixed_code`).
     """
     architecture = architecture_of(data)
     changed = architecture.relocations.changed

@@ -1,1 +1,1 @@
-"""The linkers of the system: which there are, and how one is run."""
+"""The linkers of the system: finds them, and runs one."""

@@ -1,4 +1,4 @@
-"""Which linkers this system has.
+"""Finds the linkers of this system.
 
 Any ELF linker that understands GNU options will do: GNU ld, LLVM's lld, mold, or the lld inside the `ziglang` wheel, which
 needs nothing of the system.
@@ -47,7 +47,7 @@ class Linker:
 
     @property
     def program(self) -> str:
-        """The name of the file behind its command, which tells linkers apart at no cost."""
+        """The name of the file behind its command, which distinguishes linkers at no cost."""
         return _program_of(self.argv[0])
 
     def __str__(self) -> str:
@@ -62,9 +62,9 @@ def _program_of(path: str) -> str:
 def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]:
     """Return the linkers to choose from, the preferred one first.
 
-    `COMPCACHE_LINKER` decides alone where it is set; else these are `ld`, `mold` and `ld.lld` as far as they are on the path, and
-    the `ziglang` wheel. There are none where the platform does not use ELF. The answer is remembered for the same values
-    of these variables. Raises `LinkerError` where `COMPCACHE_LINKER` names something that cannot be run.
+    `COMPCACHE_LINKER` alone decides if it is set. Otherwise these are `ld`, `mold` and `ld.lld`, if they are on the path, and the
+    `ziglang` wheel. A platform without ELF has none. The answer is remembered for the same values of these variables. Raises `LinkerError`
+    if `COMPCACHE_LINKER` names something that cannot be run.
     """
     if not sys.platform.startswith(_ELF_PLATFORMS):
         return ()
@@ -94,7 +94,7 @@ def _find(choice: str | None, path: str) -> tuple[Linker, ...]:
 
 
 def _chosen(value: str, path: str) -> Linker | None:
-    """Return the linker that the value of the variable names."""
+    """Return the linker for the value of the variable."""
     if value.lower() in _NO_LINKER:
         return None
     if value == "ziglang":

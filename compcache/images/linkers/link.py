@@ -1,7 +1,7 @@
 """Running a linker: from relocatable objects to a shared object.
 
-Objects and image are files in memory, which nothing has to remove, not even after a process that was killed. Where a linker or
-the system cannot do that, they are files of a scratch directory.
+Objects and image are files in memory, which nobody has to remove, not even after a kill. If a linker or the system cannot use them, they
+are files of a scratch directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FLAGS = (
     "--build-id=none",
 )  # fmt: skip
 
-#: With static libraries: only what is used of them, and nothing for others to see.
+#: With static libraries: only their used members, without visible symbols.
 _FLAGS_OF_ARCHIVES = ("--gc-sections", "--exclude-libs", "ALL")
 
 _MISLEADING_VARIABLES = frozenset(
@@ -109,13 +109,12 @@ def link_shared(
 ) -> bytes:
     """Link relocatable objects into a shared object: the same bytes for the same arguments and linker.
 
-    `libraries` are paths of libraries; a shared one is recorded as needed only where it provides what some object
-    uses through a strong reference, and looked for in `run_paths`, too, when the image is loaded. `export` limits
-    the dynamic symbol table to these names; None keeps every visible one. Symbols that nothing provides stay
-    undefined, for the process that loads the image. `timeout` is in seconds.
+    `libraries` are paths of libraries. A shared one is recorded as needed only if it provides a strong reference of an object; loading an
+    image also searches `run_paths` for it. `export` limits the dynamic symbol table to these names; None keeps every visible one. Symbols
+    that nothing provides stay undefined, for the process that loads the image. `timeout` is in seconds.
 
-    Raises `LinkerError` where the linker cannot be started, fails, hangs or produces nothing, and `FormatError`
-    where `export` is given and an object is not ELF. Leaves no files behind.
+    Raises `LinkerError` if the linker cannot be started, fails, hangs or produces nothing, and `FormatError` if `export` is given and an
+    object is not ELF. Leaves no files behind.
     """
     if export is not None:
         objects = [(_hidden if len(data) < _SMALL else hide_symbols)(data, tuple(export)) for data in objects]
@@ -133,7 +132,7 @@ def link_shared(
 
 @functools.lru_cache(maxsize=512)
 def _hidden(data: bytes, keep: tuple[str, ...]) -> bytes:
-    """Return a small object, which many images may have in common, without symbols that others could see."""
+    """Return a small object, which many images may share, without symbols that others could see."""
     return hide_symbols(data, keep)
 
 
@@ -142,7 +141,7 @@ def _flags(linker: Linker) -> tuple[str, ...]:
     if "mold" in program:
         return (*_FLAGS, "--no-fork")  # else a copy of mold outlives the one that is waited for
     if "gold" in program:
-        position = _FLAGS.index("noseparate-code")  # which it never does, and does not know by name
+        position = _FLAGS.index("noseparate-code")  # which it never does; it does not know the name
         return _FLAGS[: position - 1] + _FLAGS[position + 1 :]
     return _FLAGS
 
@@ -151,7 +150,7 @@ def _flags(linker: Linker) -> tuple[str, ...]:
 
 
 def _link_in_memory(link: _Link) -> bytes | None:
-    """Link by files in memory; return None where that does not work or the link fails, which a directory then tells apart."""
+    """Link with files in memory; return None if that does not work or the link fails. Linking in a directory then shows the reason."""
     to_standard_output = _writes_to_standard_output(link.linker)
     if to_standard_output is None or link.linker.argv in _needs_directory or not hasattr(os, "memfd_create"):
         return None
@@ -193,7 +192,7 @@ def _writes_to_standard_output(linker: Linker) -> bool | None:
 
 
 def _link_in_directory(link: _Link) -> bytes:
-    """Link by files of a directory. The linker sees relative names, so that no path enters the image."""
+    """Link with files in a directory. The linker sees relative names, so that no path enters the image."""
     linker = link.linker
     names = [f"{number}.o" for number in range(len(link.objects))]
     with _scratch_directory(linker) as directory:
@@ -211,7 +210,7 @@ def _link_in_directory(link: _Link) -> bytes:
 
 @contextlib.contextmanager
 def _scratch_directory(linker: Linker) -> Iterator[str]:
-    """Make a private directory; an error with its files is a failure of the link."""
+    """Make a private directory. Errors with its files count as failures of the link."""
     try:
         _remove_abandoned(tempfile.gettempdir())
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as directory:
@@ -223,10 +222,10 @@ def _scratch_directory(linker: Linker) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1)
 def _remove_abandoned(temporary: str) -> None:
-    """Remove what processes that were killed while they linked have left; once per process.
+    """Remove the leftovers of processes that were killed while they linked; once per process.
 
-    Only directories of this user that nothing has changed for an hour: no link takes that long. The time is that of the
-    file system, read off a new directory, for clocks of programs may be anywhere. `rmtree` follows no links.
+    Only directories of this user that nothing has changed for an hour: no link takes that long. The time is that of the file system, taken
+    from a new directory, because clocks of programs may be wrong. `rmtree` follows no links.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=temporary) as probe:
@@ -267,14 +266,14 @@ def _run(
     output: int | None = None,
     temporary: str | None = None,
 ) -> _Ended | None:
-    """Run the linker; return None where it cannot be started in the directory.
+    """Run the linker; return None if it cannot be started in the directory.
 
     Args:
-        link: what it is run for.
+        link: the link for which it runs.
         command: the program and its arguments.
         directory: where it runs.
-        descriptors: what it inherits.
-        output: the descriptor that is its standard output; messages are printed there where there is none.
+        descriptors: the descriptors that it inherits.
+        output: the descriptor of its standard output; without one, messages go there.
         temporary: for its temporary files.
     """
     linker = link.linker
@@ -307,7 +306,7 @@ def _start(
             stdout=subprocess.PIPE if output is None else output,
             stderr=subprocess.STDOUT if output is None else subprocess.PIPE,
             pass_fds=descriptors,
-            process_group=0,  # so that a timeout ends whatever it started, too
+            process_group=0,  # so that a timeout also ends its child processes
         )
     except OSError as error:
         reraise_interrupt(error)
@@ -317,7 +316,7 @@ def _start(
 
 
 def _environment(temporary: str | None) -> dict[str, str]:
-    """Return the environment of the linker: nothing that changes what it writes or where."""
+    """Return the environment of the linker, without variables that change what it writes or where."""
     inherited = {name: value for name, value in os.environ.items() if name not in _MISLEADING_VARIABLES}
     return {**inherited, **({"TMPDIR": temporary} if temporary else {}), "LC_ALL": "C"}
 

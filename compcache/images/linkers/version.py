@@ -1,4 +1,4 @@
-"""Which linker a command is, and of which version: what modules name among their makers."""
+"""The name and the version of a linker, as modules name it among their makers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "version_of"]
 
-#: What linkers say first when they are asked for their version, and what they are called among makers.
+#: The first words of linkers' version texts, and their names as makers.
 _WORDS = {
     "lld": re.compile(r"\bLLD (\d\S*)"),
     "mold": re.compile(r"\bmold (\d\S*)"),
@@ -28,7 +28,7 @@ _SECONDS = 10.0
 
 
 def version_of(linker: Linker) -> tuple[str, str]:
-    """Return the name of a linker, one of `NAMES`, and its version; empty where it does not tell. A process asks once."""
+    """Return the name of a linker, one of `NAMES`, and its version; empty if it does not say. Each process asks once."""
     try:
         status = os.stat(linker.argv[0])
     except OSError as error:

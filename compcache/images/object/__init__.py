@@ -1,1 +1,1 @@
-"""Relocatable objects: what LLVM emits, and its ORC loads; where no linker is installed or the platform is not ELF."""
+"""Relocatable objects: LLVM emits them, and its ORC loads them, without a linker or on platforms without ELF."""

@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 class LinkedObject(NamedTuple):
-    """Code that ORC has mapped: the address of its symbol, and what keeps it mapped."""
+    """Code that ORC has mapped: the address of its symbol, and the object that keeps it mapped."""
 
     address: int
     tracker: Any
@@ -52,7 +52,7 @@ def _jit() -> Any:
 
 
 def link_object(obj: bytes, symbol: str) -> LinkedObject:
-    """Map an object and resolve what it refers to in the process and the platform's libraries.
+    """Map an object, and resolve its references in the process and the platform's libraries.
 
     Raises:
         IntegrityError: ORC cannot link it.
@@ -81,4 +81,4 @@ def _addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
     from compcache.images.platform_symbols import address_of
 
     for name in names:
-        yield name, address_of(name)  # 0 for a weak reference: who needs it checks before loading
+        yield name, address_of(name)  # 0 for a weak reference: functions that need it are checked before loading

@@ -1,4 +1,4 @@
-"""Relocatable objects as images: which modules can be one, and what it requires."""
+"""Relocatable objects as images: which modules can be one, and its requirements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "LOADED", "is_comparable", "require_possible", "requires"]
 
-#: As module records name the kind.
+#: The kind's name in module records.
 KIND = "object"
 LOADED = "objects through ORC"
 _SHOWN = 5
@@ -24,7 +24,7 @@ def require_possible(needs_linker: Sequence[str]) -> None:
     """Refuse features that need the dynamic linker (`needs_linker`, in words) in an object, which is loaded without it.
 
     Raises:
-        CompileError: the module has some.
+        CompileError: the module has such features.
     """
     if needs_linker:
         raise CompileError(

@@ -1,1 +1,1 @@
-"""Shared objects: what a linker makes of a module, and the dynamic linker maps."""
+"""Shared objects: a linker makes them from a module, and the dynamic linker maps them."""

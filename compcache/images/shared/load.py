@@ -1,8 +1,8 @@
-"""Shared objects in a load: mapped out of a copy.
+"""Loads shared objects from a copy.
 
-The native runtime maps them out of the module's file (`hit/native/images.c`), so that a hit imports nothing. Here is what remains: a file
-that this process has mapped already, one on a file system that no code may be mapped from, and one whose mapped pages another host
-can take away (`hit/native/places.c`).
+The native runtime maps them out of the module's file (`hit/native/images.c`), so that a hit imports nothing. Three cases remain for this
+file: this process has mapped the file already, its file system forbids mapping code, or another host can take mapped pages away
+    (`hit/native/places.c`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def load(runtime: Any, file: ImageFile) -> Any:
 
 
 def way_into_memory(runtime: Any, directory: str, maps_files: int) -> str:
-    """Describe how images below a directory, which need not exist yet, are loaded into memory. `maps_files` is that of `Loader`."""
+    """Describe how images below a directory, which may not exist yet, are loaded into memory. `maps_files` is that of `Loader`."""
     while not os.path.isdir(directory):
         directory = os.path.dirname(directory)
     place = Files().open_owned(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Shared objects: how one is written of relocatable objects, or made by a linker, and what it requires."""
+"""Shared objects: writes one from relocatable objects, or lets a linker make it, and finds its requirements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "LOADED", "is_comparable", "make", "requires", "write"]
 
-#: As module records name the kind.
+#: The kind's name in module records.
 KIND = "shared"
 LOADED = "shared objects through dlopen"
 _SONAME = "compcache-module.so"
@@ -42,11 +42,11 @@ def write(
     named: Mapping[str, str],
     imports: Collection[str],
 ) -> tuple[bytes, dict[str, bytes], str]:
-    """Return the shared object without a linker, by symbol the places of its imports, and the C library that it needs
+    """Return the shared object without a linker, the places of its imports by symbol, and the C library that it needs
     (`MakeSide.requires`).
 
     Args:
-        objects: that of the module, then those of its entry points.
+        objects: the object of the module, then those of its entry points.
         export: the one symbol that the image lets others see.
         optional: the symbols of other images that may be missing.
         platform: the symbols that it takes from the platform's libraries.
@@ -54,7 +54,7 @@ def write(
         imports: the symbols whose addresses are filled in when code is loaded.
 
     Raises:
-        FormatError: it takes a linker to make it.
+        FormatError: only a linker can make it.
     """
     providers = {symbol: _provider(symbol, path) for symbol, path in named.items()}
     for symbol in platform:
@@ -73,16 +73,16 @@ def write(
 
 
 def _require_loadable(size: int) -> None:
-    """Refuse an image that this process may not write to any file: it could not be mapped either."""
+    """Refuse an image that this process could not write to a file, and therefore not map."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if size > limit != resource.RLIM_INFINITY:
-        raise FormatError(f"the image has {size} bytes, and this process may write files of {limit} (`ulimit -f`)")
+        raise FormatError(f"the image has {size} bytes, but this process may write files of at most {limit} bytes (`ulimit -f`)")
 
 
 def _provider(symbol: str, path: str) -> Provider | None:
-    """Return the library in a file as what provides a symbol; None where it has the symbol in a library that it needs."""
+    """Return the library in a file as the provider of a symbol; None if it has the symbol from a library that it needs."""
     if is_archive(path):
         raise FormatError(f"{symbol!r} is in the archive {path}")
     try:
@@ -106,28 +106,28 @@ def make(
     imports: Collection[str],
     known: Collection[str],
 ) -> tuple[bytes, dict[str, bytes]]:
-    """Return the shared object, and by symbol the places of its imports (`take_places`).
+    """Return the shared object, and the places of its imports by symbol (`take_places`).
 
     Args:
-        objects: that of the module, whose references are weak where they may be, then those of its entry points.
+        objects: the object of the module, whose references are weak where possible, then those of its entry points.
         linker: the linker to use.
         export: the one symbol that the image lets others see.
         platform: the symbols that it takes from the platform's libraries.
         named: those that it takes from libraries which the source names, and the files that define them.
         libraries: all libraries that the source names.
         imports: the symbols whose addresses are filled in when code is loaded.
-        known: the symbols that may be missing beside these.
+        known: further symbols that may be missing.
 
     Raises:
         LinkerError: the linker fails.
-        UndefinedSymbolError: members of archives use what nothing provides.
+        UndefinedSymbolError: members of archives use symbols that nothing provides.
         CompileError: an import is used in a way that leaves no place for its address.
     """
     versions = {symbol: version for symbol in platform if (version := platform_symbols.versioned_name(symbol))}
     shared = [path for path in dict.fromkeys(named.values()) if not is_archive(path)]
     archives = [library.name for library in libraries if isinstance(library, Archive)] if len(shared) < len({*named.values()}) else []
     paths = [*platform_symbols.platform_paths(platform), *shared]
-    if archives:  # whose members may use all that a linker has by itself, and one another
+    if archives:  # their members may use one another, and everything that a linker adds
         given = [library.file() for library in libraries if isinstance(library, Library)]
         paths = [*archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
     code = [rename_undefined(objects[0], versions), *objects[1:]]
@@ -138,7 +138,7 @@ def make(
 
 
 def _check_archives(image: bytes, known: Collection[str]) -> None:
-    """Check that everything exists which members of static libraries use, except weak references, such as Rust's to functions of later
+    """Check that all symbols exist that members of static libraries use, except weak references, such as Rust's to functions of later
     libcs.
     """
     missing = [
@@ -172,7 +172,7 @@ def _without_imports(image: bytes, imports: Collection[str], table: str) -> tupl
 
 
 def requires(image: bytes) -> str:
-    """See `MakeSide.requires`. A shared object says which versions of symbols it was bound to."""
+    """See `MakeSide.requires`. A shared object names the versions of its symbols."""
     return _needed_libc([name for names in needed_versions(image).values() for name in names], dynamic_undefined(image))
 
 
@@ -182,5 +182,5 @@ def _needed_libc(versions: Iterable[str], undefined: Iterable[str]) -> str:
 
 
 def is_comparable(obj: bytes) -> bool:
-    """See `MakeSide.is_comparable`. On some architectures linking moves code."""
+    """See `MakeSide.is_comparable`. Linking moves code on some architectures."""
     return is_elf(obj) and has_fixed_code(obj)

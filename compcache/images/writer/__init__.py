@@ -1,1 +1,1 @@
-"""Writing a shared object of what LLVM emits, without a linker: for objects of which every section, symbol and relocation is known here."""
+"""Writes shared objects from LLVM's objects, without a linker, if every section, symbol and relocation is known here."""

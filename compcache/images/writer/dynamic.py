@@ -1,4 +1,4 @@
-"""What the dynamic linker reads of an image: its symbols and their versions, the libraries that it needs, its relocations.
+"""The tables of an image for the dynamic linker: symbols and versions, needed libraries, relocations.
 
 Layout: System V gABI, chapter 5; Linux Standard Base Core Specification 5.0, "Symbol Versioning"; the hash table is GNU's
 (https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html).
@@ -40,8 +40,8 @@ _UNVERSIONED = 1
 
 
 class Asked(NamedTuple):
-    """A symbol of another image: whether it may be missing, its type, the library that it comes from, and its version there; both are
-    empty where it is anybody's.
+    """A symbol of another image: whether it may be missing, its type, its library, and its version there. The last two are empty if any
+    image may provide it.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
 
 
 class Strings:
-    """A table of strings."""
+    """A string table."""
 
     def __init__(self) -> None:
         self.content = bytearray(1)
@@ -68,13 +68,13 @@ class Strings:
 
 
 class Dynamic:
-    """The sections for the dynamic linker; made before anything has an address, filled in when everything has.
+    """The sections for the dynamic linker. They are made before anything has an address, and filled in afterwards.
 
     Args:
         asked: the symbols of other images.
-        export: the one that this image defines for others.
+        export: the symbol that this image defines for others.
         soname: its own name.
-        run_paths: where the libraries that it needs are looked for, too.
+        run_paths: further directories with libraries that it needs.
         relocations: how many there will be.
         arrays: the sections of constructors and destructors that it has.
     """
@@ -116,7 +116,7 @@ class Dynamic:
         return found + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 
     def _versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
-        """Return the version of each symbol, by number, and the table that says which versions of which libraries have these numbers."""
+        """Return the version of each symbol, by number, and the table that gives these numbers to versions of libraries."""
         self._needs_count = 0
         libraries = dict.fromkeys(needed)
         wanted: dict[str, dict[str, int]] = {}
@@ -164,11 +164,11 @@ class Dynamic:
         """Give the sections their contents, once all of them have addresses.
 
         Args:
-            address: that of the exported symbol.
+            address: the address of the exported symbol.
             size: its size.
             home: the section that it is in.
             left: the relocations for the dynamic linker.
-            relative: the type of those that are for addresses in this image.
+            relative: the type of relocations for addresses in this image.
         """
         info = STB_GLOBAL << 4 | _STT_OBJECT
         rows = [bytes(SYMBOL.size)]
@@ -182,7 +182,7 @@ class Dynamic:
         pack = RELOCATION.pack
         self.relocations.content = b"".join([pack(place, kind, symbol, addend) for _, symbol, place, kind, addend in found])
         if len(self.relocations.content) != self.relocations.size:
-            raise FormatError(f"there are {len(found)} relocations, and space for others")
+            raise FormatError(f"the space that was reserved is not that of these {len(found)} relocations")
         count = sum(kind == relative for _, _, _, kind, _ in found)
         self.table.content = b"".join([_TAG.pack(*tag) for tag in self._all_tags(count)])
 

@@ -26,7 +26,7 @@ _ROW = Struct("<ii")
 
 
 class Frame(NamedTuple):
-    """An entry for a function: where it stands in its section, where it says at what distance the function begins, and how."""
+    """An entry for a function: its place in its section, the place of the distance to the function, and its encoding."""
 
     offset: int
     place: int
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 
 
 def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]:
-    """Return the entries of a section, whose places have to be among those that are relocated.
+    """Return the entries of a section, whose references must be relocated.
 
     Raises:
         FormatError: the tables are malformed, or encoded in another way than those of LLVM.
@@ -63,7 +63,7 @@ def _encoding(common: bytes) -> int:
     version, end = common[0], common.index(0, 1)
     augmentation = common[1:end]
     if version != 1 or augmentation[:1] != b"z":
-        raise FormatError(f"unwinding tables of version {version}, with {augmentation!r}")
+        raise FormatError(f"unwinding tables of version {version} with the augmentation {augmentation!r} are not supported")
     at = _skip_number(common, _skip_number(common, end + 1)) + 1  # the alignments of code and data, and the return address in a byte
     at = _skip_number(common, at)  # the length of what follows
     encoding = -1
@@ -76,14 +76,14 @@ def _encoding(common: bytes) -> int:
         elif letter == ord("P"):
             at += 1 + _POINTER_SIZES.get(common[at] & 0xF, len(common))
         elif letter != ord("S"):
-            raise FormatError(f"unwinding tables with {augmentation!r}")
+            raise FormatError(f"unwinding tables with the augmentation {augmentation!r} are not supported")
     if encoding not in _PC:
-        raise FormatError(f"unwinding tables with addresses of the encoding {encoding:#x}")
+        raise FormatError(f"unwinding tables with addresses in the encoding {encoding:#x} are not supported")
     return encoding
 
 
 def _skip_number(content: bytes, at: int) -> int:
-    """Return the place behind a number in LEB128."""
+    """Return the position after a LEB128 number."""
     while content[at] & 0x80:
         at += 1
     return at + 1
@@ -95,9 +95,7 @@ def index_size(count: int) -> int:
 
 
 def index_of_frames(address: int, frames: int, entries: Iterable[tuple[bytearray, int, Frame]]) -> bytes:
-    """Return the index at an address, of tables at the address `frames`: each entry with the section that it is in, relocated, and its
-    address.
-    """
+    """Return the index for tables at the address `frames`: each entry with its section, relocated, and its address."""
     rows = []
     for content, start, frame in entries:
         (distance,) = _PC[frame.encoding].unpack_from(content, frame.place)

@@ -1,7 +1,7 @@
-"""The objects that a shared object is written of: read, and held against what the writer knows.
+"""Reads the objects for a shared object, and compares them with what the writer knows.
 
-What stands in no list here is refused (`FormatError`), and a linker makes the image: types and flags of sections, their names where
-linkers treat them in a way of their own, types and bindings of symbols. Layout: System V gABI, chapter 4, and the ABIs of the processors.
+Anything outside the lists here is refused (`FormatError`), and a linker makes the image: types and flags of sections, names that linkers
+treat specially, types and bindings of symbols. Layout: System V gABI, chapter 4, and the ABIs of the processors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAPPED = (
     ".text", ".rodata", ".data.rel.ro", ".data", ".bss", ".tdata", ".tbss", ".init_array", ".fini_array", ".gcc_except_table", ".eh_frame",
 )  # fmt: skip
 _UNMAPPED = (".debug_", ".comment")
-#: What linkers read and leave out.
+#: Sections that linkers read and leave out.
 _LEFT_OUT = (".note.GNU-stack", ".llvm_addrsig")
 _PROPERTIES = ".note.gnu.property"
 MAX_ALIGNMENT = 0x1000
@@ -117,7 +117,7 @@ def read_input(data: bytes) -> Input:
     """Return the parts of an object.
 
     Raises:
-        FormatError: it is malformed, or has something that is not known here.
+        FormatError: the object is malformed, or has unknown parts.
     """
     return (_read_small if len(data) < _SMALL else _read)(data)
 
@@ -126,12 +126,12 @@ def _read(data: bytes) -> Input:
     header = read_header(data)
     linking = architecture_of_elf(header.machine).linking
     if linking is None:
-        raise FormatError(f"shared objects of the ELF machine {header.machine} are not written here")
+        raise FormatError(f"shared objects for the ELF machine {header.machine} are not supported")
     if data[_IDENT] not in _SYSTEMS or _FLAGS_OF_FILE.unpack_from(data)[0]:
-        raise FormatError("the object has flags, or is for a system, that are not known here")
+        raise FormatError("the object has flags that are not supported, or is for another system")
     sections = read_sections(data, ET_REL)
     if header.names_section >= len(sections):
-        raise FormatError("the object has no names of sections, or too many sections")
+        raise FormatError("the object has no section names, or too many sections")
     strings = read_linked_strings(data, sections, sections[0]._replace(link=header.names_section))
     names = [read_string(strings, section.name) for section in sections]
     tables = _relocation_tables(data, sections)
@@ -145,7 +145,7 @@ _read_small = functools.lru_cache(maxsize=512)(_read)
 
 
 def _is_part(name: str, section: Section) -> bool:
-    """Return whether a section becomes part of the image; raises `FormatError` where that is not known."""
+    """Return whether a section becomes part of the image. Raises `FormatError` if this is not known."""
     kind, flags = section.type, section.flags
     if kind in (_SHT_NULL, SHT_SYMTAB, _SHT_STRTAB, SHT_RELA, _SHT_GROUP, _SHT_LLVM_ADDRSIG):
         return False
@@ -174,7 +174,7 @@ def _section(
     ):
         raise FormatError(f"the section {name} is of type {kind:#x}, which is not supported for it")
     if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")) or (flags & SHF_WRITE and flags & SHF_EXECINSTR):
-        raise FormatError(f"the section {name} has the flags {flags:#x}")
+        raise FormatError(f"the section {name} has the flags {flags:#x}, which are not supported")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
         raise FormatError(f"the section {name} has the alignment {alignment:#x}, which no image can give it")
     content = b""
@@ -192,10 +192,10 @@ def _output_name(name: str, *, mapped: bool) -> str:
     if not mapped:
         if name.startswith(_UNMAPPED):
             return name
-        raise FormatError(f"the handling of the section {name} is not known here")
+        raise FormatError(f"the section {name} is not supported")
     found = next((known for known in _MAPPED if name == known or name.startswith(f"{known}.")), None)
     if found is None and (not name or name.startswith(".")):
-        raise FormatError(f"the handling of the section {name!r} is not known here")
+        raise FormatError(f"the section {name!r} is not supported")
     return found or name
 
 

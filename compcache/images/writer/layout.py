@@ -1,7 +1,7 @@
-"""Which sections an image has, and where each part of the objects comes to stand.
+"""Chooses the sections of an image, and the place of each part of the objects.
 
-Two segments: what is read and run, the headers first, and what is written. The second begins in the file where the first one ends, and a
-page further in memory, so that small modules stay small files.
+The image has two segments: one to read and run, which begins with the headers, and one to write. The second begins in the file where the
+first one ends, and a page further in memory, so that small modules stay small files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "Output", "Piece", "collect", "place"]
 
-#: The order of sections in memory. Between the first and the last of a segment stand those that have names of their own.
+#: The order of sections in memory. Sections with other names are between the first and the last of a segment.
 _READ = (".gnu.hash", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r", ".rela.dyn", ".plt", ".text")
 _READ_LAST = (".rodata", ".gcc_except_table", ".eh_frame_hdr", ".eh_frame")
 _WRITTEN = (".tdata", ".tbss", ".init_array", ".fini_array", ".data.rel.ro", ".dynamic", ".got", ".data")
@@ -28,7 +28,7 @@ _SORTED = (".init_array", ".fini_array")
 
 
 class Piece:
-    """A section of an object, as a part of one of the image's; `content` once it is relocated, else what the object has."""
+    """A section of an object, as a part of a section of the image. `content` is set once it is relocated."""
 
     __slots__ = ("content", "offset", "owner", "section")
 
@@ -73,7 +73,7 @@ class Output:
     def add(self, owner: int, section: InputSection) -> None:
         """Append a section of an object."""
         if (self.type, self.flags & ~(SHF_MERGE | SHF_STRINGS)) != (section.type, _flags(section) & ~(SHF_MERGE | SHF_STRINGS)):
-            raise FormatError(f"sections {self.name} of different types or flags")
+            raise FormatError(f"sections named {self.name} have different types or flags")
         if (self.flags, self.entry_size) != (_flags(section), section.entry_size):
             self.flags, self.entry_size = self.flags & ~(SHF_MERGE | SHF_STRINGS), 0
         start = -(-self.size // section.alignment) * section.alignment
@@ -106,7 +106,7 @@ def _flags(section: InputSection) -> int:
 
 
 def collect(inputs: Sequence[Input]) -> dict[str, Output]:
-    """Return the sections that objects have, put together by name."""
+    """Return the sections of objects, combined by name."""
     found: dict[str, Output] = {}
     parts = [(number, section) for number, one in enumerate(inputs) for section in one.sections]
     for number, section in sorted(parts, key=_priority) if any(section.output in _SORTED for _, section in parts) else parts:
@@ -118,13 +118,13 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
 
 
 def _priority(part: tuple[int, InputSection]) -> int:
-    """Return the place of a table of constructors among others: those with the lowest number run first, those without one last."""
+    """Return the sort key of a table of constructors: the lowest number runs first, tables without one run last."""
     section = part[1]
     if section.output not in _SORTED or section.name == section.output:
         return 1 << 16
     digits = section.name[len(section.output) + 1 :]
     if not digits.isdecimal() or int(digits) >= 1 << 16:
-        raise FormatError(f"the section {section.name} has no priority")
+        raise FormatError(f"the name of the section {section.name} does not end in a priority")
     return int(digits)
 
 
@@ -163,7 +163,7 @@ def _number(layout: Layout) -> None:
 
 
 def _in_order(outputs: list[Output], first: Sequence[str], last: Sequence[str]) -> list[Output]:
-    """Return the sections in order: those named in `first`, code, the others, those named in `last`."""
+    """Return the sections in order: those in `first`, code, the others, those in `last`."""
     middle = len(first)
 
     def key(output: Output) -> tuple[int, bool]:

@@ -1,6 +1,7 @@
-"""Relocations of the objects: what they need of tables, and their effect.
+"""Relocations of the objects: the tables that they need, and their effect.
 
-`scan` counts what the dynamic linker is asked for, before anything has an address; `Relocator` fills in addresses and lists what is left.
+`scan` counts the relocations for the dynamic linker, before anything has an address. `Relocator` fills in addresses and lists the
+remaining relocations.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from compcache.images.writer.inputs import Input, InputSection
     from compcache.images.writer.layout import Piece
 
-    #: Which entry of a table is meant: that of a symbol of another image, or one of an object, by the numbers of both.
+    #: The key of a table entry: a symbol of another image, or a symbol of an object, by the numbers of both.
     Key = str | tuple[int, int]
 
 __all__ = ["DynamicRelocation", "Relocator", "Tables", "scan"]
@@ -33,7 +34,7 @@ _MODULE = (-1, 0)
 
 
 class DynamicRelocation(NamedTuple):
-    """A relocation that is left to the dynamic linker; `name` is empty where it refers to this image."""
+    """A relocation that is left to the dynamic linker. `name` is empty if it refers to this image."""
 
     name: str
     place: int
@@ -42,14 +43,14 @@ class DynamicRelocation(NamedTuple):
 
 
 class Tables:
-    """The tables that the image needs: numbered entries, and how many relocations the dynamic linker gets."""
+    """The tables that the image needs: numbered entries, and the number of relocations for the dynamic linker."""
 
     def __init__(self, imports: Collection[str]) -> None:
         self._imports = imports
         self.entries: dict[Key, int] = {}  # of the global offset table
         self.pairs: dict[Key, int] = {}  # of thread-local variables, behind the entries
         self.stubs: dict[str, int] = {}
-        self.names: dict[str, None] = {}  # of other images, as the dynamic linker is asked for them
+        self.names: dict[str, None] = {}  # of other images, as requested from the dynamic linker
         self.relocations = 0
 
     def add_address(self, name: str | None) -> None:
@@ -72,7 +73,7 @@ class Tables:
         self.add_entry(name)
 
     def add_pair(self, key: Key, relocations: int) -> None:
-        """Add a pair of entries for a thread-local variable. A variable of this image takes one relocation, since its offset is known."""
+        """Add a pair of entries for a thread-local variable. A variable of this image takes one relocation, because its offset is known."""
         if key not in self.pairs:
             self.pairs[key] = len(self.pairs)
             self.relocations += relocations if isinstance(key, str) else 1
@@ -85,10 +86,10 @@ class Tables:
 
 
 def scan(inputs: Sequence[Input], outside: Sequence[Mapping[int, str]], imports: Collection[str]) -> Tables:
-    """Find out what the mapped sections need. `outside` are, by object, the symbols of other images.
+    """Find the needs of the mapped sections. `outside` has the symbols of other images, by object.
 
     Raises:
-        FormatError: a relocation is not known here, or would change what is only read.
+        FormatError: a relocation is unknown, or would change a read-only part.
     """
     tables = Tables(imports)
     for owner, one in enumerate(inputs):
@@ -96,7 +97,7 @@ def scan(inputs: Sequence[Input], outside: Sequence[Mapping[int, str]], imports:
             if section.relocations and section.flags & SHF_ALLOC:
                 unknown = {kind for _, kind, _, _ in section.relocations}.difference(one.linking.fixups)
                 if unknown:
-                    raise FormatError(f"relocations of the type {min(unknown)} are not known here")
+                    raise FormatError(f"relocations of the type {min(unknown)} are not supported")
                 _scan(tables, one, section, owner, outside[owner])
     return tables
 
@@ -108,7 +109,7 @@ def _scan(tables: Tables, one: Input, section: InputSection, owner: int, outside
         if fixup.to == SYMBOL:
             if fixup.form == ADDRESS:
                 if not section.flags & SHF_WRITE:
-                    raise FormatError(f"the section {section.name}, which is only read, holds an address")
+                    raise FormatError(f"the read-only section {section.name} holds an address")
                 tables.add_address(outside.get(symbol))
         elif fixup.to == CALL:
             if symbol in outside:
@@ -126,17 +127,17 @@ def _can_relax(one: Input, section: InputSection, at: int, fixup: Fixup, addend:
 
 
 class Relocator:
-    """Fills in what relocations ask for.
+    """Applies relocations.
 
     Args:
-        linking: what is known of the architecture's relocations.
-        tables: as `scan` has counted them.
-        outside: by object the symbols of other images.
-        values: by object the addresses of symbols; None for those that have none here.
+        linking: the known relocations of the architecture.
+        tables: the tables of `scan`.
+        outside: the symbols of other images, by object.
+        values: the addresses of symbols, by object; None for symbols without one here.
         imports: the names whose addresses are filled in elsewhere.
         table: the address of the global offset table.
-        stubs: that of the procedure linkage table.
-        thread_start: that of the template for thread-local variables.
+        stubs: the address of the procedure linkage table.
+        thread_start: the address of the template for thread-local variables.
     """
 
     def __init__(
@@ -157,10 +158,10 @@ class Relocator:
         self.places: dict[str, list[tuple[int, int]]] = {}  # of imports: address and what is to be added
 
     def relocate(self, piece: Piece, start: int, content: bytearray) -> None:
-        """Relocate a part of a section that is mapped at an address.
+        """Relocate a part of a section at its mapped address.
 
         Raises:
-            FormatError: a symbol has no place here that could be referred to in this way.
+            FormatError: a symbol has no address for this kind of reference.
             ValueError, struct.error: a distance is too large.
         """
         owner = piece.owner
@@ -183,7 +184,7 @@ class Relocator:
                 store(content, at, (value + addend & _PAGE) - (start + at & _PAGE))
 
     def _target(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
-        """Return the address to which a relocation refers that is not just that of a symbol; None where nothing is left to be stored."""
+        """Return the address to which an indirect relocation refers; None if nothing is left to store."""
         name = self._outside[owner].get(symbol)
         key = name or (owner, symbol)
         if fixup.to == SYMBOL and fixup.form == ADDRESS:
@@ -197,7 +198,7 @@ class Relocator:
         if fixup.to == NOTHING:
             return None
         if addend and fixup.form != DISTANCE:
-            raise FormatError("an entry of a table for what follows a symbol")
+            raise FormatError("table entries with an addend are not supported")
         if fixup.to == CALL and name is not None:
             return self._stubs[name]
         if fixup.to == TABLE:
@@ -208,12 +209,12 @@ class Relocator:
         raise FormatError(f"the object refers to {what} by a distance, but it is not in this image")
 
     def relocate_debug(self, piece: Piece, content: bytearray) -> None:
-        """Relocate a part of a section that is not mapped; symbols of other images are 0 there."""
+        """Relocate a part of a section that is not mapped. Symbols of other images are 0 there."""
         values, linking = self._values[piece.owner], self._linking
         for at, kind, symbol, addend in piece.section.relocations:
             store = linking.debug.get(kind)
             if store is None:
-                raise FormatError(f"relocations of the type {kind} are not known in debug sections")
+                raise FormatError(f"relocations of the type {kind} are not supported in debug sections")
             value = values[symbol]
             if kind in linking.debug_tls and value is not None:
                 value -= self._thread_start

@@ -1,4 +1,4 @@
-"""Symbols of the objects: which definition a name stands for, the address of each, and the table that debuggers and profilers read."""
+"""Symbols of the objects: the definition behind each name, the address of each, and the table for debuggers and profilers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BOUNDS = ("__start_", "__stop_")
 
 
 def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
-    """Place tentative definitions, by object and number of the symbol, after the other variables without a value."""
+    """Place tentative definitions, by object and symbol number, after the other variables without a value."""
     found = {}
     for owner, one in enumerate(inputs):
         for number, symbol in enumerate(one.symbols):
@@ -42,7 +42,7 @@ def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tupl
 class Symbols:
     """The symbols of all objects.
 
-    `outside` are, by object, the names that other images define, by the numbers of symbols; `undefined` are these by name.
+    `outside` has the names that other images define, by object and symbol number; `undefined` has the same by name.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Symbols:
                 self.undefined[symbol.name] = symbol
 
     def values(self) -> list[list[int | None]]:
-        """Return, by object, the addresses of its symbols; None for those without an address here."""
+        """Return the addresses of symbols by object; None for those without an address here."""
         homes, found = self._homes, []
         for owner, one in enumerate(self._inputs):
             row: list[int | None] = []
@@ -105,7 +105,7 @@ class Symbols:
         return found
 
     def home(self, owner: int, number: int, section: int) -> Output | None:
-        """Return the section that a symbol of an object is in."""
+        """Return the section that contains a symbol of an object."""
         home = self._homes.get((owner, section))
         if home is not None:
             return home[0]
@@ -137,7 +137,7 @@ def symbol_sections(
     inputs: Sequence[Input], symbols: Symbols, values: Sequence[Sequence[int | None]], export: str, asked: Collection[str],
     thread_start: int,
 ) -> tuple[Output, Output]:  # fmt: skip
-    """Return the symbol table, with all symbols of the objects, and its strings; symbols that no other image sees are local."""
+    """Return the symbol table, with all symbols of the objects, and its strings. Symbols that no other image sees are local."""
     pack = SYMBOL.pack
     first, last = [bytes(SYMBOL.size)], []
     seen = set()

@@ -1,4 +1,4 @@
-"""Writing a shared object: what the linker of the system does, for objects that need nothing of what is particular to it."""
+"""Writes a shared object as a linker would, from objects that need no feature of a particular linker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PLACE = Struct("<qq")
 
 
 class Provider(NamedTuple):
-    """The shared library that has a symbol, by its soname, and the version of the symbol there; empty where it has none."""
+    """The shared library that provides a symbol, by its soname, and the symbol's version there; empty if it has none."""
 
     library: str
     version: str
@@ -52,20 +52,20 @@ def write_shared(
     providers: Mapping[str, Provider],
     run_paths: Sequence[str] = (),
 ) -> tuple[bytes, dict[str, bytes], list[Asked]]:
-    """Return a shared object of relocatable objects, by name the places of its imports (`elf.patching.take_places`), and what it asks of
-    others.
+    """Return a shared object of relocatable objects, the places of its imports by name (`elf.patching.take_places`), and the symbols that
+    it needs from others.
 
     Args:
-        objects: what LLVM has emitted.
+        objects: the objects from LLVM.
         soname: the name of the image.
         export: the one symbol that it defines for others.
-        optional: the symbols of other images that may be missing, beside those that the objects refer to weakly.
-        imports: the symbols whose addresses are filled in when code is loaded: the dynamic linker learns nothing of them.
-        providers: the libraries that symbols are taken from.
-        run_paths: where these libraries are looked for beside the usual places.
+        optional: the symbols of other images that may be missing, in addition to weak references.
+        imports: the symbols whose addresses are filled in when code is loaded; the dynamic linker does not see them.
+        providers: the libraries that provide symbols.
+        run_paths: further directories with these libraries.
 
     Raises:
-        FormatError: an object is malformed, or has something that is not known here exactly. A linker may know it.
+        FormatError: an object is malformed, or has parts that are not known exactly here. A linker may know them.
     """
     try:
         return _write([read_input(data) for data in objects], soname, export, optional, imports, providers, run_paths)
@@ -82,7 +82,7 @@ def _write(
 ) -> tuple[bytes, dict[str, bytes], list[Asked]]:  # fmt: skip
     linking = inputs[0].linking
     if any(one.machine != inputs[0].machine for one in inputs) or all(one.has_properties for one in inputs):
-        raise FormatError("objects for several machines, or with properties that the image would have to have")
+        raise FormatError("objects for different machines, or with properties that the image would need, are not supported")
     outputs = collect(inputs)
     symbols = Symbols(inputs, add_common(inputs, outputs), outputs, export)
     tables = scan(inputs, symbols.outside, imports)
@@ -115,7 +115,7 @@ def _write(
 
 
 def _asked(symbol: InputSymbol, optional: Collection[str], providers: Mapping[str, Provider]) -> Asked:
-    """Return how a symbol is requested from the dynamic linker. Thread-local symbols keep their binding, because null means nothing for
+    """Return how a symbol is requested from the dynamic linker. Thread-local symbols keep their binding, because null has no meaning for
     them.
     """
     name = symbol.name
@@ -124,7 +124,7 @@ def _asked(symbol: InputSymbol, optional: Collection[str], providers: Mapping[st
 
 
 def _own_outputs(tables: Tables, stub_size: int, frames: int) -> Iterator[Output]:
-    """Return the sections of the image other than those of the objects and those for the dynamic linker."""
+    """Return the sections of the image that belong neither to the objects nor to the dynamic linker."""
     if tables.size():
         yield Output(".got", SHT_PROGBITS, SHF_ALLOC | SHF_WRITE, 8, 8, tables.size())
     if tables.stubs:
@@ -169,8 +169,8 @@ def _index_frames(index: Output, tables: Output) -> None:
 
 
 def _segments(layout: Layout, template: Sequence[Output], page: int) -> bytes:
-    """Return the program headers. That the dynamic section is not to be written keeps glibc from storing addresses in it, which it does
-    from version 2.35 on, in a page of private memory for each image.
+    """Return the program headers. The dynamic section is read-only, so that glibc, from version 2.35 on, stores no addresses in it, which
+    would take a page of private memory for each image.
     """
     outputs = layout.outputs
     size = layout.written - layout.written_offset

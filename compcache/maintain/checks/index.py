@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["check_index"]
 
 _NUMBER = slice(KEY_SIZE + DIGEST_SIZE + 4, KEY_SIZE + DIGEST_SIZE + 4 + NUMBER_SIZE)
-#: So many entries of the index are held at a time.
+#: The most entries of the index that are held at a time.
 _RANGE = 1 << 13
-#: Of so many modules it is remembered whether they are there.
+#: The number of modules whose existence is remembered.
 _REMEMBERED = 1 << 16
 
 
@@ -52,7 +52,7 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 class _Differing:
-    """Entries that the index lacks, or has too many; other processes add, prune and merge meanwhile, so each is looked at once more."""
+    """Entries that the index lacks, or has in excess. Other processes change the directory, so each is examined twice."""
 
     def __init__(self, state: CheckState) -> None:
         self._there: dict[bytes, bool] = {}
@@ -61,7 +61,7 @@ class _Differing:
         self.example = b""
 
     def add(self, entries: set[bytes], counts: Callable[[bytes, bool], bool]) -> None:
-        """Count the entries for which `counts` is true; it is called with the module and whether its file is there."""
+        """Count the entries for which `counts` returns true, given the module and whether its file exists."""
         for entry in entries:
             module_id = entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
             there = self._there.get(module_id)
@@ -103,7 +103,7 @@ def _ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> I
 
 @contextmanager
 def _reading(store: Store, segments: list[Segment], segment: Segment) -> Iterator[None]:
-    """Note that a segment is damaged where reading it fails, and read it no more."""
+    """Report a segment as damaged if reading it fails, and read it no more."""
     try:
         yield
     except (FormatError, OSError) as error:
@@ -156,7 +156,7 @@ def _repair_index(state: CheckState, missing: _Differing, stale: int, damaged: d
     if missing.count:
         message = (
             f"the index of {root} lacks {missing.count} functions and entries of data, for example of module {missing.example.hex()}: an "
-            f"addition was interrupted, and look-ups of them miss; {what}{'' if done else ', prune adds them after an hour'}"
+            f"addition was interrupted, and look-ups miss them; {what}{'' if done else ', prune adds them after an hour'}"
         )
         state.find("unindexed", root, message, note=True, repaired=done)
     if stale:

@@ -41,7 +41,7 @@ def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _check_volumes(state: CheckState) -> None:
-    """Look for volumes that cannot be read, or not all of them; repair keeps what can be."""
+    """Look for volumes that cannot be read completely. Repair keeps the readable modules."""
     store = state.store
     for fan in store.fans() if store.volumes.are_there() else ():
         store.volumes.of_directory(fan)

@@ -82,7 +82,7 @@ def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _foreign(state: CheckState, module_id: bytes) -> None:
-    """Report an intact module that others have added: it is theirs, and stays."""
+    """Report an intact module of other users; it stays."""
     path = state.store.module_path(module_id)
     message = f"{path} does not carry the signature of this cache's key and is not used; it is there for others"
     state.find("unsigned", module_id.hex(), message, note=True)
@@ -101,7 +101,7 @@ def _compare(image: bytes, records: bytes) -> None:
 
 
 def _needs_of(records: bytes) -> tuple[str, Table]:
-    """Return the kind of a module's image, and the module table that the records require of it."""
+    """Return the kind of a module's image, and the module table that its records require."""
     header = None
     highest = -1
     for _, payload in iterate_frames(records):

@@ -1,4 +1,4 @@
-"""Checks that other users cannot write to what code is loaded from."""
+"""Checks that other users cannot change the files from which code is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_permissions"]
 
 
 def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that other users cannot write to the directories that code is loaded from."""
+    """Check that other users cannot write to the directories from which code is loaded."""
     store = state.store
     if not hasattr(os, "getuid"):
         return 0, {}
@@ -38,7 +38,7 @@ def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _check_mode(state: CheckState, path: str, status: os.stat_result) -> None:
-    """Report a directory in which other users could exchange files, and take that right away if repair is requested."""
+    """Report a directory in which other users could exchange files, and remove that right if repair is requested."""
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
         state.find("permissions", path, f"{path} is a symbolic link, which compcache does not create; remove it")

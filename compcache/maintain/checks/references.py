@@ -1,4 +1,4 @@
-"""Checks that the functions which modules import, and those that are pinned, are in the cache; and the statistics."""
+"""Checks that imported and pinned functions are in the cache; and the statistics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["check_imports", "check_statistics"]
 
 
-#: So many functions that are imported are looked at at a time.
+#: The number of imported functions that are examined at a time.
 _AT_ONCE = 1 << 12
 
 

@@ -1,4 +1,4 @@
-"""What the steps of a check share: the directory, its modules, and what was found so far."""
+"""State shared by the steps of a check: the directory, its modules, and the findings so far."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.
 
 
 class CheckState:
-    """State shared by the steps: the directory, what it has beside its lists, and the findings so far."""
+    """State shared by the steps: the directory, what lies beside its lists, and the findings so far."""
 
     def __init__(self, store: Store, *, repair: bool, progress: Progress | None) -> None:
         self.store = store
@@ -52,11 +52,11 @@ class CheckState:
                 self.progress(done, self._total if done < self._total else done * step // (max(found, default=b"\0")[0] + 1))
 
     def is_sound(self, module_id: bytes) -> bool:
-        """Return whether nothing was found to be wrong with a module so far."""
+        """Return whether a module has no finding so far."""
         return module_id not in self._forgotten
 
     def is_there(self, module_id: bytes) -> bool:
-        """Return whether a module that a list has was there when the records were checked, and nothing is wrong with it."""
+        """Return whether a listed module existed when the records were checked, and has no finding."""
         return module_id not in self.slices.gone and module_id not in self._forgotten
 
     def find(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:
@@ -67,7 +67,7 @@ class CheckState:
     def unusable_for(self, module_id: bytes, error: Exception) -> None:
         """Report a problem of a module, and repair it if requested, unless the module was removed meanwhile.
 
-        Only what was read is damaged: a file that cannot be read now, for lack of permission, descriptors or memory or
+        Only files that were read count as damaged. A file that cannot be read now, for lack of permission, descriptors or memory or
         because of the disk, stays.
         """
         if not self.store.exists(module_id):
@@ -83,7 +83,7 @@ class CheckState:
         self._set_aside("damaged", module_id, f"{path} is damaged: {error}")
 
     def open_to_others(self, module_id: bytes) -> None:
-        """Report a module that other users can write to, and set it aside if asked to: a change of its mode would make their code ours."""
+        """Report a module that other users can write to, and set it aside if requested: a change of its mode would make their code ours."""
         self._set_aside("permissions", module_id, f"other users can write to {self.store.module_path(module_id)}, and may have done so")
 
     def _set_aside(self, kind: str, module_id: bytes, reason: str) -> None:
@@ -99,7 +99,7 @@ class CheckState:
         self._forgotten.add(module_id)
 
     def is_provided(self, name: str) -> bool:
-        """Return whether a module holds a function now, one added since the check began included."""
+        """Return whether a module holds a function now; additions since the check began count."""
         return any(self.store.exists(module_id) for module_id, _ in self.store.find_all(name))
 
 

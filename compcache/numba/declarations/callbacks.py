@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compcache.numba.declarations.signatures import find_declared
 from compcache.numba.lazy.c_helpers import has_numba
-from compcache.numba.lazy.stand_ins import LazyObject, made
+from compcache.numba.lazy.stand_ins import LazyObject, numbas_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LazyCallback(LazyObject):
         """The address of the callback's code."""
         state = object.__getattribute__(self, "_state")
         if state.declared is None:
-            address: int = made(self).address
+            address: int = numbas_object(self).address
             return address
         found: int = state.declared.loaded[0].address
         return found
@@ -50,7 +50,7 @@ class LazyCallback(LazyObject):
     def native_name(self) -> str:
         """The symbol of the callback's code."""
         state = object.__getattribute__(self, "_state")
-        name: str = made(self).native_name if state.declared is None else state.declared.details[0]
+        name: str = numbas_object(self).native_name if state.declared is None else state.declared.details[0]
         return name
 
     @property
@@ -66,19 +66,19 @@ class LazyCallback(LazyObject):
         known = object.__getattribute__(self, "_ctypes")
         if known is None:
             state = object.__getattribute__(self, "_state")
-            known = made(self).ctypes if state.declared is None else _ctypes_of(self.address, state.declared.details[1])
+            known = numbas_object(self).ctypes if state.declared is None else _ctypes_of(self.address, state.declared.details[1])
             object.__setattr__(self, "_ctypes", known)
         return known
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class of Numba's callbacks once Numba is imported; no caller can test for that class earlier."""
-        return type(made(self)) if has_numba() else LazyCallback
+        return type(numbas_object(self)) if has_numba() else LazyCallback
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
         """The docstring of Numba's class."""
-        return made(self).__doc__
+        return numbas_object(self).__doc__
 
     @property
     def __wrapped__(self) -> Any:
@@ -123,5 +123,5 @@ def declare_callback(state: State) -> LazyCallback:
     callback = LazyCallback(state)
     state.declared = find_declared(state, "(u[(ui)])")
     if state.declared is None:
-        made(callback)
+        numbas_object(callback)
     return callback

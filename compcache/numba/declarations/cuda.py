@@ -13,7 +13,7 @@ from importlib import import_module
 
 from compcache.files import reraise_interrupt
 from compcache.numba.lazy.c_helpers import has_numba
-from compcache.numba.lazy.stand_ins import LazyObject, made, real_numba
+from compcache.numba.lazy.stand_ins import LazyObject, numbas_object, real_numba
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -54,11 +54,11 @@ class LazyDeviceFunction(LazyObject):
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class of Numba's own object once Numba is imported; no caller can test for that class earlier."""
-        return type(made(self)) if has_numba() else LazyDeviceFunction
+        return type(numbas_object(self)) if has_numba() else LazyDeviceFunction
 
     def __getitem__(self, configuration: Any) -> Any:
         """Return a kernel with a launch configuration."""
-        return made(self)[configuration]
+        return numbas_object(self)[configuration]
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]

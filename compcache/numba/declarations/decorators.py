@@ -11,7 +11,7 @@ from functools import partial
 
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
-from compcache.numba.lazy.stand_ins import are_decorators_taken, made, note_original, numba_decorator, prange
+from compcache.numba.lazy.stand_ins import are_decorators_taken, note_original, numba_decorator, numbas_object, prange
 from compcache.numba.lazy.state import State
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ def _finished(function: Any) -> Any:
     """Return the result of the decorator: Numba's own object if Numba is imported and its own decorator would return that."""
     if not are_decorators_taken():
         return function
-    return note_original(_real_dispatcher(function), function) if is_lazy_function(function) else made(function)
+    return note_original(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
 
 
 def _real_dispatcher(function: Any) -> Any:

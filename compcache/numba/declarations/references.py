@@ -40,7 +40,7 @@ class Reference:
         """Feed the content of Numba's own object to a walk."""
         kind = object.__getattribute__(self, "_kind")
         if not kind:
-            raise NotLazy(f"{object.__getattribute__(self, '_name')} of Numba is used")
+            raise NotLazy(f"{object.__getattribute__(self, '_name')} of Numba is needed")
         walk.token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_context(self) -> str | None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from compcache.numba.fingerprints.stand_ins import jitted
 from compcache.numba.lazy.awaited import when_imported
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
-from compcache.numba.lazy.stand_ins import LazyObject, made, note_original, original, real_numba
+from compcache.numba.lazy.stand_ins import LazyObject, note_original, numbas_object, original, real_numba
 from compcache.numba.registered.library import is_library_function
 from compcache.numba.registered.table import note_jitable, note_overload
 
@@ -91,12 +91,12 @@ class LazyIntrinsic(LazyObject):
 
     def _compcache_original(self) -> Any:
         """Return Numba's own object."""
-        return made(self)
+        return numbas_object(self)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class of Numba's intrinsics once Numba is imported; no caller can test for that class earlier."""
-        return type(made(self)) if has_numba() else LazyIntrinsic
+        return type(numbas_object(self)) if has_numba() else LazyIntrinsic
 
 
 def intrinsic(*args: Any, **options: Any) -> Any:
@@ -106,7 +106,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
         if not _is_programs(function):
             return _of_numba("intrinsic")(**options)(function) if options else _of_numba("intrinsic")(function)
         lazy = LazyIntrinsic(function, options)
-        return note_original(made(lazy), lazy) if has_numba() else lazy
+        return note_original(numbas_object(lazy), lazy) if has_numba() else lazy
 
     return declare if options else declare(*args)
 

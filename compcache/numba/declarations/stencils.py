@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compcache.files import reraise_interrupt
 from compcache.numba.lazy.c_helpers import has_numba
-from compcache.numba.lazy.stand_ins import LazyObject, made
+from compcache.numba.lazy.stand_ins import LazyObject, numbas_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ class LazyStencil(LazyObject):
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class of Numba's stencils once Numba is imported; no caller can test for that class earlier."""
-        return type(made(self)) if has_numba() else LazyStencil
+        return type(numbas_object(self)) if has_numba() else LazyStencil
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
         """The docstring of Numba's class."""
-        return made(self).__doc__
+        return numbas_object(self).__doc__
 
 
 LazyStencil.__name__ = "StencilFunc"  # errors of Python name Numba's class so

@@ -15,7 +15,7 @@ from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, s
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, note_read, reads_else
-from compcache.numba.lazy.stand_ins import LazyObject, made, note_original
+from compcache.numba.lazy.stand_ins import LazyObject, note_original, numbas_object
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ class LazyUfunc(LazyObject):
                     return stored(*args, **keywords)
             except _NotStored:
                 pass
-        return made(self)(*args, **keywords)
+        return numbas_object(self)(*args, **keywords)
 
     def _compcache_make(self) -> Any:
         from compcache.numba.takeover.ufuncs import make_ufunc
@@ -87,7 +87,7 @@ class LazyUfunc(LazyObject):
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class of Numba's ufuncs once Numba is imported; no caller can test for that class earlier."""
-        return type(made(self)) if has_numba() else LazyUfunc
+        return type(numbas_object(self)) if has_numba() else LazyUfunc
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
@@ -119,7 +119,7 @@ class LazyUfunc(LazyObject):
         return super().__getattr__(name)
 
     def __repr__(self) -> str:
-        return repr(made(self))
+        return repr(numbas_object(self))
 
 
 class _LazyGufunc(LazyUfunc):
@@ -184,11 +184,11 @@ def declare_ufunc(state: State) -> Any:
     if state.signatures is not None:
         state.declared = find_declared(state, _DETAILS[state.decorator])
         if state.declared is None:
-            made(ufunc)
+            numbas_object(ufunc)
     if not state.is_parallel:
         return ufunc
     stored = _stored_of(ufunc) if state.declared is not None else None
-    return made(ufunc) if stored is None else note_original(stored, ufunc)
+    return numbas_object(ufunc) if stored is None else note_original(stored, ufunc)
 
 
 def _stored_of(lazy: LazyUfunc) -> Any:
@@ -298,7 +298,7 @@ def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
             is_plain = False
         if is_plain:
             return stored.ufunc.at(*args)
-    return made(lazy).at(*args, **keywords)
+    return numbas_object(lazy).at(*args, **keywords)
 
 
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

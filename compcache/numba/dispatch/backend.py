@@ -36,14 +36,14 @@ class Backend:
         self._process = 0  # that compacts the index when it exits
 
     def count(self, *, hit: bool) -> None:
-        """Count a look-up. A hit is in the statistics of the directory already."""
+        """Count a look-up. A hit is already in the statistics of the directory."""
         if hit:
             self.hits += 1
         else:
             self.misses += 1
 
     def miss(self, name: str, *, refused: bool = False) -> None:
-        """Count a look-up that found nothing; `refused`: what is compiled now cannot be cached."""
+        """Count a look-up that found nothing. `refused`: the function that is now compiled cannot be cached."""
         self.count(hit=False)
         frontend.count_miss(self.cache, name, refused=refused)
 
@@ -61,7 +61,7 @@ class Backend:
             atexit.register(self._compact, self._process)
 
     def _compact(self, process: int) -> None:
-        """Overloads are stored one by one: leave one file of the index where there are several."""
+        """Merge the index after overloads were stored one by one, if several of its files have accumulated."""
         if process == os.getpid():  # not in a child that was forked
             frontend.compact_index(self.cache)
 

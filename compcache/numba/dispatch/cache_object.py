@@ -34,8 +34,8 @@ _LEFT = "numba left"
 class CacheObject(_Cache):  # type: ignore[misc]
     """A backend, a function, and the identities computed for its signatures.
 
-    `is_asked_for`: the program has asked for caching. What the backend refuses is then left to the cache that would have served the
-    program without it, as that judges it, and what Numba does not cache is told as Numba does.
+    `is_asked_for`: the program has requested caching. Functions that the backend refuses are then left to the cache that would have served
+    the program otherwise, and functions that Numba does not cache get Numba's warning.
     """
 
     #: The class of the cache that would have served the function.
@@ -63,7 +63,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
 
     @functools.cached_property
     def _other(self) -> Any:
-        """The cache that would have served the function; it holds nothing where there is none, or the program has not asked for one."""
+        """The cache that would have served the function. It is empty if there is none, or if the program has not requested caching."""
         if not self._is_asked_for:
             return NullCache()
         try:
@@ -74,13 +74,13 @@ class CacheObject(_Cache):  # type: ignore[misc]
 
     @functools.cached_property
     def _is_anothers(self) -> bool:
-        """Whether a package has brought a locator that names the function's entries: that name is its identity."""
+        """Whether the locator of a package names the function's entries. That name is then its identity."""
         locator = getattr(getattr(self._other, "_impl", None), "locator", None)
         return locator is not None and not type(locator).__module__.startswith("numba.")
 
     @property
     def _impl(self) -> Any:
-        """What Numba's own cache object has there. Packages give its files other names, and turn caching off where that fails."""
+        """The corresponding attribute of Numba's own cache object. Packages rename its files, and disable caching if that fails."""
         return getattr(self._other, "_impl", None) or CompileResultCacheImpl(self._function)
 
     @property
@@ -100,16 +100,16 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._enabled = False
 
     def flush(self) -> None:
-        """Make the known signatures compile again; the entries stay, since content-addressed ones cannot be stale."""
+        """Make the known signatures compile again. Entries stay, because entries named by content cannot be stale."""
         self._flushed |= {found.key for found in self._identities.values() if isinstance(found, Identity)}
         self._other.flush()
 
     def _may_leave(self, why: BaseException | None) -> bool:
-        """Return whether the other cache has what this one refuses."""
+        """Return whether the other cache may have functions that this one refuses."""
         return self._is_asked_for and not isinstance(why, Unrepeatable)
 
     def _load_other(self, sig: Any, target_context: Any) -> Any:
-        """Return what the other cache has. Callers that are linked with it are as little known as it is."""
+        """Return the entry of the other cache. Callers that are linked with it are as little known as it is."""
         found = self._other.load_overload(sig, target_context)
         if found is not None:
             library = getattr(found, "library", found)
@@ -139,11 +139,11 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._backend.accept(label_of(identity.name, sig))
 
     def _note(self, sig: Any, reason: str) -> None:
-        """Record why the function is not cached, without a warning: Numba itself would have cached it."""
+        """Record why the function is not cached, without a warning, because Numba itself would have cached it."""
         self._backend.refuse(label_of(self._name(), sig), reason)
 
     def _refuse(self, sig: Any, reason: str) -> None:
-        """Record it, and warn in Numba's words, because Numba would not have cached it either."""
+        """Record why the function is not cached, and warn in Numba's words, because Numba would not have cached it either."""
         self._note(sig, reason)
         if not self._is_asked_for:
             return

@@ -38,7 +38,7 @@ class FunctionCache(CacheObject):
     def __init__(
         self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None, tells_starts: bool = False
     ) -> None:
-        """`tells_starts`: the program starts without Numba where it can, so that what keeps it from that is noted."""
+        """`tells_starts`: the program starts without Numba if possible, so record what prevents that."""
         super().__init__(backend, owner, function, is_asked_for=is_asked_for, other=other)
         self._kept: dict[Any, bool] = {}
         self._tells_starts = tells_starts
@@ -88,11 +88,11 @@ class FunctionCache(CacheObject):
             return None
 
     def _keep(self, sig: Any, cres: Any) -> None:
-        """Store a compile result before the process uses it, so that it can use what is stored."""
+        """Store a compile result before the process uses it, so that the process can use the stored form."""
         self._kept[_sig_key(sig)] = self._enabled and self._save(sig, cres)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compile result for a signature if it can be cached, else leave it to the cache that would have had it."""
+        """Store the compile result for a signature if it can be cached; otherwise leave it to the other cache."""
         if not self._enabled:
             return
         is_stored = False
@@ -104,7 +104,7 @@ class FunctionCache(CacheObject):
             self._other.save_overload(sig, data)
 
     def _save(self, sig: Any, data: Any) -> bool:
-        """Store a compile result; return False where that is left to the other cache."""
+        """Store a compile result; return False if it is left to the other cache."""
         from compcache.numba.entries import save
 
         seconds = scopes.take_seconds()
@@ -124,7 +124,7 @@ class FunctionCache(CacheObject):
         return is_stored
 
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
-        """Return the same for an overload with an identity."""
+        """Store an overload with an identity; return False as `_save` does."""
         from compcache.numba.entries import save
 
         changed = history.has_old_code(identity.parts[1:])
@@ -153,7 +153,9 @@ class FunctionCache(CacheObject):
         return True
 
     def _start_key(self, sig: Any) -> Key | NotLazy | None:
-        """Return the key of processes without Numba for an overload now, or why it has none; None for what no process looks for by it."""
+        """Return the present key for processes without Numba, or the reason why there is none; None for overloads that no process looks up
+        by a key.
+        """
         if getattr(self._owner, "_compiler", None) is None or hasattr(sig, "return_type") or not getattr(self._owner, "_can_compile", True):
             return None
         try:
@@ -162,7 +164,7 @@ class FunctionCache(CacheObject):
             return NotLazy(*error.args)
 
     def _record(self, sig: Any, key: Key | NotLazy | None, *, is_new: bool = True) -> None:
-        """Let starts without Numba find an overload; `key` is that from before it was compiled, which must have changed nothing."""
+        """Record an overload for starts without Numba. `key` is the one from before the compilation, which must not have changed it."""
         if isinstance(key, NotLazy):
             self._tell_start(sig, key)
         if not isinstance(key, Key) or (not is_new and starts.is_recorded(self._cache, key)):
@@ -196,7 +198,7 @@ class FunctionCache(CacheObject):
         frontend.count_compilation(self._cache, label_of(self._name(), sig), seconds)
 
     def _count(self, sig: Any, found: Any) -> Any:
-        """Count a look-up that was left to the other cache: what it does not have is compiled."""
+        """Count a look-up that was left to the other cache. A miss of that is compiled."""
         if found is None:
             self._backend.miss(label_of(self._name(), sig), refused=True)
         return found
@@ -205,7 +207,7 @@ class FunctionCache(CacheObject):
         note_compiled(self._owner, _args_of(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
-        """Return the identity of the function now, or the reason why it has none."""
+        """Return the present identity of the function, or the reason why it has none."""
         found: Identity | Unidentifiable
         try:
             found = identify(
@@ -218,7 +220,7 @@ class FunctionCache(CacheObject):
         return found
 
     def inherits_options(self, identity: Identity) -> bool:
-        """Return whether code was compiled with other flags than those of its own declaration: callees take some from their callers."""
+        """Return whether code was compiled with flags that differ from its own declaration: callees inherit some from their callers."""
         if getattr(self._owner, "_compiler", None) is None:
             return False
         stack = ConfigStack()._stk
@@ -256,7 +258,7 @@ class FunctionCache(CacheObject):
 
 @functools.cache
 def _import_what_stores() -> None:
-    """Import what a miss needs, and a hit does not, at once: it lasts as long as the process."""
+    """Import everything that a miss needs and a hit does not. These modules live as long as the process."""
     with few_collections(lasting=True):
         importlib.import_module("compcache.numba.entries.save")
         importlib.import_module("compcache.linker")

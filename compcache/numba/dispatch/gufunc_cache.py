@@ -55,12 +55,12 @@ class GufuncCache(CacheObject):
         return load.load_library(self._cache, identity, func_name_of(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the wrapper if it can be cached, else leave it to the cache that would have had it."""
+        """Store the wrapper if it can be cached; otherwise leave it to the other cache."""
         if self._enabled and (self._is_anothers or not self._is_stored(sig, data)):
             self._other.save_overload(sig, data)
 
     def _is_stored(self, sig: Any, data: Any) -> bool:
-        """Store the wrapper; return False where that is left to the other cache."""
+        """Store the wrapper; return False if it is left to the other cache."""
         identity = self._identify()
         if identity is None:
             self._note(sig, str(self._refusal))

@@ -1,4 +1,4 @@
-"""What a function that uses a generator must know of it: Numba has it in its context where the generator was compiled.
+"""What the compiler must know about a generator to compile its users: Numba keeps it in the context in which the generator was compiled.
 
 Numba's own cache forgets it: a caller that is compiled after the generator was found there fails with a `KeyError`.
 """
@@ -23,9 +23,9 @@ def next_symbol(cres: Any) -> str:
 
 
 def restore_generator(cres: Any, symbol: str, function: Any) -> Any:
-    """Return the compile result of a generator that was found, known to the context so that callers can be compiled.
+    """Return the compile result of a stored generator, and register it in the context, so that callers can be compiled.
 
-    Its type is made again for the function of this process: Numba tells such types apart by their function.
+    Its type is made again for the function of this process, because Numba distinguishes such types by their function.
     """
     context, stored = cres.target_context, cres.signature.return_type
     kind = types.Generator(function, stored.yield_type, stored.arg_types, stored.state_types, stored.has_finalizer)

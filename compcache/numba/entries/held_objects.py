@@ -1,4 +1,4 @@
-"""Python objects that compiled code holds: whether another process would have the same ones.
+"""Decides whether another process would have the same Python objects as those that compiled code holds.
 
 Code holds pickles of what it raises and returns, and refers to constants. A class or function that can be found by its name is
 pickled as that name; any other is pickled as a copy, which is another object in each process that unpickles it: `except`
@@ -23,7 +23,7 @@ _PICKLE = re.compile(rf"^@[^\n]*\.const\.pickledata\.[^\n]*{_MAKES_CLASS}", re.M
 
 
 def why_copied(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
-    """Return why another process would get copies, of what code, its description and its constants hold; None if it would not."""
+    """Return why another process would get copies of objects that code, its description or its constants hold; None if it would not."""
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
         return f"its result is the function {functions[0].py_func.__qualname__} itself"

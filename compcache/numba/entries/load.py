@@ -57,7 +57,7 @@ def _why_outdated(description: Description) -> str:
 def load_result(
     cache: Cache, name: str, lines: str, args: tuple[Any, ...], function: Any, target_context: Any, implementations: str = ""
 ) -> Any:
-    """Return the compile result of an entry for these types of arguments; None where there is none that holds.
+    """Return the compile result of an entry for these types of arguments; None if there is no valid one.
 
     `lines` and `implementations` are those of a `Request`.
     """
@@ -86,9 +86,9 @@ def load_result(
 
 
 def with_types(cres: Any, args: tuple[Any, ...]) -> Any:
-    """Return a compile result for the very types that were asked for: types of equal content need not be equal to Numba.
+    """Return a compile result with the requested types themselves, because Numba may consider types of equal content different.
 
-    The type of an omitted argument, for one, is equal to itself alone where the default cannot be hashed.
+    For example, the type of an omitted argument is equal only to itself if the default cannot be hashed.
     """
     if tuple(cres.signature.args) == args or len(cres.signature.args) != len(args):
         return cres
@@ -161,7 +161,7 @@ def _recorded(description: Description) -> libraries.Recorded:
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
-    """Let this process run the code of a library that was just stored, so that none is generated for it."""
+    """Let this process run the code of a library that was just stored, so that no code is generated for it."""
     request = Request("", only=description)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=True)
     if target is None or request.found is None:

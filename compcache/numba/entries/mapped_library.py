@@ -22,12 +22,12 @@ _mapped: dict[int, Any] = {}
 
 
 def keep_mapped(target: Any) -> None:
-    """Never unmap the image of a target."""
+    """Keep the image of a target mapped forever."""
     _mapped[id(target)] = target
 
 
 def set_environments(addresses: Mapping[str, int], environments: Mapping[str, Any]) -> None:
-    """Tell the code in an image which environments are meant by their names."""
+    """Bind the names of environments in an image to these environments."""
     for name, environment in environments.items():
         slot = addresses.get(name)
         if slot and environment is not None:
@@ -35,7 +35,7 @@ def set_environments(addresses: Mapping[str, int], environments: Mapping[str, An
 
 
 def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) -> Any:
-    """Return what Python calls, around the code at an address."""
+    """Return the object that Python calls to run the code at an address."""
     from numba import _dynfunc
 
     doc = f"compiled wrapper for {fndesc.qualname!r}"

@@ -1,4 +1,4 @@
-"""Replaces addresses of this process in compiled code by the names of the functions that are there.
+"""Replaces addresses of this process in compiled code by the names of the functions there.
 
 Numba keeps an address that it took from ctypes or from a `WrapperAddressProtocol` in a variable named after it, and caches no code that
 has one. Functions that Cython modules offer have names in every process: their variables become imports, which a load fills with
@@ -46,7 +46,7 @@ _USE = re.compile(rf'@"?({re.escape(PREFIX)}[0-9a-f.]*[0-9a-f])"?')
 
 
 def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return, for those of Numba's variables whose addresses Cython modules offer, module, name, and type as Cython writes it."""
+    """Return the module, name and C type (in Cython's spelling) of those of Numba's variables whose addresses Cython modules export."""
     found = {name: function_at(address_in(name)) for name in sorted(set(names))}
     return {name: known for name, known in found.items() if known is not None}
 
@@ -57,7 +57,7 @@ def address_in(name: str) -> int:
 
 
 def functions_of_threads(names: Iterable[str]) -> dict[int, str]:
-    """Return the functions by which Numba reads and sets its threads through ctypes, by address."""
+    """Return the functions by which Numba reads and sets its number of threads through ctypes, by address."""
     import ctypes
 
     layer = sys.modules.get("numba.np.ufunc.parallel")
@@ -70,16 +70,14 @@ _ASKED = ("get_num_threads", "get_parallel_chunksize", "get_thread_id")
 
 
 def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
-    """Return the assembly with variables that hold nothing. What is loaded from those of known functions is never null: Numba asks its own
-    objects where it is.
-    """
+    """Return the assembly without variables that hold nothing. Addresses of known functions are never null, which Numba's code tests."""
     for name in functions:
         text = re.sub(rf'(load ptr, ptr @"?{re.escape(name)}"?, align 8)$', r"\1, !nonnull !{}", text, flags=re.MULTILINE)
     return _INITIALIZER.sub(r"\1 null", text)
 
 
 def without_dead_code(text: str, kept: Container[str] | None = None) -> Any:
-    """Return the module of assembly without what cannot run, such as what Numba would do if a function had no address.
+    """Return the assembly without code that cannot run, for example Numba's code for functions without an address.
 
     Where `kept` names the functions that others may call, the rest lose arguments that they do not read.
     """
@@ -135,10 +133,10 @@ def _named(module: str, name: str, kind: str) -> CythonFunction | HelperSymbol |
 
 
 def bind_named(module: Any) -> None:
-    """Give the imports in a parsed module the addresses of this process, as Numba has them when it compiles.
+    """Set the imports in a parsed module to the addresses of this process, as in code that Numba compiles.
 
     Raises:
-        ImportError: a function is not there.
+        ImportError: a function does not exist.
     """
     for name, function in functions_named([variable.name for variable in module.global_variables]).items():
         address = function.address()

@@ -64,7 +64,7 @@ _OPTIONS = re.compile(r"(.*B\d+v\d+)B(\d+)(c8t.*)")
 
 
 def _callee(name: str, defined: Collection[str]) -> str | None:
-    """Return the function that a slot is for. Numba names it with the options of its caller, which may have others."""
+    """Return the function of a slot. Numba names it with the options of its caller, which may differ from its own."""
     if name in defined:
         return name
     wanted = _without_options(name)

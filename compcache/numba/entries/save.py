@@ -183,8 +183,8 @@ def _token_of(cres: Any) -> str:
 
 
 def _lines_told(identity: Identity, text: str, *, shows_files: bool = False) -> str:
-    """Return what code reports of its source: the lines in exceptions, whose file is found by the module's name. Debug information and
-    Python code contain the names of files too.
+    """Return the source lines that code reports: the lines in exceptions, whose file is found by the module's name. Debug information and
+    Python code contain the names of files, too.
     """
     if shows_files or _FILES.search(text) is not None:
         return identity.lines
@@ -231,7 +231,7 @@ def _environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
 
 
 def _needs_more_than_threads(cres: Any) -> bool:
-    """Return whether Numba does more before it loads such code than the helpers' names show: these start the threads."""
+    """Return whether Numba does more before it loads such code than start its threads, which the names of helpers show."""
     return bool(set(cres.reload_init) - {_reload_parfors})
 
 

@@ -41,7 +41,7 @@ _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
 def start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
-    """Return the key of an overload for arguments of these types now, where its options are those of `registered.options`. Raises
+    """Return the present key of an overload for arguments of these types, with options in the form of `registered.options`. Raises
     `NotLazy`.
     """
     given: list[Any] = []
@@ -50,15 +50,15 @@ def start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) ->
 
 
 def is_recorded(cache: Cache, key: Key) -> bool:
-    """Return whether a start without Numba finds something under a key."""
+    """Return whether a record for starts without Numba exists under a key."""
     return find_record(cache, key) is not None
 
 
 def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> None:
-    """Store the record with which processes find a stored overload without Numba; it waits to be written.
+    """Store the record by which processes find a stored overload without Numba. It is written with later entries.
 
     Raises:
-        NotLazy: it needs Numba.
+        NotLazy: the overload needs Numba.
         CompcacheError: it could not be stored.
     """
     if not settings_are_the_environments():
@@ -71,7 +71,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
 
 
 def text_of(type_: Any, given: list[Any] | None = None) -> str:
-    """Return the text of `type_text` for arguments of a type; jitted functions are appended to `given`. Raises `NotLazy`."""
+    """Return the text of `type_text` for arguments of a type. Jitted functions are appended to `given`. Raises `NotLazy`."""
     from numba.core import types
 
     if isinstance(type_, types.Omitted):
@@ -96,8 +96,8 @@ _TEXTS = frozenset((*NUMBERS, "none", "unicode_type"))
 
 
 def settings_are_the_environments() -> bool:
-    """Return whether Numba and its settings equal those of another process with the same environment: none was set in code, and no package
-    was installed after the process had made its first key.
+    """Return whether Numba's settings equal those of another process with the same environment: no setting was changed in code, and no
+    package was installed after the first key of this process.
     """
     from numba.core import config
 
@@ -120,7 +120,7 @@ def settings_are_the_environments() -> bool:
 
 
 class Entry(NamedTuple):
-    """What the backend has stored of an overload; the constants are those of the environments, by symbol."""
+    """An overload as the backend has stored it. The constants are those of the environments, by symbol."""
 
     name: str
     identity: Identity
@@ -130,7 +130,7 @@ class Entry(NamedTuple):
     constants: dict[str, list[Any]]
 
     def record(self, symbol: str) -> Record | None:
-        """Return the record by which a symbol is called without Numba; None if it cannot be."""
+        """Return the record by which a symbol is called without Numba; None if that is not possible."""
         environments = environments_of(self.symbols, self.constants)
         if environments is None:
             return None
@@ -180,7 +180,7 @@ def _covers(key: Key | None, description: Description) -> bool:
 
 
 def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
-    """Return the numbers of the slots for environments, with their pickled constants; None if these need Numba."""
+    """Return the numbers of the slots for environments, with their pickled constants; None if the constants need Numba."""
     rows = []
     for number, symbol in enumerate(symbols):
         if symbol.startswith(_ENVIRONMENT) and symbol in constants:
@@ -204,7 +204,7 @@ def _pickled(constants: list[Any]) -> bytes | None:
 
 
 def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store what `find_fields` finds under a key; `waits`: it is written with what is stored next."""
+    """Store data for `find_fields` under a key. `waits`: write it together with later entries."""
     stored = frontend.find_stored(cache, _entries_in(fields))
     frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
     if not waits:
@@ -212,7 +212,7 @@ def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool
 
 
 def _entries_in(fields: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the entries that what is stored under a key names: one for an overload or a loop, else one for each signature."""
+    """Return the entries that the data under a key names: one for an overload or a loop, otherwise one for each signature."""
     first, second, *_ = fields
     if isinstance(first, str):
         return (first,)

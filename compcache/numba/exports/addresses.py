@@ -1,4 +1,4 @@
-"""Replaces addresses of this process in compiled code by the functions of other packages that are there.
+"""Replaces addresses of this process in compiled code by the names of functions in other packages.
 
 Numba keeps an address from ctypes or from a Cython module in a variable named after it. Functions that Cython modules export (SciPy's
 special functions, BLAS and LAPACK) have names in every process. So do functions of the C library that Numba calls by names of its own.

@@ -49,7 +49,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
             Parameters and results are numbers, booleans, None, text, bytes, dates, records, enumerations, arrays of any dtype
             and order, optional values, tuples and named tuples of these, lists, dictionaries and sets. Parameters that the
             signature leaves out have their defaults. For a function with ``*args`` it names the type of each argument of a call.
-            One of those that a dispatcher lists (``nopython_signatures``) will do.
+            A signature from a dispatcher's ``nopython_signatures`` also works.
         cache: the cache to store in.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
             that name is replaced.

@@ -93,7 +93,7 @@ def _kernels_of(module: ModuleType) -> list[tuple[Any, list[Any]]]:
         signatures = list(getattr(value, "nopython_signatures", ()))
         if not signatures:
             raise ValueError(
-                f"{module.__name__}.{name} is declared without a signature, which would tell for which types to compile it: "
+                f"{module.__name__}.{name} is declared without a signature, which says for which types to compile it: "
                 'write @njit("float64(float64[::1])"), or give it a name that begins with _ if only other kernels call it'
             )
         found.append((value, signatures))

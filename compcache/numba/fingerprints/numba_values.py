@@ -239,7 +239,7 @@ def _type(walk: Walk, value: Any, where: str) -> None:
 
 
 def _structure(walk: Walk, value: Any, where: str) -> None:
-    """Feed that by which Numba's own code knows a type."""
+    """Feed everything by which Numba's own code recognizes a type."""
     kind = type(value)
     dispatcher = getattr(value, "dispatcher", None)
     if dispatcher is not None:
@@ -267,7 +267,7 @@ def _structure(walk: Walk, value: Any, where: str) -> None:
 
 
 def _extension_type(walk: Walk, value: Any, where: str) -> None:
-    """Feed what a user's code that runs while Numba compiles can read from an instance of its type, even if the type's name contains it."""
+    """Feed what a user's code can read from an instance of its type during compilation, even if the type's name contains it."""
     for name, part in sorted(state_of(value).items()):
         if name != "name" and not _is_structure(part) and not _is_derived(type(value), name):
             walk.token("attribute", name)

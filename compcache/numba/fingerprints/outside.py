@@ -72,12 +72,12 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     """
     anywhere = LEADS_ANYWHERE.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
     if anywhere and not may_lead_anywhere:
-        raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that no code names")
+        raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, through which it can reach values that its code does not name")
     untold = NOT_IN_KEYS.intersection(reads.attributes)
     if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
         untold |= _OF_LOGGERS.intersection(reads.attributes)  # of a logger that no value leads to
     if untold:
-        raise Unidentifiable(f"{code.co_qualname} reads {min(untold)}, which is in no key")
+        raise Unidentifiable(f"{code.co_qualname} reads {min(untold)}, which no key covers")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:

@@ -149,7 +149,7 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
 
 
 def held_in_c(value: Any, name: str) -> Any:
-    """Return the object that a class written in C holds under this name, which pickling does not tell: the base of an array, the cause of
+    """Return the object that a class written in C holds under this name and that pickling does not show: the base of an array, the cause of
     an error. `MISSING` if there is none, or a new object each time.
     """
     descriptor, base = next(((vars(base)[name], base) for base in type(value).__mro__ if name in vars(base)), (None, object))
@@ -170,7 +170,7 @@ _HOLDERS = (python_types.GetSetDescriptorType, python_types.MemberDescriptorType
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """Return the instance attributes of an object, including those in slots; of one of Numba's those that Numba does not set."""
+    """Return the instance attributes of an object, including those in slots; for an object of Numba, only those that Numba does not set."""
     kind = type(value)
     if is_marked(kind, "_compcache_attributes"):
         attributes = kind._compcache_attributes(value)
@@ -184,7 +184,7 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def _stored_by(kind: type) -> frozenset[str]:
-    """Return the attributes of an object that code of Numba sets: that of its class, or of its metaclass."""
+    """Return the attributes of an object that code of Numba sets: those of its class, or of its metaclass."""
     known = _names_stored.get(kind)
     if known is None:
         makers = [cls for cls in (kind, type(kind)) if is_of_generators(cls)]
@@ -213,7 +213,7 @@ def annotates(function: python_types.FunctionType) -> bool:
 
 
 def has_state_in_c(kind: type) -> bool:
-    """Return whether a class derives from one written in C that keeps state which no attribute shows: a deque, an array of ctypes."""
+    """Return whether a class derives from one written in C with state that no attribute shows: a deque, an array of ctypes."""
     return any(base not in _FED and not _is_written_in_python(base) for base in kind.__mro__)
 
 
@@ -247,12 +247,12 @@ def kept_results(wrapper: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _without_marks(key: Any) -> Any:
-    """Return the key of a result without the object that separates keyword arguments, which is the process's."""
+    """Return the key of a result without the marker of keyword arguments, which differs between processes."""
     return tuple(["=" if type(item) is object else item for item in key]) if isinstance(key, tuple) else key
 
 
 def public_names(cls: type) -> list[str]:
-    """Return the names that a class with a metaclass has, which may ask for them all: that of a protocol does."""
+    """Return the public names of a class with a metaclass that may request all of them, like that of a protocol."""
     if type(cls) is type:
         return []
     return sorted(name for base in cls.__mro__ if not is_library_module(base.__module__) for name in vars(base) if name[:2] != "__")

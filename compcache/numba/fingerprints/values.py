@@ -74,7 +74,7 @@ def _wrapper(walk: Walk, value: Any, where: str) -> None:
 
 
 def feed_what_it_was_given(walk: Walk, value: Any, where: str) -> None:
-    """Feed what running code finds in an object of any kind beside its content: a class that the program has derived, and attributes."""
+    """Feed what running code finds in an object in addition to its content: a class derived by the program, and attributes."""
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
         return  # they have neither, or their handlers feed them
@@ -305,12 +305,12 @@ def _pickled(walk: Walk, value: Any, where: str) -> None:
 
 
 def _lock(walk: Walk, value: Any, _where: str) -> None:
-    """Feed a lock: code does not depend on whether it is held."""
+    """Feed a lock. Code does not depend on whether it is held."""
     walk.token("lock", type(value).__name__)
 
 
 def _of_thread(walk: Walk, value: Any, where: str) -> None:
-    """Feed what a `threading.local` contains in this thread, which runs the code."""
+    """Feed the content of a `threading.local` in this thread, which runs the code."""
     walk.token("local", type(value).__qualname__)
     if not walk.is_again(value):
         walk.value(vars(value), where)

@@ -193,7 +193,7 @@ class Walk:
         self.token("opaque", kind)
 
     def is_only_named(self) -> bool:
-        """Return whether values without content count by their type, because the compiler does not read them."""
+        """Return whether values without content count only by their type, because the compiler does not read them."""
         return self.mode == NAMED or self.lenient
 
     def library(self, value: object, where: str) -> None:
@@ -296,9 +296,9 @@ class Walk:
         self.add_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
-        """Feed what the code of a function was compiled from, which compiles no more code. Raises `NotLazy` if that is not known."""
+        """Feed the sources of a dispatcher's code, if the dispatcher compiles no more code."""
         if overloads is None:
-            raise NotLazy(f"{function.__qualname__} was declared with values that have no content")
+            raise NotLazy(f"{function.__qualname__} was declared with values that have no identity by content")
         if self.without_numba:
             self.token("declared")
         for one in overloads:
@@ -530,9 +530,9 @@ class Walk:
 
         name = ".".join((module, *names))
         if not _SETTINGS.isdisjoint(name.split(".")):
-            raise NotLazy(f"{where} reads settings of Numba")
+            raise NotLazy(f"{where} reads Numba's settings")
         if self.mode == RUN and (not _OF_PROCESS.isdisjoint(names) or looks_outside(name)):
-            raise NotLazy(f"{where} asks what only the process or the host knows")
+            raise NotLazy(f"{where} depends on the state of the process or the host")
         given = set_on_part(module, names)
         if given is not MISSING:
             self.value(given, where)
@@ -549,7 +549,7 @@ class Walk:
         self._read(value, where, attributes)
 
     def _read(self, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
-        """Feed what a function reads. For a compiled function it gets a digest of its own, which later shows what has changed."""
+        """Feed a value that a function reads. A compiled function gets its own digest of the value, which later shows what has changed."""
         if self.mode == RUN:
             self._module_or_value(value, where, attributes)
             return

@@ -1,4 +1,4 @@
-"""The module that stands for Numba until it is imported, and what is done then."""
+"""The stand-in module for Numba until it is imported, and the callbacks for that moment."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def when_imported(callback: Callable[[], None]) -> None:
 
 
 def run_callbacks() -> None:
-    """Call them: Numba has been imported."""
+    """Run the callbacks, because Numba has been imported."""
     while _callbacks:
         _callbacks.pop(0)()

@@ -134,7 +134,7 @@ class Description(Record):
         if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return
         if request.outdated is None or not has_numba():
-            raise _invalid("the compiler used other implementations, or some that only an imported Numba knows")
+            raise _invalid("it was compiled with other implementations, or with some that are known only once Numba is imported")
         reason = request.outdated(self)
         if reason:
             raise _invalid(reason)

@@ -70,7 +70,7 @@ class Record:
 
     @property
     def base(self) -> tuple[str, str, str]:
-        """What finds the entry when Numba is imported."""
+        """The fields that find the entry once Numba is imported."""
         return self.entry, self.lines, self.implementations
 
     @property
@@ -94,7 +94,7 @@ def key_of(function: Any, options: dict[str, Any], types: str, given: Sequence[A
     """Return the current key of an overload. `given` are the jitted functions among the arguments, in order.
 
     Raises:
-        NotLazy: it has no key.
+        NotLazy: the overload has no key.
     """
     content = content_of(function, tuple(sorted(options.items())), given)
     state = blake2b(digest_size=16, person=b"compcache-lazy2")
@@ -158,7 +158,7 @@ RECORD = "(uuui[(ib)])"
 
 
 def find_fields(cache: Cache, key: Key, shape: str) -> Any:
-    """Return what is stored under a key (tuples, texts, numbers, see `load_marshalled`); None if there is nothing with this shape."""
+    """Return the data under a key (tuples, texts, numbers, see `load_marshalled`); None if nothing with this shape is stored."""
     return _fields_of(cache, key.name, shape)
 
 

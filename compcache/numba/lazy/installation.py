@@ -106,7 +106,7 @@ def _settings() -> list[tuple[str, str | None]]:
 
     chosen = next(filter(chooses_cpu, os.environ), None)
     if chosen is not None:
-        raise NotLazy(f"{chosen} chooses a CPU")
+        raise NotLazy(f"the environment variable {chosen} chooses a CPU")
     return sorted((name, os.environ.get(name)) for name in os.environ if is_variable(name))
 
 

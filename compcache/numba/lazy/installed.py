@@ -17,7 +17,7 @@ def installed_backend() -> Any:
 
 
 def installed_hook() -> Any:
-    """Return what removes the backend from Numba, or None."""
+    """Return the function that removes the backend from Numba, or None."""
     return _installed[0][1] if _installed else None
 
 

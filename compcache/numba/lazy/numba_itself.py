@@ -1,7 +1,7 @@
-"""Imports Numba in the place of what stands for it, when this module is imported.
+"""Imports Numba in place of its stand-ins, when this module is imported.
 
-It is a module because Python's locks of imports are what is needed: one thread does it, the others that need Numba wait until all of
-it is done, the thread that does it goes on where it needs Numba meanwhile, and threads that would wait for each other do not.
+It is a module because Python's import locks have the required behaviour: one thread does the work, other threads that need Numba wait
+until it is done, the working thread does not wait for itself, and threads do not wait for each other.
 """
 
 from __future__ import annotations

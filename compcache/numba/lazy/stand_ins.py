@@ -18,9 +18,9 @@ __all__ = [
     "LazyObject",
     "are_decorators_taken",
     "is_probe",
-    "made",
     "note_original",
     "numba_decorator",
+    "numbas_object",
     "original",
     "prange",
     "real_numba",
@@ -127,7 +127,7 @@ def _is_stand_in(value: Any) -> bool:
 
 
 def _original(value: Any) -> Any:
-    return made(value) if issubclass(type(value), LazyObject) else original(value)
+    return numbas_object(value) if issubclass(type(value), LazyObject) else original(value)
 
 
 def is_probe(name: str) -> bool:
@@ -154,7 +154,7 @@ class LazyObject:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original."""
-        return made(self)(*args, **kwargs)
+        return numbas_object(self)(*args, **kwargs)
 
     def _compcache_make(self) -> Any:
         """Create the original; Numba is imported."""
@@ -167,11 +167,11 @@ class LazyObject:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return type(made(self)) if "numpy" in sys.modules else LazyObject
+        return type(numbas_object(self)) if "numpy" in sys.modules else LazyObject
 
     @property
     def _numba_type_(self) -> Any:
-        real = made(self)
+        real = numbas_object(self)
         from numba.core.registry import cpu_target
 
         return cpu_target.typing_context.resolve_value_type(real)  # the typing context knows ufuncs by the object
@@ -179,25 +179,25 @@ class LazyObject:
     def __getattr__(self, name: str) -> Any:
         if object.__getattribute__(self, "_made") is None and is_probe(name):
             raise AttributeError(f"it has no attribute {name!r}")
-        return getattr(made(self), name)
+        return getattr(numbas_object(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(made(self), name, value)
+        setattr(numbas_object(self), name, value)
 
     def __repr__(self) -> str:
-        return repr(made(self))
+        return repr(numbas_object(self))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        real = made(self)
+        real = numbas_object(self)
         from compcache.numba.lazy.pickles import reduce_real
 
         return reduce_real(real, protocol)
 
     def __dir__(self) -> list[str]:
-        return dir(made(self))
+        return dir(numbas_object(self))
 
 
-def made(lazy: LazyObject) -> Any:
+def numbas_object(lazy: LazyObject) -> Any:
     """Return the original of a lazy object."""
     known = object.__getattribute__(lazy, "_made")
     if known is not None:

@@ -53,7 +53,7 @@ def outside(value: Any) -> str:
         known = _known.get(id(item))
         reason = known[1] if known is not None and known[0] is item else _judge(item, seen, waiting)
         if not reason and len(seen) > _MOST:
-            reason = f"{name_of(item)} and much else"
+            reason = f"{name_of(item)} and too many other values"
         if reason:
             _known[id(value)] = value, reason
             return reason
@@ -133,7 +133,7 @@ def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kin
     elif callable(getattr(value, "_implementation", None)):  # a NumPy function that calls the one of an argument's class instead
         yield value._implementation
     elif isinstance(value, _STATES):
-        raise _OutsideError(f"what {name_of(value)} is set to")
+        raise _OutsideError(f"the state of {name_of(value)}")
     elif not isinstance(value, _PLAIN):
         yield type(value)
 
@@ -199,7 +199,7 @@ def _of_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[s
         raise _OutsideError(f"{name}, which reads {min(anywhere)}")
     for chain in reads.chains:
         if chain[0] in state:
-            raise _OutsideError(f"{name}, which reads what {chain[0]} is set to")
+            raise _OutsideError(f"{name}, which reads the state of {chain[0]}")
         found, at = resolve(chain, namespace)
         if found is not MISSING:
             if is_held(found):

@@ -1,4 +1,4 @@
-"""What PyInstaller has to put into programs that use this package, and cannot find by itself (entry point ``pyinstaller40``).
+"""Tells PyInstaller what to include in programs that use this package (entry point ``pyinstaller40``).
 
 The protocol: https://pyinstaller.org/en/stable/hooks.html#providing-pyinstaller-hooks-with-your-package
 """

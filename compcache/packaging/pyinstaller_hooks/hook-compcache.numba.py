@@ -1,4 +1,4 @@
-"""Modules that are imported by names that are put together, which Numba is supported, and the metadata of what compiles code."""
+"""Modules that are imported by computed names, the supported versions of Numba, and the metadata of packages that compile code."""
 
 from PyInstaller.utils.hooks import collect_data_files, collect_submodules, copy_metadata
 

@@ -1,4 +1,4 @@
-"""Data files, and modules that are imported by names that are put together."""
+"""Data files, and modules that are imported by computed names."""
 
 from PyInstaller.utils.hooks import collect_data_files, collect_submodules
 

@@ -51,7 +51,7 @@ _CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
 class _LeftAloneError(Exception):
-    """Raised if the store is not asked for a while, after failures."""
+    """Raised if the store is not asked for a while, after repeated failures."""
 
 
 class Room:
@@ -254,7 +254,7 @@ class Reads:
 
     def _require_service(self) -> None:
         if not self.breaker.allows():  # this may have changed while the look-up waited for its turn
-            raise _LeftAloneError("it is not asked for a while, after failures")
+            raise _LeftAloneError("it is not asked for a while, after repeated failures")
 
     # ------------------------------------------------------------------ health
 

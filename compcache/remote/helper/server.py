@@ -164,7 +164,7 @@ class Helper:
             await chain.probe()
         if not chain.is_in_service():
             by_store = SAID_NOTHING * len(chain.tiers)
-            return [[list(Said(UNAVAILABLE, "it is not asked for a while, after failures", by_store=by_store)) for _ in names], []]
+            return [[list(Said(UNAVAILABLE, "it is not asked for a while, after repeated failures", by_store=by_store)) for _ in names], []]
         waited = max(0.0, time.monotonic() - asked)
         seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
         is_known = self._packs.knows(token)

@@ -117,7 +117,7 @@ class Chain:
                     place = waiting.pop(0)
                     tier = self.tiers[place]
                     if not tier.is_asked():
-                        problems.append("it is not asked for a while, after failures")
+                        problems.append("it is not asked for a while, after repeated failures")
                         letters[place] = SAID_NOTHING
                         continue
                     asked = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)

@@ -61,7 +61,7 @@ class Ccache(Adapter):
 
     name: ClassVar[str] = "ccache"
     programs: ClassVar[tuple[str, ...]] = ("ccache", "gcc")
-    shapes: ClassVar[frozenset[str]] = frozenset({"call", "files", "constant", "table", "fast", "header"})
+    shapes: ClassVar[frozenset[str]] = frozenset({"call", "files", "constant", "table", "fast", "header", "embedded"})
     driver: ClassVar[str] = _DRIVER
     is_whole: ClassVar[bool] = True
     entries: ClassVar[int] = 50

@@ -6,6 +6,7 @@ A process that finds all that it asks for pays for no more than this file: the s
 import json
 import os
 import sys
+import threading
 from types import SimpleNamespace
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -66,17 +67,22 @@ def constants(name):
 # ---------------------------------------------------------------- code
 
 
+_LOADING = threading.Lock()
+
+
 def _language():
     """The suite's module, from its own file, so that what Python keeps beside it serves every project."""
-    if "conformance_language" not in sys.modules:
-        import importlib.util
+    with _LOADING:
+        if "conformance_language" not in sys.modules:
+            import importlib.util
 
-        spec = importlib.util.spec_from_file_location("conformance_language", PROGRAM["language"])
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        functions = tuple(module.Function(**{key: value for key, value in said.items() if key != "names"}) for said in PROGRAM["functions"])
-        module.whole = module.Program(functions, tuple(module.Constant(**said) for said in PROGRAM["constants"]))
-    return sys.modules["conformance_language"]
+            spec = importlib.util.spec_from_file_location("conformance_language", PROGRAM["language"])
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            plain = [{key: value for key, value in said.items() if key != "names"} for said in PROGRAM["functions"]]
+            functions = tuple(module.Function(**said) for said in plain)
+            module.whole = module.Program(functions, tuple(module.Constant(**said) for said in PROGRAM["constants"]))
+        return sys.modules["conformance_language"]
 
 
 def code_alone(name):

@@ -78,10 +78,32 @@ def _in_children(ask):
             _each(ask)
             os._exit(0)
         children.append(child)
+    _wait_for_children(children)
+
+
+def _wait_for_children(children):
     for child in children:
         status = os.waitpid(child, 0)[1]
         if status:
             reply(call=-1, error="a forked child ended with status %d" % status)
+
+
+def _beside_a_thread(ask):
+    """The first call here; the second one in children that are forked while a thread makes the others."""
+    (here, first), rest = ORDER["calls"][:2], ORDER["calls"][2:]
+    _answer(ask, 0, *here)
+    thread = threading.Thread(target=lambda: [_answer(ask, index + 2, *call) for index, call in enumerate(rest)])
+    thread.start()
+    children = []
+    while len(children) < ORDER["fork"] and (thread.is_alive() or not children):
+        time.sleep(0.02)  # so that they are forked in different moments of it
+        child = os.fork()
+        if child == 0:
+            _answer(ask, 1, *first)
+            os._exit(0)
+        children.append(child)
+    _wait_for_children(children)
+    thread.join()
 
 
 def resident():
@@ -105,6 +127,8 @@ def serve(ask):
     wait_for(ORDER["barrier"])
     if ORDER["threads"]:
         _in_threads(ask)
+    elif ORDER["beside"]:
+        _beside_a_thread(ask)
     elif ORDER["fork"]:
         _in_children(ask)
     elif ORDER["repeat"]:
@@ -112,6 +136,8 @@ def serve(ask):
     else:
         _each(ask)
     reply(call=-3, seconds=time.process_time())
+    spent = os.times()
+    reply(call=-4, seconds=spent.children_user + spent.children_system)
     sys.stdout.flush()
 
 

@@ -56,6 +56,27 @@ def _check_children(bench: Bench) -> None:
         raise Violation(Outcome.CRASH, f"{len(run.replies) - 1} of 9 answers of children")
 
 
+@scenario(
+    "living",
+    "children beside a thread that compiles",
+    "Children that are forked while another thread compiles find what is stored: they wait for no lock whose holder they have not.",
+    "ruby/ruby#18747",
+    races=True,
+)
+def children_beside_a_thread(bench: Bench) -> None:
+    others = {f"a{number}": f"x * {float(number)} + 1.0" for number in range(min(10, bench.adapter.entries))}
+    bench.write(program("x * 2.0 + 1.0", b="x + 2.0", **others))
+    stored = ("b", (3.0,)), ("f", (3.0,))
+    bench.expect(bench.run(*stored), 5.0, 7.0)
+    run = bench.run(*stored, *[(name, (3.0,)) for name in others], fork=6, beside=True)
+    bench.survived(run)
+    for reply in run.replies:
+        if reply.error is not None:
+            raise Violation(Outcome.ERROR, reply.error.splitlines()[0][:300])
+        if reply.call == 1 and not reply.is_right(7.0):
+            raise Violation(Outcome.WRONG, f"a child answers {reply.answer}")
+
+
 @scenario("living", "memory", "Hundreds of further calls take no more memory.", "")
 def memory(bench: Bench) -> None:
     bench.write(program())

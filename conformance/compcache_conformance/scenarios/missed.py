@@ -206,6 +206,20 @@ def copied_without_times(bench: Bench) -> None:
     bench.keeps(store=target)
 
 
+@scenario(
+    "missed",
+    "entries of long ago",
+    "Entries that are twenty years old are found, or compiled once more and found from then on.",
+    "moonrepo/moon#2651",
+)
+def entries_of_long_ago(bench: Bench) -> None:
+    bench.filled(program())
+    for path in bench.files():
+        os.utime(path, (1_150_000_000, 1_150_000_000))
+    bench.works()
+    bench.keeps(why="what is old is compiled again by every process")
+
+
 @scenario("missed", "error in between", "A program that ends with an error in one function keeps what it compiled before.", "")
 def error_in_between(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0", a="x + 1.0"))

@@ -42,7 +42,9 @@ for _name, _sentence, _origin, _fault in _FAULTS:
         both = ("f", (3.0,)), ("a", (3.0,))
         bench.works(env=bench.faulty(fault))
         bench.expect(bench.run(*both, env=bench.faulty(fault)), 7.0, 15.0)
-        bench.expect(bench.run(*both), 7.0, 15.0)
+        plain = bench.expect(bench.run(*both), 7.0, 15.0)
+        if bench.is_quick and all(reply.found for reply in plain.replies if reply.call >= 0):
+            return
         bench.expect(bench.run(*both, env=bench.faulty(fault)), 7.0, 15.0)
         bench.expect(bench.run(*both), 7.0, 15.0, found=True)
 

@@ -112,6 +112,23 @@ def almost_full_disk(bench: Bench) -> None:
     bench.keeps()
 
 
+@scenario(
+    "places",
+    "leftovers of failed writes",
+    "Where nothing can be written, files that were begun do not become more with each process.",
+    "nodejs/node#65473",
+)
+def leftovers(bench: Bench) -> None:
+    bench.write(program())
+    counts = []
+    for _ in range(3):
+        bench.works(env=bench.faulty("full:0"))
+        counts.append(sum(1 for path in bench.store.rglob("*") if not path.is_dir()))
+    bench.note(f"{', '.join(map(str, counts))} files")
+    if counts[0] < counts[1] < counts[2]:
+        raise Violation(Outcome.MISSED, f"{', '.join(map(str, counts))} files after one, two and three processes that could not write")
+
+
 @scenario("places", "no more files", "A file system that has no room for another file does no harm.", "")
 def no_more_files(bench: Bench) -> None:
     bench.write(program())

@@ -123,6 +123,23 @@ def _medians_of_additions(bench: Bench, parts: list[range]) -> list[float]:
     return found
 
 
+@scenario(
+    "scale",
+    "found is cheaper",
+    "A process that finds twenty functions takes less processor time than the one that compiled them.",
+    "brazilofmux/tinymux#2061",
+)
+def found_is_cheaper(bench: Bench) -> None:
+    many, calls, answers = _many(range(min(20, bench.adapter.entries)))
+    bench.write(many)
+    first = bench.expect(bench.run(*calls), *answers)
+    again = min(bench.expect(bench.run(*calls), *answers, found=True).all_seconds for _ in range(2))
+    ratio = again / max(first.all_seconds, _SHORTEST)
+    bench.note(f"{ratio:.2f} of the time")
+    if ratio > 0.9:
+        raise Violation(Outcome.MISSED, f"found, and takes {ratio:.2f} of the processor time of compiling")
+
+
 @scenario("scale", "hit of the last", "The last function of a large program is found in little more time than the first.", "")
 def hit_of_the_last(bench: Bench) -> None:
     many = bench.look_at(many_entries)

@@ -161,6 +161,16 @@ _EDITS = (
         10.0,
     ),
     (
+        "file that assembly embeds",
+        "An edited file that the code has as it is, by `.incbin`, is read anew, though the text of the program is the same.",
+        "mozilla/sccache#2795",
+        program("x * K + 1.0", K=Constant("K", 2.0, source="embedded")),
+        "K",
+        {"value": 3.0},
+        7.0,
+        10.0,
+    ),
+    (
         "sign of zero",
         "Constants that compare equal and differ are told apart.",
         "",

@@ -84,7 +84,7 @@ def command(
 
 
 def _sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
-    """Return the bytes of the modules of a graph, by module_id; nothing of more than a page shows."""
+    """Return the bytes of a graph's modules, by module_id; nothing for a graph that is larger than a page shows."""
     wanted = {node.module_id for node in graph.nodes if node.module_id}
     if len(graph.nodes) > _MAX_SHOWN:
         return {}

@@ -56,7 +56,7 @@ def command(
 ) -> None:
     """Show the details of a function: signature, realizations, dependencies, globals, and what belongs to it; or the members of a group.
 
-    With --provenance show where it comes from, as far as it is recorded.
+    With --provenance show the recorded origin.
 
     With --ir or --asm print its code, if the module was stored with it.
     """

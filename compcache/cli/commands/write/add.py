@@ -32,7 +32,7 @@ __all__ = ["command"]
 _FLAGS = "compcache.cli.flags"
 #: How many names fit a line.
 _MOST_NAMED = 8
-#: What a text of LLVM code has at the beginning of some line.
+#: The words at the start of lines that show LLVM code.
 _CODE = re.compile(
     rb"^\s*(?:define |declare |target (?:triple|datalayout) |source_filename |module asm |[@$%][^ ]+ = |!\d+ = )", re.MULTILINE
 )
@@ -202,7 +202,7 @@ class _Reading:
         self.files, self._options, self._cc, self._flags, self._commands, self._bar = files, options, cc, flags, commands, bar
         self.numbers: list[int] = []  # of the files whose sources were given
         self.errors: dict[int, Exception] = {}
-        self.contradictions: list[str] = []  # what is wrong with the files together
+        self.contradictions: list[str] = []  # an error that concerns the files together
 
     def __iter__(self) -> Iterator[ModuleSource]:
         for number, path in enumerate(self.files):
@@ -225,7 +225,7 @@ def _group_name(files: Sequence[str]) -> str:
 
 
 def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
-    """Add the files; return rows of those that were added, and in `reading.errors` why others were not."""
+    """Add the files. Return rows for those that were added; put the reasons of the others into `reading.errors`."""
     from compcache import ModulesNotAddedError
 
     module_ids: Sequence[str | None]
@@ -285,7 +285,7 @@ def _report(files: Sequence[str], errors: Mapping[int, Exception]) -> Iterator[s
 
 
 def _waiting(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:
-    """Return the files that lack nothing but what other ones have, which could not be added either: that mention it and do not lack it."""
+    """Return the files whose only error is a definition from another file that could not be added: they mention it and do not have it."""
     lacking = {number: error.symbols for number, error in errors.items() if isinstance(error, UndefinedSymbolError) and error.symbols}
     if len(errors) == 1 or not lacking:
         return set()
@@ -302,7 +302,7 @@ def _waiting(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:
 
 
 def _words_in(path: str) -> frozenset[str]:
-    """Return the words of a file, without regard to case, which Fortran does not know."""
+    """Return the words of a file in small letters, because Fortran ignores case."""
     try:
         content = b"" if path == "-" else Path(path).read_bytes()
     except OSError as error:
@@ -341,7 +341,7 @@ def _pair(text: str, option: str) -> tuple[str, Any]:
 
 
 def _commands(database: str) -> dict[str, CompileCommand]:
-    """Return the commands of a compilation database by the path of the file; of several for one file the first."""
+    """Return the commands of a compilation database by the path of the file; for a file with several, the first."""
     from compcache.clang.compile_commands import read_compile_commands
     from compcache.cli.output import say
 
@@ -413,7 +413,7 @@ _COLUMNS = [Column("module"), Column("file", flexible=True), Column("functions",
 
 
 def _shown(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
-    """Return a row for readers."""
+    """Return a row for display."""
     return short_id(row["module_id"]), row["file"], _names(cache, row["functions"]), size_text(row["size"])
 
 
@@ -423,7 +423,7 @@ def _is_hidden(exported: Sequence[ExportedFunction]) -> bool:
 
 
 def _names(cache: Cache, exported: Sequence[ExportedFunction]) -> str:
-    """Return the functions that can be called, and how many symbols there are for other modules alone: hidden functions, variables."""
+    """Return the callable functions, and the number of symbols that only other modules can use: hidden functions, variables."""
     functions = [function.func_name for function in exported if cache.has(function.func_name)]
     others = len(exported) - len(functions)
     names = [plural(len(functions), "function")] if is_terminal() and len(functions) > _MOST_NAMED else functions

@@ -146,7 +146,7 @@ def gc(
     """
     with session.remote(url, "write") as cache:
         if unused_for is not None and unused_for > LONGEST_UNUSED:
-            raise click.UsageError("--unused-for is 90d at most: notes of uses are kept no longer")
+            raise click.UsageError("--unused-for must be at most 90d: records of use are not kept longer")
         remote = _of(cache.remote)
         found = remote.collect_garbage(older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
         stores = [remote.settings.each[place].shown for place in remote.settings.writable]
