@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.entry import EntryRecord
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.session import Session
-    from compcache.store.module_file import ModuleFile
     from compcache.usage.costs import Cost
     from compcache.usage.module_files import Progress
     from compcache.usage.summaries import EntrySummary, FunctionSummary, GroupSummary, ModuleSummary

@@ -34,6 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("formats", "globals", "processes"),
     ("images",),
     ("targets",),
+    ("directory",),
     ("store",),
     ("hit", "layers", "signing"),
     ("build",),
@@ -66,11 +67,11 @@ DOORS = {
     ("layers.layered_store", "maintain.layer_segment"): "who finds no segment of all layers makes it for the next process",
     ("layers.unpacked_bundle", "bundles.unpacked_layer"): "a bundle that is given as a layer is unpacked before it is first used",
     ("layers.layered_store", "publish.verify"): "that a file of a layer was verified is remembered in the writable directory",
-    ("store.directory", "publish.verify"): "that a directory is not trusted is said where files are verified",
-    ("store.directory", "publish.quarantine"): "warnings about a directory are issued in one place",
+    ("directory", "publish.verify"): "that a directory is not trusted is said where files are verified",
+    ("directory", "publish.quarantine"): "warnings about a directory are issued in one place",
     ("store", "publish.quarantine"): "a file that a look-up finds damaged is set aside",
     ("store", "publish.host_file"): "what is compiled for this host asks LLVM what it is",
-    ("store.directory", "hit.target"): "the native runtime reads what the processor says of itself",
+    ("directory", "hit.target"): "the native runtime reads what the processor says of itself",
     ("images.anonymous_file", "hit.target"): "a file in memory that no interrupt leaves open is made by the native runtime",
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
@@ -100,9 +101,9 @@ ALSO_OF_HITS = frozenset(
         "hit.needs",
         "hit.plan",
         "store",
-        "store.directory",
-        "store.module_file",
-        "store.places",
+        "directory",
+        "directory.module_file",
+        "directory.places",
         "record",
         "native",
         "hit.loader",
@@ -117,13 +118,13 @@ ALSO_OF_HITS = frozenset(
     )
 )
 #: The rooms that hits visit.
-HIT_ROOMS = _GROUND | {"formats", "hit", "store", "facade", "cache", "__init__", "globals"}
+HIT_ROOMS = _GROUND | {"directory", "formats", "hit", "store", "facade", "cache", "__init__", "globals"}
 HEAVY = frozenset(("llvmlite", "filelock", "numpy", "logging", "dataclasses", "msgpack", "ctypes"))
 #: Names that single modules must not import at all.
 KNOWS_NOTHING_OF = {
     "depgraph": {"llvmlite", "files", "store", "os"},
     "store": {"llvmlite", "linker", "build", "hit", "cache"},
-    "store.directory": {"llvmlite", "linker", "build", "hit", "cache"},
+    "directory": {"llvmlite", "linker", "build", "hit", "cache"},
     "linker": {"store", "files", "cache", "hit"},
     "translation.translate": {"store", "files", "cache", "hit"},
     "maintain.policy": {"store", "files", "cache", "os", "time"},
@@ -153,7 +154,7 @@ TESTS_OF_THE_WHOLE = {
     "test_layering": "the folders themselves",
     "test_mock_directory": "what tests of several folders use",
     "test_notebook": "notebook.py and display.py",
-    "test_places": "store/, and everything that walks a cache directory",
+    "test_places": "directory/, and everything that walks a cache directory",
     "test_public_api": "what the package and its modules export",
     "test_recipes": "the recipes of the documents",
     "test_readme": "the README",

@@ -22,11 +22,11 @@ from mock_directory import (
     tear_at,
 )
 
+from compcache.directory.places import Place
 from compcache.files import Files, Tree
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.publish.writer import publish_file
 from compcache.store import Store
-from compcache.store.places import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,10 +13,10 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant
 
 from compcache import Cache, ModuleSource, PrunePolicy, frontend
+from compcache.directory.places import BUNDLES, FORMER_DIRECTORIES, MODULES, PARTS, PLACES, QUARANTINE, TAG, TEMPORARY, Place
 from compcache.inspect.uncached import note
 from compcache.publish.module_lists import ModuleLists, write_list
 from compcache.signing.keys import new_key
-from compcache.store.places import BUNDLES, FORMER_DIRECTORIES, MODULES, PARTS, PLACES, QUARANTINE, TAG, TEMPORARY, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def test_one_file_spells_what_is_on_disk() -> None:
     # A remote store's places are the server's, and where the helper listens is not below a cache directory.
     # What plain hits spell is compared in formats/test_native_readers.py.
     plain_hits = {"hit/__init__.py", "hit/plain_closures.py", "hit/plain_volumes.py", "hit/recorder.py"}
-    assert {name for name in found if not name.startswith("remote/")} == {"store/places.py", *plain_hits}
+    assert {name for name in found if not name.startswith("remote/")} == {"directory/places.py", *plain_hits}
 
 
 def test_the_format_lists_every_place_and_no_other() -> None:

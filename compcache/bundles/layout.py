@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import msgpack
 
+from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import (
@@ -38,7 +39,6 @@ from compcache.formats.footer import (
     sections_of,
 )  # fmt: skip
 from compcache.formats.graph import decode_notes
-from compcache.store.places import MODULES, SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

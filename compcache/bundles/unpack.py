@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from compcache.bundles.layout import MODULE_MEMBER, opened_bundle, signature_member
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import SIGNATURES
 from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
@@ -18,8 +20,6 @@ from compcache.publish.atomic_file import publish
 from compcache.publish.index_rebuild import module_order
 from compcache.publish.root import prepare_root
 from compcache.store import Store
-from compcache.store.module_file import ModuleFile
-from compcache.store.places import SIGNATURES
 
 if TYPE_CHECKING:
     from compcache.bundles.layout import Bundle

@@ -11,13 +11,13 @@ import time
 from typing import TYPE_CHECKING
 
 from compcache.bundles.unpack import import_bundle
+from compcache.directory.places import BUNDLES
 from compcache.errors import StorageError
 from compcache.files import reraise_interrupt
 from compcache.layers.unpacked_bundle import is_unpacked, name_of_state
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.publish.root import prepare_root
 from compcache.store import Store
-from compcache.store.places import BUNDLES
 from compcache.usage.whole_directories import remove_directory, unused_bundles
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, digest, key_suffix, name_key
+from compcache.directory.places import CLOSURES
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
 from compcache.hit.memory import modules_behind
 from compcache.miss.retarget import loads_native_code
 from compcache.processes.detached import has_ended, start_detached
 from compcache.processes.secret_references import literal
-from compcache.store.places import CLOSURES
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:

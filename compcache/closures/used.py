@@ -8,6 +8,7 @@ from compcache.closures.background import tried_file, tried_in_vain
 from compcache.closures.chosen import Planner
 from compcache.closures.link import link
 from compcache.digest import DIGEST_SIZE, name_key
+from compcache.directory.places import CLOSURES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
@@ -15,7 +16,6 @@ from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.validity import is_valid
 from compcache.publish.atomic_file import keep_file
 from compcache.publish.locks import wait_lock
-from compcache.store.places import CLOSURES
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_files import list_modules
 from compcache.usage.snapshot import load_rows

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.files import Opened, Tree
     from compcache.formats.volumes import Volumes
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.plain_closures import PlainClosure
     from compcache.hit.plain_imports import Parts
     from compcache.hit.target import TypedCallTarget
-    from compcache.store.module_file import ModuleFile
 
 __all__ = [
     "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain",

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.records import GlobalRecord
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.settle import Settled
     from compcache.hit.target import TypedCallTarget
     from compcache.store import IsNear, Store
-    from compcache.store.module_file import ModuleFile
 
     Accept = Callable[[ModuleFile], object]
     #: Key in `LoadedModule.slots`, name, places, link type.

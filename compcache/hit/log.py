@@ -9,10 +9,10 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
+from compcache.directory.null_recorder import NullRecorder
 from compcache.hit.miss import miss_reason
 from compcache.hit.recorder import recorder_for
 from compcache.settings import is_on
-from compcache.store.null_recorder import NullRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

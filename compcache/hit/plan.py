@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.errors import LinkError
     from compcache.formats.host import Processor
     from compcache.formats.index import Index
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from compcache.formats.table import Table
     from compcache.hit.loader import Choice, Loader, Source, Sources
     from compcache.store import Store
-    from compcache.store.module_file import ModuleFile
 
 __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usable"]
 

@@ -19,9 +19,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from compcache.directory.null_recorder import NullRecorder
     from compcache.files import Opened, Tree
     from compcache.hit import Door, PlainLoader
-    from compcache.store.null_recorder import NullRecorder
 
 __all__ = ["DIRECTORY", "SUFFIX", "Recorder", "encode_batch", "recorder_for", "recorder_of"]
 
@@ -247,7 +247,7 @@ def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | Nul
     from compcache.files import Files
 
     if readonly or not is_on(SWITCH_VARIABLE, default=True):
-        from compcache.store.null_recorder import NullRecorder
+        from compcache.directory.null_recorder import NullRecorder
 
         return NullRecorder()
     return recorder_of(files, root) if type(files.system) is Files else Recorder(files, root)

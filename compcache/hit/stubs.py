@@ -9,9 +9,9 @@ from compcache.formats.manifest import LINK_ONLY, NO_ENTRY, FunctionRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from compcache.directory.module_file import ModuleFile
     from compcache.hit.loader import Loader, Source, Sources
     from compcache.store import Store
-    from compcache.store.module_file import ModuleFile
 
 __all__ = ["find_stub", "has_stub"]
 

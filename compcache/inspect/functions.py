@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
+from compcache.directory.places import INDEX, MODULES, QUARANTINE, VOLUMES
 from compcache.errors import CompcacheError, NotCachedError
 from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED
@@ -17,17 +18,16 @@ from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalRepo
 from compcache.inspect.provenance import provenance
 from compcache.interrupts import suppress
 from compcache.publish.module_reader import read_graph, read_notes
-from compcache.store.places import INDEX, MODULES, QUARANTINE, VOLUMES
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import Uses
 from compcache.usage.listings import belongings
 
 if TYPE_CHECKING:
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.graph import ModuleGraph
     from compcache.hit.loader import Loader
     from compcache.inspect.descriptions import Provenance
     from compcache.store import Store
-    from compcache.store.module_file import ModuleFile
     from compcache.usage.module_files import Progress
 
 __all__ = ["cache_info", "dependencies", "describe_function", "realizations"]

@@ -12,8 +12,8 @@ from compcache.hit.link_types import fits, read_type
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.store import Store
-    from compcache.store.module_file import ModuleFile
 
 __all__ = ["passed_over"]
 

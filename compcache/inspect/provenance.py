@@ -18,9 +18,9 @@ from compcache.publish.module_reader import read_notes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.signing.keys import PublicKey
     from compcache.store import Store
-    from compcache.store.module_file import ModuleFile
 
 __all__ = ["provenance"]
 

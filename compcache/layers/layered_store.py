@@ -12,22 +12,22 @@ from __future__ import annotations
 import os
 
 from compcache.digest import digest, name_key
+from compcache.directory.places import INDEX, LAYERS, MERGED_LAYERS
 from compcache.errors import FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import absolute_path, reraise_interrupt
 from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, in_order
 from compcache.formats.manifest import LINKED
 from compcache.store import Store, is_ordered
-from compcache.store.places import INDEX, LAYERS, MERGED_LAYERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.host import Processor
     from compcache.formats.index import ModuleEntry, Numbered
     from compcache.store import IsNear
-    from compcache.store.module_file import ModuleFile
     from compcache.targets.host_probe import Host
 
 __all__ = ["LAYER_SHIFT", "ORDER_BITS", "LayeredStore", "layer_paths"]

@@ -10,9 +10,9 @@ import stat
 import time
 
 from compcache.digest import digest
+from compcache.directory.places import BUNDLES
 from compcache.errors import StorageError, UntrustedDirectoryError
 from compcache.files import WRITABLE_BY_OTHERS, reraise_interrupt
-from compcache.store.places import BUNDLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

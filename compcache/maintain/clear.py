@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import MODULES, PLACES
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import remove_file
 from compcache.publish.volumes import remove_lists
-from compcache.store.places import MODULES, PLACES
 from compcache.usage.whole_directories import remove_directory
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
+from compcache.directory.places import MERGED_LAYERS
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import ModuleEntry, Stamp
@@ -13,7 +14,6 @@ from compcache.formats.order import GREATEST_NUMBER
 from compcache.layers.layered_store import LAYER_SHIFT, ORDER_BITS
 from compcache.publish.atomic_file import publish
 from compcache.publish.index_merge import encode_segment, entries_of_modules, function_entries, keep_newest, with_order
-from compcache.store.places import MERGED_LAYERS
 
 if TYPE_CHECKING:
     from compcache.layers.layered_store import LayeredStore

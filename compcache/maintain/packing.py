@@ -8,6 +8,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import require_intact
@@ -20,8 +22,6 @@ from compcache.publish.packs import stored_packs
 from compcache.publish.removal import unlink
 from compcache.publish.scratch import Scratch
 from compcache.publish.volumes import Content, content_of, mark_gone, members_of, remove_lists, remove_volume, write_volume
-from compcache.store.module_file import ModuleFile
-from compcache.store.places import MODULES, SIGNATURES
 from compcache.usage.module_files import files_of_directory
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from errno import ELOOP, ENOENT, ENOTDIR
 from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
+from compcache.directory.places import PINS
 from compcache.files import read_file, reraise_interrupt
 from compcache.publish.removal import unlink
 from compcache.publish.writer import publish_file
-from compcache.store.places import PINS
 
 if TYPE_CHECKING:
     from compcache.store import Store

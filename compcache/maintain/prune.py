@@ -13,6 +13,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.directory.places import QUARANTINE, STATISTICS
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import known_faults
@@ -29,7 +30,6 @@ from compcache.publish.locks import wait_lock
 from compcache.publish.module_rows import read_row
 from compcache.publish.packs import clean_packs
 from compcache.publish.removal import remove_file
-from compcache.store.places import QUARANTINE, STATISTICS
 from compcache.usage.ledger import Uses, fold, last_uses_since
 from compcache.usage.module_files import statuses_by_directory
 from compcache.usage.snapshot import Present, Slices, seconds_of

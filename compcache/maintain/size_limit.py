@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import SIZE
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE
 from compcache.interrupts import suppress
 from compcache.publish.apart import can_work_apart, work_apart
 from compcache.publish.locks import try_lock
-from compcache.store.places import SIZE
 from compcache.usage.limits import effective_limit
 from compcache.usage.module_files import modules_by_directory
 from compcache.usage.size_estimate import add_to_estimate, write_estimate

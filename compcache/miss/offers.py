@@ -15,8 +15,8 @@ from compcache.images.linkers.version import NAMES as LINKERS
 from compcache.publish.verify import is_vouched_for
 
 if TYPE_CHECKING:
+    from compcache.directory.module_file import ModuleFile
     from compcache.session import Session
-    from compcache.store.module_file import ModuleFile
 
 __all__ = ["offers_of"]
 

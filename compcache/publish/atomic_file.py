@@ -12,9 +12,9 @@ from compcache.interrupts import suppress
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from compcache.directory.places import Place
     from compcache.files import Files, Opened
     from compcache.store import Store
-    from compcache.store.places import Place
 
 __all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "unique_name"]
 

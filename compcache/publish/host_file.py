@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import HOSTS
 from compcache.errors import StorageError
 from compcache.formats.host_file import HostFile, encode_host
 from compcache.formats.records import version_numbers
 from compcache.publish.writer import publish_file
-from compcache.store.places import HOSTS
 from compcache.targets.host_probe import Host, probe_host
 
 if TYPE_CHECKING:

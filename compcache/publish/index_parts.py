@@ -13,13 +13,13 @@ import signal
 import time
 from typing import TYPE_CHECKING, Self
 
+from compcache.directory.places import MODULES, PARTS, VOLUMES
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt, writer
 from compcache.formats.index import Segment
 from compcache.interrupts import suppress
 from compcache.processes.detached import has_ended
 from compcache.publish.apart import can_work_apart, start_apart
-from compcache.store.places import MODULES, PARTS, VOLUMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,6 +7,8 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import PARTS
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
@@ -30,8 +32,6 @@ from compcache.publish.module_rows import make_row
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.small_modules import IndexedModule, read_small_module
 from compcache.store import Store
-from compcache.store.module_file import ModuleFile
-from compcache.store.places import PARTS
 
 if TYPE_CHECKING:
     from compcache.publish.module_rows import Row

@@ -26,11 +26,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
+from compcache.directory.places import LOCKS
 from compcache.files import FILE_MODE, reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.publish.root import make_place
 from compcache.settings import is_on
-from compcache.store.places import LOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.directory.module_file import ModuleFile
 from compcache.formats.manifest import read_frame
-from compcache.store.module_file import ModuleFile
 
 if TYPE_CHECKING:
     from compcache.files import Files

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
+from compcache.directory.places import INDEX, MODULE_LISTS
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
@@ -50,7 +51,6 @@ from compcache.publish.module_rows import (
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.scratch import Scratch
 from compcache.store import Store
-from compcache.store.places import INDEX, MODULE_LISTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator

@@ -8,11 +8,11 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING, Any, Self
 
+from compcache.directory.module_file import ModuleFile
 from compcache.errors import FormatError
 from compcache.files import read_at
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.formats.graph import decode_graph, decode_notes
-from compcache.store.module_file import ModuleFile
 
 if TYPE_CHECKING:
     from compcache.formats.footer import Footer

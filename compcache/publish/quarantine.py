@@ -8,11 +8,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import QUARANTINE, module_id_of
 from compcache.errors import CacheWarning, IntegrityError
 from compcache.files import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.publish.removal import remove_of_volumes
-from compcache.store.places import QUARANTINE, module_id_of
 
 if TYPE_CHECKING:
     from compcache.store import Store

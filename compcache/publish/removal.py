@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import GONE, SIGNATURES, VOLUMES
 from compcache.errors import StorageError
 from compcache.files import FILE_MODE, reraise_interrupt
 from compcache.formats.volume import encode_gone
-from compcache.store.places import GONE, SIGNATURES, VOLUMES
 
 if TYPE_CHECKING:
+    from compcache.directory.places import Place
     from compcache.store import Store
-    from compcache.store.places import Place
 
 __all__ = ["append", "remove_file", "remove_of_volumes", "unlink"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import TAG
 from compcache.files import DIRECTORY_MODE, reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import make_directories, publish
-from compcache.store.places import TAG
 
 if TYPE_CHECKING:
+    from compcache.directory.places import Place
     from compcache.store import Store
-    from compcache.store.places import Place
 
 __all__ = ["make_place", "prepare_root"]
 

@@ -9,6 +9,7 @@ import stat
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.directory.module_file import ModuleFile
 from compcache.errors import FormatError
 from compcache.files import read_at, reraise_interrupt
 from compcache.formats.entry import index_name
@@ -22,7 +23,6 @@ from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.module_rows import row_of_frames, seconds_in
-from compcache.store.module_file import ModuleFile
 
 if TYPE_CHECKING:
     import os

@@ -7,6 +7,8 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import INDEX
 from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt, writer
 from compcache.formats.footer import LARGEST_FOREIGN, is_signed_with, require_intact
@@ -16,8 +18,6 @@ from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe, rebuild_index
 from compcache.publish.locks import claim
 from compcache.publish.quarantine import quarantine, refuse, warn, warn_once
-from compcache.store.module_file import ModuleFile
-from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

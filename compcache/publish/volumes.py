@@ -9,6 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, check
+from compcache.directory.places import GONE, VOLUMES
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import intact_footer
@@ -17,7 +18,6 @@ from compcache.formats.volume import MAGIC, MEMBER, NAME_SIZE, TAIL, Volume, enc
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.publish.removal import append, unlink
 from compcache.publish.scratch import Scratch
-from compcache.store.places import GONE, VOLUMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -7,6 +7,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import name_key
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import encode_container, module_digest
@@ -23,17 +25,15 @@ from compcache.publish.memory_file import MemoryFile
 from compcache.publish.numbering import numbers_of
 from compcache.publish.root import prepare_root
 from compcache.store import Store
-from compcache.store.module_file import ModuleFile
-from compcache.store.places import MODULES, SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from compcache.directory.places import Place
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
     from compcache.store import Sections
-    from compcache.store.places import Place
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.directory.places import SIGNATURES
 from compcache.errors import IntegrityError, PickleNotAllowedError
 from compcache.formats.footer import intact_footer, is_signed_with, sections_of
 from compcache.formats.graph import ORIGIN, decode_notes, pack_notes
@@ -11,7 +12,6 @@ from compcache.formats.host import target_id
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.publish.additions import add_module
 from compcache.publish.writer import publish_file
-from compcache.store.places import SIGNATURES
 
 if TYPE_CHECKING:
     from compcache.formats.footer import Footer

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.digest import KEY_SIZE
+from compcache.directory.places import JOURNALS, STATISTICS
 from compcache.errors import FormatError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
@@ -37,7 +38,6 @@ from compcache.formats.statistics import (
 )  # fmt: skip
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.publish.scratch import Scratch
-from compcache.store.places import JOURNALS, STATISTICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping

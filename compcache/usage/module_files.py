@@ -18,10 +18,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
+from compcache.directory.places import MODULE_FILES, MODULES, module_id_of
 from compcache.files import READ_FLAGS, read_at, reraise_interrupt
 from compcache.publish.atomic_file import publish
 from compcache.publish.scratch import Scratch
-from compcache.store.places import MODULE_FILES, MODULES, module_id_of
 
 if TYPE_CHECKING:
     import os

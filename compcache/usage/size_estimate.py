@@ -11,9 +11,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.directory.places import SIZE
 from compcache.files import read_at, reraise_interrupt
 from compcache.publish.atomic_file import publish
-from compcache.store.places import SIZE
 
 if TYPE_CHECKING:
     from compcache.store import Store

@@ -6,12 +6,12 @@ import time
 from math import floor
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import STATISTICS
 from compcache.errors import StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import store_of
 from compcache.publish.module_lists import ModuleLists
-from compcache.store.places import STATISTICS
 from compcache.usage.ledger import Uses, fold, fold_long, zero
 from compcache.usage.limits import effective_limit
 from compcache.usage.snapshot import Present, Slices, count_all, seconds_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import BUNDLES, FORMER_DIRECTORIES, PLACES
 from compcache.files import reraise_interrupt
-from compcache.store.places import BUNDLES, FORMER_DIRECTORIES, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ from cli_process import compcache
 from helpers import FreshProcessError, adder, caller, flip_byte, module_file, run_fresh, sum_of
 
 from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy
+from compcache.directory.places import CLOSURES
 from compcache.hit.closures import MAGIC, seal
 from compcache.signing.keys import new_key
-from compcache.store.places import CLOSURES
 from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:

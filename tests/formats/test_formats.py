@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from compcache import FormatError
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
+from compcache.directory.places import INDEX
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, is_signed_with, module_digest
 from compcache.formats.graph import decode_graph, decode_notes
@@ -41,7 +42,6 @@ from compcache.publish.index_merge import (
     remove_damaged,
     segment_level,
 )
-from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from compcache import FormatError, Signature, SignatureError
 from compcache.digest import KEY_SIZE, check, digest, name_key
+from compcache.directory.places import INDEX
 from compcache.errors import GlobalValidationError, UnknownVersionError
 from compcache.files import Files
 from compcache.formats import graph
@@ -40,7 +41,6 @@ from compcache.globals import Integer, Text, decode_definition, define
 from compcache.globals.definition import known_kinds
 from compcache.publish.index_merge import encode_function_entry, encode_segment, merge, module_entries
 from compcache.publish.module_rows import Platform, decode_rows
-from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

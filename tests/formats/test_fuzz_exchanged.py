@@ -25,6 +25,7 @@ from test_fuzz_decoders import bounded, mutated
 from compcache import Cache, FormatError, ModuleSource
 from compcache.bundles.layout import opened_bundle
 from compcache.digest import check
+from compcache.directory.places import MODULE_FILES, MODULES, UNCACHED
 from compcache.errors import GlobalValidationError, LibraryError
 from compcache.formats.bitcode import defined_functions
 from compcache.formats.host_file import HostFile, decode_host, encode_host
@@ -40,7 +41,6 @@ from compcache.remote.card import Card, decode_cards, encode_cards
 from compcache.remote.outbox import Outbox
 from compcache.signing.keys import new_key, parse_public
 from compcache.signing.signatures import add_signature, is_signed, merged_signatures, signers
-from compcache.store.places import MODULE_FILES, MODULES, UNCACHED
 from compcache.usage.module_files import list_modules
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from compcache import hit
 from compcache.digest import is_content_name
+from compcache.directory import places
 from compcache.formats import manifest
 from compcache.hit import plain_closures, plain_volumes, recorder
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE
 from compcache.native import runtime
-from compcache.store import places
 
 
 @given(st.binary(max_size=600), st.integers(1, 64), st.binary(max_size=16), st.binary(max_size=16), st.binary(max_size=64))

@@ -12,6 +12,7 @@ import pytest
 from helpers import adder, constant
 
 from compcache import Cache, ModuleSource
+from compcache.directory.places import MODULE_LISTS
 from compcache.processes import detached
 from compcache.publish import additions, apart, index_merge, index_parts, index_rebuild, module_lists, verify
 from compcache.publish.additions import merge, merge_large
@@ -19,7 +20,6 @@ from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
 from compcache.publish.index_rebuild import IndexedModules, read_from_the_end, rebuild_index
 from compcache.publish.locks import try_lock
 from compcache.store import Store
-from compcache.store.places import MODULE_LISTS
 from compcache.usage.listings import functions
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from helpers import FreshProcessError, adder, caller, module_file, run_fresh
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UndefinedSymbolError, UntrustedDirectoryError, frontend
 from compcache.digest import check
+from compcache.directory.places import HOSTS, INDEX, TEMPORARY
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, intact_footer, sections_of
 from compcache.formats.host_file import decode_host
@@ -20,7 +21,6 @@ from compcache.formats.manifest import FRAME, FUNCTION, GLOBAL, NO_ENTRY, Functi
 from compcache.formats.manifest_writer import encode_function, encode_global, iterate_frames
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.publish import index_merge
-from compcache.store.places import HOSTS, INDEX, TEMPORARY
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,27 +15,7 @@ import msgpack
 
 from compcache import Cache, ModuleSource
 from compcache.digest import check, digest, name_key
-from compcache.formats.footer import LARGEST_FOREIGN
-from compcache.formats.host_file import HostFile, encode_host
-from compcache.formats.index import NAME_SIZE, ModuleEntry, Stamp
-from compcache.formats.journal import HOUR
-from compcache.formats.order import GREATEST_NUMBER, Order
-from compcache.formats.statistics import encode_stats
-from compcache.formats.volume import encode_gone
-from compcache.hit.closures import HEAD, MAGIC, seal
-from compcache.hit.closures.validity import _file_name
-from compcache.hit.recorder import encode_batch
-from compcache.layers.layered_store import LayeredStore
-from compcache.layers.unpacked_bundle import name_of_state
-from compcache.publish import index_merge
-from compcache.publish.index_rebuild import module_index
-from compcache.publish.module_lists import _items_of, _publish
-from compcache.publish.module_rows import read_row
-from compcache.publish.scratch import Scratch
-from compcache.publish.volumes import Content, write_volume
-from compcache.signing.keys import new_key
-from compcache.signing.signatures import add_signature
-from compcache.store.places import (  # fmt: skip
+from compcache.directory.places import (  # fmt: skip
     BUNDLES,
     CLOSURES,
     GONE,
@@ -62,6 +42,26 @@ from compcache.store.places import (  # fmt: skip
     Place,
     module_id_of,
 )
+from compcache.formats.footer import LARGEST_FOREIGN
+from compcache.formats.host_file import HostFile, encode_host
+from compcache.formats.index import NAME_SIZE, ModuleEntry, Stamp
+from compcache.formats.journal import HOUR
+from compcache.formats.order import GREATEST_NUMBER, Order
+from compcache.formats.statistics import encode_stats
+from compcache.formats.volume import encode_gone
+from compcache.hit.closures import HEAD, MAGIC, seal
+from compcache.hit.closures.validity import _file_name
+from compcache.hit.recorder import encode_batch
+from compcache.layers.layered_store import LayeredStore
+from compcache.layers.unpacked_bundle import name_of_state
+from compcache.publish import index_merge
+from compcache.publish.index_rebuild import module_index
+from compcache.publish.module_lists import _items_of, _publish
+from compcache.publish.module_rows import read_row
+from compcache.publish.scratch import Scratch
+from compcache.publish.volumes import Content, write_volume
+from compcache.signing.keys import new_key
+from compcache.signing.signatures import add_signature
 from compcache.usage.module_files import _encode as encode_module_files
 from compcache.usage.module_files import _write as write_module_files
 from compcache.usage.module_files import list_modules

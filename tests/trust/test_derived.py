@@ -14,6 +14,7 @@ from hosts import LOOP, host_like, on_host
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UndefinedSymbolError
 from compcache.digest import check, digest, name_key
+from compcache.directory.places import SIZE, STATISTICS
 from compcache.files import Files
 from compcache.formats.footer import LARGEST_FOREIGN
 from compcache.formats.host import platform_name
@@ -25,7 +26,6 @@ from compcache.inspect.uncached import note, read_all
 from compcache.layers.layered_store import LayeredStore
 from compcache.publish import index_merge
 from compcache.signing.keys import new_key
-from compcache.store.places import SIZE, STATISTICS
 from compcache.usage.ledger import fold_small
 from compcache.usage.size_estimate import add_to_estimate
 

@@ -18,10 +18,10 @@ from forgeries import FORGERIES, OTHER_USER, RIGHT, Victim, evil_source, forge_m
 from helpers import adder, caller
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy
+from compcache.directory.places import JOURNALS, MODULES, PLACES, STATISTICS, UNCACHED, Place
 from compcache.files import Files
 from compcache.publish.additions import compact
 from compcache.signing.keys import new_key
-from compcache.store.places import JOURNALS, MODULES, PLACES, STATISTICS, UNCACHED, Place
 from compcache.usage.ledger import fold_small
 
 if TYPE_CHECKING:

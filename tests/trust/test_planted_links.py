@@ -22,11 +22,11 @@ from mock_directory import FaultyFiles
 
 from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy, frontend
 from compcache.bundles.unpack import import_bundle
+from compcache.directory.places import MODULES, PLACES
 from compcache.files import READ_FLAGS, Files, Tree
 from compcache.hit.target import path_opener
 from compcache.inspect.uncached import note
 from compcache.signing.keys import new_key
-from compcache.store.places import MODULES, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,6 +16,7 @@ from helpers import adder, constant, flip_byte, module_file, run_fresh, snapshot
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, StorageError, UntrustedDirectoryError
 from compcache.digest import check
+from compcache.directory.places import INDEX
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
 from compcache.formats.index import Index, ModuleEntry, Stamp
@@ -23,7 +24,6 @@ from compcache.formats.manifest import IMAGE_SHARED
 from compcache.inspect import uncached
 from compcache.publish import index_merge
 from compcache.store import Store
-from compcache.store.places import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

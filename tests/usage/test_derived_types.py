@@ -16,13 +16,13 @@ from helpers import adder, constant
 
 from compcache import Cache, FormatError, Function, ModuleSource, PrunePolicy
 from compcache.digest import check, name_key
+from compcache.directory.places import JOURNALS, MODULE_FILES, MODULE_LISTS, SIZE, STATISTICS, UNCACHED, Place
 from compcache.formats.graph import decode_graph, decode_notes
 from compcache.formats.sorted_keys import encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.hit.recorder import encode_batch
 from compcache.inspect.uncached import read_all
 from compcache.publish.module_rows import Platform, decode_rows
-from compcache.store.places import JOURNALS, MODULE_FILES, MODULE_LISTS, SIZE, STATISTICS, UNCACHED, Place
 
 if TYPE_CHECKING:
     from pathlib import Path

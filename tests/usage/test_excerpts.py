@@ -8,10 +8,10 @@ import pytest
 from helpers import adder, caller
 
 from compcache import Cache, Function, FunctionInUseError, Identity, ModuleSource, NotCachedError, PrunePolicy, frontend
+from compcache.directory.places import MODULE_LISTS
 from compcache.publish import module_lists
 from compcache.publish.index_merge import merge
 from compcache.publish.module_lists import base_of
-from compcache.store.places import MODULE_LISTS
 from compcache.usage import snapshot
 from compcache.usage.listings import functions, listed_functions, listed_modules, modules
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
     from typing import Any
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
     from compcache.store import Store
-    from compcache.store.module_file import ModuleFile
 
 __all__ = ["BoundNames", "Place", "described", "newest_of", "shared"]
 

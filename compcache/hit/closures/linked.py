@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from _weakref import ref
 
+from compcache.directory.module_file import ModuleFile
 from compcache.errors import CompcacheError, LinkError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures.bound import BoundNames, newest_of, shared
 from compcache.hit.closures.validity import is_valid
-from compcache.store.module_file import ModuleFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

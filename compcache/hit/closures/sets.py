@@ -9,10 +9,10 @@ from compcache.hit.needs import Listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from compcache.directory.module_file import ModuleFile
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.loader import LoadedModule, Loader
     from compcache.hit.target import TypedCallTarget
-    from compcache.store.module_file import ModuleFile
 
 __all__ = ["ListedFunction", "list_functions", "take"]
 

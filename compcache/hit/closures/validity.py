@@ -9,21 +9,21 @@ passed over, as if it were not there. That is found out once for each state of t
 from __future__ import annotations
 
 from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac
+from compcache.directory.places import CLOSURES
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FRAME
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
 from compcache.interrupts import suppress
-from compcache.store.places import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.entry import EntryRecord
     from compcache.hit.loader import Loader
     from compcache.store import Store
-    from compcache.store.module_file import ModuleFile
 
 __all__ = ["is_valid", "linked_entry", "remove_closures"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import MODULES, PLACES, QUARANTINE, VOLUMES, module_id_of
 from compcache.files import reraise_interrupt
 from compcache.maintain.checks.state import DIRECTORIES
 from compcache.maintain.policy import PrunePolicy
 from compcache.maintain.prune import clear_leftovers, find_leftovers
 from compcache.publish.quarantine import set_aside
 from compcache.publish.volumes import contents_of, write_volume
-from compcache.store.places import MODULES, PLACES, QUARANTINE, VOLUMES, module_id_of
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import MODULES
 from compcache.files import DIRECTORY_MODE, reraise_interrupt
 from compcache.maintain.checks.state import DIRECTORIES
-from compcache.store.places import MODULES
 
 if TYPE_CHECKING:
     from compcache.maintain.checks.state import CheckState

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.maintain.report_types import Finding
 from compcache.publish.quarantine import set_aside
-from compcache.store.places import PLACES
 from compcache.usage.module_files import statuses_by_directory
 from compcache.usage.snapshot import Slice, Slices
 

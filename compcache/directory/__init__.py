@@ -6,20 +6,20 @@ import os
 
 from compcache import files as file_ops
 from compcache.digest import key_suffix
+from compcache.directory.places import BUNDLES, GONE, HOSTS, INDEX, MODULES, SIGNATURES, TEMPORARY, UNCACHED, VOLUMES, module_id_of
 from compcache.errors import StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index
-from compcache.store.places import BUNDLES, GONE, HOSTS, INDEX, MODULES, SIGNATURES, TEMPORARY, UNCACHED, VOLUMES, module_id_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from compcache.directory.places import Place
     from compcache.formats.host import Processor
     from compcache.formats.host_file import HostFile
     from compcache.formats.volumes import Volumes
-    from compcache.store.places import Place
 
 __all__ = ["Directory"]
 

@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
 
+    from compcache.directory import Directory
     from compcache.formats.footer import Footer
-    from compcache.store.directory import Directory
 
 __all__ = ["ModuleFile"]
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache.digest import mac, name_key
+from compcache.directory import Directory
+from compcache.directory.module_file import ModuleFile
+from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import ModuleEntry, Stamp, in_order
 from compcache.formats.manifest import LINKED, SUSPECT
 from compcache.native import runtime
-from compcache.store.directory import Directory
-from compcache.store.module_file import ModuleFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from compcache import files as file_ops
+    from compcache.directory.null_recorder import NullRecorder
     from compcache.formats.entry import EntryRecord
     from compcache.formats.index import Index, Numbered, Segment
     from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
     from compcache.signing.keys import PublicKey, SecretKey
-    from compcache.store.null_recorder import NullRecorder
     from compcache.targets.host_probe import Host
 
     #: Whether a realization is preferred to others of the same content, by its module_id.
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     #: Image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
-__all__ = ["Store", "is_ordered"]
+__all__ = ["PLACES", "Store", "is_ordered"]
 
 
 def is_ordered(name: str) -> bool:
@@ -117,7 +118,7 @@ class Store(Directory):
         if recorder is not None:
             self.stats = recorder(self.files, root, readonly=readonly or self.exposed)
         else:
-            from compcache.store.null_recorder import NullRecorder
+            from compcache.directory.null_recorder import NullRecorder
 
             self.stats = NullRecorder()
 
