@@ -256,7 +256,7 @@ class PlainLoader:
         module_id = found[1]
         where = closure.where if closure is not None and closure.where else self._open_module(runtime, found[0], module_id)
         record, read = self._read_function(runtime, func_name, found, where)
-        if record is None or record[5] == _NO_ENTRY:
+        if record is None or record[5] == _NO_ENTRY or record[2].startswith(_LINK_ONLY):
             return None
         parts = None
         if record[6]:
@@ -286,7 +286,7 @@ class PlainLoader:
             return payload
 
         record = runtime.function_record(read(offset & ~_LINKED))
-        if flags != _IMAGE_SHARED or record[0] != func_name or record[2].startswith(_LINK_ONLY):
+        if flags != _IMAGE_SHARED or record[0] != func_name:
             return None, None
         accepted = self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
@@ -453,6 +453,10 @@ class PlainLoader:
                 if not self._are_current(modules):
                     return None
                 writes, updates = parts.bindings(runtime) if parts else (b"", [])
+                if parts:
+                    if self.providers or self.merged:
+                        return None  # another thread has loaded what provides variables
+                    updates += parts.shared(self)
                 tables = *updates, *self._table_updates(name, target), self._mine, self._new_among(modules)
                 commit = runtime.commit
                 done = self.changed is change and commit(writes, tables) is None  # handlers run between lines

@@ -440,8 +440,10 @@ class Loader(PlainLoader):
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
             from compcache.hit.closures.starts import start_modules
 
+            functions = {name: (c.loaded, c.start, [imported for _, imported, _, _ in c.imports]) for name, c in chosen.items()}
             with self.mapping():
-                start_modules(self, chosen)
+                writes, updates = self.bindings(chosen)
+                start_modules(self.runtime(), (b"".join(writes), updates), functions)
 
     def provide(self, source: Source) -> None:
         """Map the module, or wait for the thread that is mapping it. It is mapped once for all functions and threads."""

@@ -1,6 +1,6 @@
 """Plain hits of functions with needs: symbols of the process, and functions of other modules that each have one preferred realization.
 
-The choices of a `Plan` (`compcache.hit.plan`) are then known without one. Global variables, constructors that wait for imports,
+The choices of a `Plan` (`compcache.hit.plan`) are then known without one. Variables that are decoded, or defined by several modules,
 uses by other types than that of the definition, and what this host cannot run are not plain.
 """
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Part", "Parts", "follow"]
 
-#: As `compcache.formats.manifest` has it.
-_NO_SLOT = 0xFFFFFFFF
+#: As `compcache.formats.manifest` has them.
+_NO_SLOT, _STARTUP = 0xFFFFFFFF, "startup"
+_VARIABLE, _MERGED = "= variable ", "= merged variable "
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
 #: How many files one such load has open.
@@ -27,10 +28,11 @@ class Part:
     """A function of a load: its module, opened as `where` says, its record, and its imports.
 
     `imports` has the name of each and its places in the image, by the number of its slot, or by its name if it has places. `read` gives
-    the payload of a record; `loaded` is the mapped module, once there is one.
+    the payload of a record; `loaded` is the mapped module, once there is one. `start` numbers the function that runs the constructors of
+    the module, where these wait for imports.
     """
 
-    __slots__ = ("imports", "loaded", "module_id", "read", "record", "where")
+    __slots__ = ("imports", "loaded", "module_id", "read", "record", "start", "where")
 
     def __init__(self, module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]") -> None:
         self.module_id = module_id
@@ -39,6 +41,7 @@ class Part:
         self.read = read
         self.imports: dict[int | str, tuple[str, bytes]] = {}
         self.loaded: Any = None
+        self.start: int | None = None
 
 
 class Parts(dict[str, Part]):
@@ -47,9 +50,15 @@ class Parts(dict[str, Part]):
     __slots__ = ()
 
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
-        """Map their modules. Raises `OSError` if one cannot be mapped."""
+        """Map their modules, and run the constructors that wait for imports. Raises `OSError` where one cannot be mapped."""
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
+        if any(part.start is not None and not part.loaded.started for part in self.values()):
+            from compcache.hit.closures.starts import start_modules
+
+            functions = {key: (part.loaded, part.start, [name for name, _ in part.imports.values()]) for key, part in self.items()}
+            with loader.mapping():
+                start_modules(runtime, self.bindings(runtime), functions)
 
     def modules(self) -> "dict[bytes, LoadedModule]":
         """Return their modules."""
@@ -75,6 +84,15 @@ class Parts(dict[str, Part]):
                 runtime.require_writable(image, stores[-1])
                 updates += [slots, {key: other.loaded for key, (other, _) in imports.items()}]
         return b"".join(stores), updates
+
+    def shared(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
+        """Return what to record about the modules that provide the variables which others of the load use."""
+        tables = (_VARIABLE, loader.providers), (_MERGED, loader.merged)
+        return [
+            item
+            for prefix, table in tables
+            for item in (table, {name: hit._weak(table, name, p.loaded) for name, p in self.items() if p.record[2].startswith(prefix)})
+        ]
 
 
 def follow(
@@ -112,7 +130,7 @@ def follow(
                 return None
     if natives and runtime.find_undefined(tuple(natives)) is not None:
         return None
-    return parts if any(part.imports for part in waiting) else Parts()
+    return parts if any(part.imports or part.start is not None for part in waiting) else Parts()
 
 
 def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[tuple[str, bytes]] | None":
@@ -121,7 +139,7 @@ def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", nat
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # grows while it is walked
         imports, variables, symbols, children, places, kinds = runtime.needs_record(part.read(offset))
-        if variables:
+        if variables and not _are_starts(part, variables):
             return None
         for number, (slot, name) in enumerate(imports):
             key = name if slot == _NO_SLOT else slot
@@ -144,4 +162,24 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
             return None
         where = places[found[1]] = loader._open_module(runtime, found[0], found[1])
     record, read = loader._read_function(runtime, name, found, where)
-    return Part(found[1], where, record, read) if record is not None else None
+    if record is None or (record[2].startswith(hit._LINK_ONLY) and not _is_only(loader, runtime, name)):
+        return None
+    return Part(found[1], where, record, read)
+
+
+def _are_starts(part: Part, offsets: "tuple[int, ...]") -> bool:
+    """Note what runs the constructors of a module; return whether these records are of nothing else, as of variables to decode."""
+    from compcache.formats.records import decode_global
+
+    for offset in offsets:
+        record = decode_global(part.read(offset))
+        if record.kind != _STARTUP:
+            return False
+        part.start = record.slot
+    return True
+
+
+def _is_only(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
+    """Return whether there is one realization of a name: of variables it takes more than the newest to say which is meant."""
+    places = {runtime.places_of_names(table, [name])[0] for table in loader._functions} - {None}
+    return len(places) == 1 and False not in places

@@ -8,8 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from compcache.hit.loader import Choice, Loader
-
 __all__ = ["start_modules"]
 
 
@@ -23,43 +21,48 @@ class _StartedModule(LoadedModule):
             self.finish()
 
 
-def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
-    """Run the constructors that have waited for their modules' imports, each after those of the modules from which it imports.
+def start_modules(
+    runtime: Any, bindings: tuple[bytes, list[dict[Any, Any]]], functions: dict[str, tuple[LoadedModule, int | None, list[str]]]
+) -> None:
+    """Run the constructors that have waited for what their modules import, each after those of the modules that it imports from.
 
-    Their bindings stay, whatever happens to the load.
+    What is bound for them stays bound, whatever becomes of the load.
+
+    Args:
+        runtime: the native runtime.
+        bindings: what to store in the images so that they find each other, and what to record about it.
+        functions: all of the load, by name: the module of each, the function that runs the module's constructors if these wait, and the
+            names of its imports.
     """
-    waiting = [(choice.loaded, choice.start) for choice in _providers_first(chosen) if choice.start is not None]
-    _start_bound(loader.runtime(), loader.bindings(chosen), waiting)
-
-
-def _providers_first(chosen: dict[str, Choice]) -> list[Choice]:
-    """Return the choices, each after its imports unless they form a cycle."""
-    order: list[Choice] = []
-    seen: set[str] = set()
-    for root in chosen:
-        stack = [(root, False)]
-        while stack:
-            name, is_done = stack.pop()
-            if is_done:
-                order.append(chosen[name])
-            elif name not in seen:
-                seen.add(name)
-                stack.append((name, True))
-                stack += [(imported, False) for _, imported, _, _ in chosen[name].imports if imported in chosen]
-    return order
-
-
-def _start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]], waiting: list[tuple[LoadedModule, int]]) -> None:
-    """Bind the modules with these functions, and run their constructors in this order."""
-    writes, updates = bindings
-    runtime.commit(b"".join(writes), tuple(updates))
-    for module, number in waiting:
+    stores, updates = bindings
+    runtime.commit(stores, tuple(updates))
+    for name in _providers_first(functions):
+        module, number, _ = functions[name]
+        if number is None:
+            continue
         if module.finish is None:
             _start(runtime, module, number)
         elif not module.started and not runtime.is_linking():
             from compcache.hit.interrupts import before_start
 
             raise before_start(module.module_id)
+
+
+def _providers_first(functions: dict[str, tuple[LoadedModule, int | None, list[str]]]) -> list[str]:
+    """Return the names, each after its imports unless they form a cycle."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for root in functions:
+        stack = [(root, False)]
+        while stack:
+            name, is_done = stack.pop()
+            if is_done:
+                order.append(name)
+            elif name not in seen:
+                seen.add(name)
+                stack.append((name, True))
+                stack += [(imported, False) for imported in functions[name][2] if imported in functions]
+    return order
 
 
 def _start(runtime: Any, module: LoadedModule, number: int) -> None:
