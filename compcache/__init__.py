@@ -8,7 +8,7 @@ import sys
 
 TYPE_CHECKING = False
 if not TYPE_CHECKING:
-    from compcache.facade import Facade as Cache
+    from compcache.facade import Cache
 if TYPE_CHECKING:
     from compcache import batch as batch
     from compcache import clang as clang

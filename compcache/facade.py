@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
     Source: TypeAlias = ModuleSource | str | bytes | Any
 
-__all__ = ["PARTS", "Facade", "Later", "default_directory", "func_name_of", "members", "open_caches"]
+__all__ = ["PARTS", "Cache", "Later", "default_directory", "func_name_of", "members", "open_caches"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
 #: Rules for used and signed code. A hit without any of them reads nothing about them.
@@ -244,7 +244,9 @@ class Cache:
         def _load_whole(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget: ...
         def _close_whole(self) -> None: ...
         def _suggestion(self, func_name: str) -> str: ...
-        def has(self, func_name: str | Identity) -> bool: ...
+
+        def has(self, func_name: str | Identity) -> bool:
+            """See `compcache.cache`."""
     else:
         _store = _Whole("_store")
         _loader = _Whole("_loader")
@@ -360,17 +362,15 @@ class Cache:
 
 
 Cache.__module__ = "compcache.cache"
-Facade = Cache
 
-
-_get_target = Facade.get_target
+_get_target = Cache.get_target
 
 
 def _shorten() -> None:
     """Let the runtime answer `get_target` for targets in memory, unless a program has replaced the method."""
-    if Facade.__dict__.get("get_target") is _get_target:
+    if Cache.__dict__.get("get_target") is _get_target:
         try:
-            Facade.get_target = load_runtime().shortcut(_get_target, "_targets")  # type: ignore[method-assign]
+            Cache.get_target = load_runtime().shortcut(_get_target, "_targets")  # type: ignore[method-assign]
         except ImportError:  # a load says why
             return
 

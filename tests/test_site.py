@@ -48,7 +48,7 @@ def test_the_address_of_the_repository_stands_in_one_place() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     pages = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE_ROOT / "docs/reference").glob("*.md"))
-    named = set(re.findall(r"^::: compcache\.(\w+)$", pages, re.MULTILINE))
+    named = set(re.findall(r"^::: compcache\.(?:facade\.)?(\w+)$", pages, re.MULTILINE))
     assert set(compcache.__all__) - named - set(compcache.errors.__all__) == set()
     assert {"batch", "errors", "globals"} <= named
 
@@ -77,6 +77,7 @@ def test_the_reference_has_each_member_of_a_cache_in_one_group() -> None:
     members = [name for name in vars(compcache.Cache) if name[0] != "_" and hasattr(compcache.Cache, name)]
     assert sorted(named) == sorted(members)
     assert named[:2] == ["compile", "get_or_compile"]
+    assert "::: compcache.facade.Cache\n" in page, "the constructor's arguments are documented where a plain hit reads the class"
 
 
 #: What programs write, and the description of the formats, which is one document.

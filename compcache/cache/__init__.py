@@ -17,13 +17,13 @@ from compcache.facade import (
     PARTS,
     RULES,
     TRUSTED_VARIABLE,
-    Facade,
     Later,
     default_directory,
     func_name_of,
     members,
     open_caches,
 )
+from compcache.facade import Cache as Facade
 from compcache.files import absolute_path
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compcache.cache import complete, func_names_of
-from compcache.facade import Facade
+from compcache.facade import Cache as Facade
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from compcache.cache import Suggesting, complete
-from compcache.facade import Facade, func_name_of
+from compcache.facade import Cache as Facade
+from compcache.facade import func_name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

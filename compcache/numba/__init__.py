@@ -192,7 +192,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
         from compcache.numba.declarations.modules import attribute_of
-        from compcache.numba.lazy.c_helpers import has_numba
+        from compcache.numba.lazy.awaited import has_numba
 
         stand_in = None if has_numba() else attribute_of("numba", name)
         if stand_in is not None:

@@ -171,7 +171,7 @@ class _Columns:
         done: list[Result] = []
         try:
             adapter = prepare(kind, self._options.environments)
-            if reason := "" if self._options.quick else why_not_a_first_call(adapter):
+            if reason := "" if self._options.allow else why_not_a_first_call(adapter):
                 raise Cannot(reason)
         except Cannot as reason:
             print(f"{kind.name:18} is not played: {reason}", file=sys.stderr, flush=True)

@@ -125,6 +125,21 @@ _PACKAGES = [
     ("float(DEP.f.limit)", "from numba import njit\n@njit\ndef f(x): return x\nf.limit = V"),
     ("float(DEP.C().v)", "class P(property):\n    def __get__(self, o, t): return V\nclass C:\n    v = P(lambda self: 1)"),
     ("float(DEP.v.base[0])", "import numpy as np\nv = np.array([V, 1, 2])[1:]"),
+    ("float(DEP.Formatter.limit)", "from string import Formatter\nFormatter.limit = V"),
+    ("float(DEP.F().limit)", "from string import Formatter\nclass F(Formatter): pass\nFormatter.limit = V"),
+    ("float(DEP.types.int64.NAME)", "from numba import types\ntypes.int64.NAME = V"),
+    ("float(DEP.numba.NAME)", "import numba\nnumba.NAME = V"),
+    ("float(DEP.get())", "class P:\n    v = V\ndef get():\n    match P():\n        case P(v=w): return w"),
+    ("float(DEP.C.__name__[1])", "class C: pass\nC.__name__ = f'C{V}'"),
+    ("float(DEP.get())",
+     ("import functools\ndef by(v):\n    def deco(f):\n        @functools.wraps(f)\n        def inner(): return f() + v\n"
+     "        return inner\n    return deco\n@by(V)\ndef get(): return 0")),
+    ("float(DEP.B.known['D'])",
+     "class B:\n    known = {}\n    def __init_subclass__(cls, v): B.known[cls.__name__] = v\nclass D(B, v=V): pass"),
+    ("float(DEP.C.v)", "def mark(cls):\n    cls.v = V\n    return cls\n@mark\nclass C: pass"),
+    ("float(DEP.C.d)",
+     "class D:\n    def __set_name__(self, owner, name): self.v = V\n    def __get__(self, o, t): return self.v\nclass C:\n    d = D()"),
+    ("float(DEP.get())", "def make():\n    n = V\n    def get():\n        nonlocal n\n        return n\n    return get\nget = make()"),
     ("float(DEP.P(1, 2)[1] + DEP.P.extra)", "from collections import namedtuple\nclass P(namedtuple('P', 'a b')):\n    extra = V"),
 ]  # fmt: skip
 _STATE = [
@@ -145,6 +160,11 @@ _STATE = [
     ("float(DEP.v['x'])", "import collections\nclass D(collections.defaultdict): pass\nv = D()", "DEP.v.default_factory = lambda: V"),
     ("float(DEP.v.x)", "class L(list): pass\nv = L()", "DEP.v.x = V"),
     ("float(DEP.v.locked())", "import threading\nv = threading.Lock()", "V == 3 and DEP.v.acquire()"),
+    ("float(DEP.v)", "import os\nv = int(os.environ.get('NAME', 0))", "import importlib; importlib.reload(DEP)"),
+    ("float(DEP.get())",
+     "def get(): return 0\ndef make(v):\n    def get(): return v\n    return get", "DEP.get.__code__ = (lambda: V).__code__"),
+    ("float(DEP.get())", "class C:\n    def __call__(self): return self.v\nget = C()", "DEP.C.v = V"),
+    ("float(DEP.C.__bases__[0].v)", "class A: v = 0\nclass B: v = 0\nclass C(A): pass", "DEP.B.v = V; DEP.C.__bases__ = (DEP.B,)"),
     ("float(DEP.v.most)", "import weakref\nclass C: pass\nkept = C()\nv = weakref.proxy(kept)", "DEP.kept.most = V"),
 ]  # fmt: skip
 SOURCES = (
@@ -305,6 +325,15 @@ K = P(1.0, VALUE)
 @njit(cache=True)
 def f(x):
     return x + K.b"""),
+    ("registries", """\
+@vectorize(['f8(f8)', 'i8(i8)'][::1 if VALUE > 3 else -1], cache=True)
+def u(x):
+    return x * x
+@njit(cache=True)
+def g(x):
+    return u(x)
+def f(x):
+    return g(2 ** 40)"""),
     ("types", """\
 import enum
 class E(enum.IntEnum):

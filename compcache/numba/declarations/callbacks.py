@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from compcache.numba.declarations.signatures import find_declared
-from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.stand_ins import LazyObject, numbas_object
 
 TYPE_CHECKING = False
@@ -69,11 +68,6 @@ class LazyCallback(LazyObject):
             known = numbas_object(self).ctypes if state.declared is None else _ctypes_of(self.address, state.declared.details[1])
             object.__setattr__(self, "_ctypes", known)
         return known
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The class of Numba's callbacks once Numba is imported; no caller can test for that class earlier."""
-        return type(numbas_object(self)) if has_numba() else LazyCallback
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]

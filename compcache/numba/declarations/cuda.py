@@ -12,8 +12,8 @@ from functools import partial
 from importlib import import_module
 
 from compcache.files import reraise_interrupt
-from compcache.numba.lazy.c_helpers import has_numba
-from compcache.numba.lazy.stand_ins import LazyObject, numbas_object, real_numba
+from compcache.numba.lazy.awaited import has_numba
+from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object, real_numba
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ def _cuda() -> Any:
     return import_module("numba.cuda")
 
 
-class LazyDeviceFunction(LazyObject):
+class LazyDeviceFunction(LazyWrapper):
     """A function for graphics cards, which Numba creates when it is used."""
 
     __slots__ = ()
@@ -51,38 +51,14 @@ class LazyDeviceFunction(LazyObject):
         del walk
         raise NotLazy(f"{object.__getattribute__(self, '_function')} is a function for graphics cards")
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The class of Numba's own object once Numba is imported; no caller can test for that class earlier."""
-        return type(numbas_object(self)) if has_numba() else LazyDeviceFunction
-
     def __getitem__(self, configuration: Any) -> Any:
         """Return a kernel with a launch configuration."""
         return numbas_object(self)[configuration]
 
-    @property
-    def __doc__(self) -> Any:  # type: ignore[override]
-        """The docstring of the function."""
-        return object.__getattribute__(self, "_function").__doc__
-
-    @property
-    def __module__(self) -> Any:  # type: ignore[override]
-        """The module of the function."""
-        return object.__getattribute__(self, "_function").__module__
-
-    @property
-    def __wrapped__(self) -> Any:
-        return object.__getattribute__(self, "_function")
-
     def __getattr__(self, name: str) -> Any:
-        if name in _COPIED:
-            return getattr(object.__getattribute__(self, "_function"), name)
-        if name.startswith("__") and not has_numba():
+        if name.startswith("__") and name not in COPIED and not has_numba():
             raise AttributeError(f"'CUDADispatcher' object has no attribute {name!r}")
         return super().__getattr__(name)
-
-
-_COPIED = frozenset(("__annotations__", "__name__", "__qualname__", "__type_params__"))
 
 
 def jit(*args: Any, **options: Any) -> Any:

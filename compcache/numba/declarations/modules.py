@@ -15,8 +15,8 @@ from compcache.numba.declarations.references import QUESTIONS, Question, Referen
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import OF_CONTAINERS, OF_STRUCTREF
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
-from compcache.numba.lazy.awaited import stand_in_of
-from compcache.numba.lazy.c_helpers import configured_threads, has_numba
+from compcache.numba.lazy.awaited import has_numba, stand_in_of
+from compcache.numba.lazy.c_helpers import configured_threads
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
 TYPE_CHECKING = False

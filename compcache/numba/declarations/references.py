@@ -6,8 +6,8 @@ from importlib import import_module
 
 from compcache.files import reraise_interrupt
 from compcache.numba.declarations.types import CONSTRUCTORS, type_of, type_of_dtype
-from compcache.numba.lazy.awaited import when_imported
-from compcache.numba.lazy.c_helpers import has_numba, number_of_threads, set_number_of_threads
+from compcache.numba.lazy.awaited import has_numba, when_imported
+from compcache.numba.lazy.c_helpers import number_of_threads, set_number_of_threads
 from compcache.numba.lazy.stand_ins import LazyObject, is_probe, original, real_numba
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.refusals import NotLazy

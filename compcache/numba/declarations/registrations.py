@@ -11,8 +11,8 @@ from abc import ABC, ABCMeta, abstractmethod
 from importlib import import_module
 
 from compcache.numba.fingerprints.stand_ins import jitted
-from compcache.numba.lazy.awaited import when_imported
-from compcache.numba.lazy.c_helpers import has_numba, load_extension
+from compcache.numba.lazy.awaited import has_numba, when_imported
+from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.stand_ins import LazyObject, note_original, numbas_object, original, real_numba
 from compcache.numba.registered.library import is_library_function
 from compcache.numba.registered.table import note_jitable, note_overload
@@ -92,11 +92,6 @@ class LazyIntrinsic(LazyObject):
     def _compcache_original(self) -> Any:
         """Return Numba's own object."""
         return numbas_object(self)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The class of Numba's intrinsics once Numba is imported; no caller can test for that class earlier."""
-        return type(numbas_object(self)) if has_numba() else LazyIntrinsic
 
 
 def intrinsic(*args: Any, **options: Any) -> Any:

@@ -7,7 +7,7 @@ up and mapped, at that time; if it is not found, Numba compiles them.
 from __future__ import annotations
 
 from compcache.numba.fingerprints.fixed_code import Compiled
-from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, make_lazy_function, note_read, reads_else
 from compcache.numba.registered.refusals import NotLazy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from compcache.files import reraise_interrupt
-from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.stand_ins import LazyObject, numbas_object
 
 TYPE_CHECKING = False
@@ -39,11 +38,6 @@ class LazyStencil(LazyObject):
         """Feed everything that compiled code can see of the stencil: the function as it was declared, and the options."""
         options = object.__getattribute__(self, "_options")
         walk.feed_stencil(object.__getattribute__(self, "_function"), object.__getattribute__(self, "_mode"), options)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The class of Numba's stencils once Numba is imported; no caller can test for that class earlier."""
-        return type(numbas_object(self)) if has_numba() else LazyStencil
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]

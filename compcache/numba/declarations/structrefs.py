@@ -12,8 +12,7 @@ from abc import ABCMeta
 from importlib import import_module
 
 from compcache.numba.declarations.references import Reference
-from compcache.numba.lazy.awaited import stand_in_of, when_imported
-from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.awaited import has_numba, stand_in_of, when_imported
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
 TYPE_CHECKING = False

@@ -12,10 +12,11 @@ from functools import partial
 
 from compcache.numba.declarations.signatures import Declared, find_declared
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
-from compcache.numba.lazy.c_helpers import has_numba, load_extension
+from compcache.numba.lazy.awaited import has_numba
+from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, note_read, reads_else
-from compcache.numba.lazy.stand_ins import LazyObject, note_original, numbas_object
+from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, note_original, numbas_object
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -33,7 +34,6 @@ _IDENTITIES = {0: "PyUFunc_Zero", 1: "PyUFunc_One", None: "PyUFunc_None", "reord
 _OF_UFUNCS = frozenset((
     "accumulate", "at", "identity", "nargs", "nin", "nout", "ntypes", "outer", "reduce", "reduceat", "signature", "types",
 ))  # fmt: skip
-_COPIED = frozenset(("__name__", "__qualname__", "__annotations__", "__type_params__"))
 #: The special names that Numba's ufuncs have in addition.
 _OF_CLASSES = frozenset(("__abstractmethods__", "__dict__"))
 
@@ -46,7 +46,7 @@ class _NotStored(Exception):  # noqa: N818 - an answer, not a failure
     """Raised through NumPy's C code if Numba must create a loop."""
 
 
-class LazyUfunc(LazyObject):
+class LazyUfunc(LazyWrapper):
     """A ufunc that is created from stored loops on first use. It is Numba's own if a loop is not stored."""
 
     __slots__ = ("_loops", "_state", "_stored")
@@ -84,29 +84,8 @@ class LazyUfunc(LazyObject):
         walk.token("ufunc of Numba", state.options.get("signature", ""), repr(state.options.get("identity")))
         walk.feed_declared(state.compiled, state.function)
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The class of Numba's ufuncs once Numba is imported; no caller can test for that class earlier."""
-        return type(numbas_object(self)) if has_numba() else LazyUfunc
-
-    @property
-    def __doc__(self) -> Any:  # type: ignore[override]
-        """The docstring of the function."""
-        return object.__getattribute__(self, "_function").__doc__
-
-    @property
-    def __module__(self) -> Any:  # type: ignore[override]
-        """The module of the function."""
-        return object.__getattribute__(self, "_function").__module__
-
-    @property
-    def __wrapped__(self) -> Any:
-        return object.__getattribute__(self, "_function")
-
     def __getattr__(self, name: str) -> Any:
-        if name in _COPIED and hasattr(object.__getattribute__(self, "_function"), name):
-            return getattr(object.__getattribute__(self, "_function"), name)
-        if object.__getattribute__(self, "_made") is None:
+        if name not in COPIED and object.__getattribute__(self, "_made") is None:
             state = object.__getattribute__(self, "_state")
             if name in _OF_UFUNCS and state.signatures is not None and not has_numba():
                 stored = _stored_of(self)
@@ -125,8 +104,6 @@ class LazyUfunc(LazyObject):
 class _LazyGufunc(LazyUfunc):
     # One of `guvectorize`.
     __slots__ = ()
-    __doc__ = LazyUfunc.__dict__["__doc__"]
-    __module__ = LazyUfunc.__dict__["__module__"]
 
 
 LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # errors of Python name Numba's classes so

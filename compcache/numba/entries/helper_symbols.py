@@ -5,6 +5,7 @@ from __future__ import annotations
 from compcache.errors import GlobalValidationError
 from compcache.globals import GlobalDefinition, Storage, register
 from compcache.numba.lazy import c_helpers
+from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.c_helpers import THREADING
 
 TYPE_CHECKING = False
@@ -59,7 +60,7 @@ def helper_address(name: str) -> int:
     Functions of the runtime are read from Numba's own table: it registers them with LLVM only when it first
     compiles, which a hit avoids. A process without Numba does without it (`compcache.numba.lazy`).
     """
-    if not c_helpers.has_numba():
+    if not has_numba():
         return c_helpers.helper_address(name)
     from llvmlite import binding
     from numba.core.runtime import _nrt_python

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.fingerprints.state import can_hold, is_of_generators
+from compcache.numba.fingerprints.state import can_hold, is_changed, is_of_generators
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.reviewed import CODE_GENERATORS
@@ -107,8 +107,10 @@ def _of_made(walk: Walk, value: Any, where: str) -> None:
     _of_stand_in(walk, _made[id(value)][1], where)
 
 
-def _of_prange(walk: Walk, _value: Any, _where: str) -> None:
+def _of_prange(walk: Walk, value: Any, where: str) -> None:
     walk.token("prange")
+    if walk.mode == "run" and is_changed(value):
+        walk.reach().add(walk, value, where)
 
 
 def _of_generators(walk: Walk, value: Any, where: str) -> None:

@@ -59,7 +59,7 @@ _names_stored: dict[type, frozenset[str]] = {}
 
 def is_of_generators(kind: type) -> bool:
     """Return whether a class belongs to Numba, or stands for one of Numba."""
-    return kind.__module__.partition(".")[0] in CODE_GENERATORS
+    return str(kind.__module__).partition(".")[0] in CODE_GENERATORS or is_marked(kind, "_compcache_content")
 
 
 def can_hold(value: Any) -> bool:
@@ -81,9 +81,11 @@ def tables_of(cls: type) -> list[Any]:
     return [_set_on_library(base) if is_library_module(base.__module__) else vars(base) for base in bases]
 
 
-def is_changed(cls: type) -> bool:
-    """Return whether a program may have set something on a class, or on a base of it, that is a library's."""
-    return any(_set_on_library(base) for base in cls.__mro__ if is_library_module(base.__module__))
+def is_changed(value: Any) -> bool:
+    """Return whether a program may have set something on a function of a library, on a class, or on a base of it that is a library's."""
+    if isinstance(value, python_types.FunctionType):
+        return any(name[:1] != "_" for name in value.__dict__)
+    return any(_set_on_library(base) for base in value.__mro__ if is_library_module(base.__module__))
 
 
 def _set_on_library(cls: type) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
     if is_of_generators(kind):
         return MISSING if _is_function_of_numba(kind) or not state_of(found) else found
     if isinstance(found, _MADE):
-        is_plain = is_made_by_library(found) and not (isinstance(found, type) and is_changed(found))
+        is_plain = is_made_by_library(found) and not (isinstance(found, (type, python_types.FunctionType)) and is_changed(found))
     else:
         is_plain = is_library_module(kind.__module__) and name in _names_in(owner.__name__)
     return MISSING if is_plain else found
@@ -155,8 +157,12 @@ def held_in_c(value: Any, name: str) -> Any:
     descriptor, base = next(((vars(base)[name], base) for base in type(value).__mro__ if name in vars(base)), (None, object))
     if name == "__class__" or not isinstance(descriptor, _HOLDERS) or not is_library_module(base.__module__):
         return MISSING
-    found = getattr(value, name, MISSING)
-    return found if getattr(value, name, MISSING) is found else MISSING
+    try:
+        found = getattr(value, name)
+        return found if getattr(value, name) is found else MISSING
+    except Exception as error:  # noqa: BLE001 - who reads it finds nothing either
+        reraise_interrupt(error)
+        return MISSING
 
 
 def names_held_in_c(value: Any) -> list[str]:

@@ -8,7 +8,16 @@ import sys
 import types as python_types
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.state import can_hold, has_state_in_c, is_changed, kept_results, public_names, registered_with, state_of
+from compcache.numba.fingerprints.state import (
+    can_hold,
+    has_state_in_c,
+    is_changed,
+    is_of_generators,
+    kept_results,
+    public_names,
+    registered_with,
+    state_of,
+)
 from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
 
 TYPE_CHECKING = False
@@ -55,6 +64,8 @@ def _plain_function(walk: Walk, value: Any, where: str) -> None:
     if is_library_function(value):
         walk.library(value, where)
         walk.token("library function", value.__module__, value.__qualname__)
+        if walk.mode == "run" and is_changed(value):
+            walk.reach().add(walk, value, where)
     else:
         walk.add_function(value, where, "compiled" if is_compiled else None if walk.mode == "run" else "named")
 
@@ -78,7 +89,7 @@ def feed_what_it_was_given(walk: Walk, value: Any, where: str) -> None:
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
         return  # they have neither, or their handlers feed them
-    if not is_library_module(kind.__module__) or is_changed(kind):
+    if is_changed(kind) or not (is_library_module(kind.__module__) or is_of_generators(kind)):
         walk.value(kind, f"the class of {where}")
     if can_hold(value):
         walk.reach().add(walk, value, where)
@@ -157,6 +168,8 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         walk.sequence(value._fields, where)
         walk.value(getattr(value, "_field_defaults", {}), where)
     if walk.mode == "run":
+        if value.__name__ != value.__qualname__.rpartition(".")[2]:
+            walk.token("name", value.__name__)
         walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
         walk.token("registered", *registered_with(value))
         walk.token("members", *public_names(value))

@@ -455,6 +455,8 @@ class Walk:
         self.reach().read(names, everything=reads_all)
         if _MATCH_CLASS in code.co_code[::2]:
             self.reach().matches_classes = True
+            named = [name for one in code.co_consts if isinstance(one, tuple) for name in one if isinstance(name, str)]
+            self.reach().read(named, everything=False)  # `case Point(x=1)`
 
     def _imports(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
         """Feed what code reads from the modules that it imports; any attribute, if it does more than read those that it names."""

@@ -9,7 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["run_callbacks", "stand_in_of", "when_imported"]
+__all__ = ["has_numba", "run_callbacks", "stand_in_of", "when_imported"]
+
+
+def has_numba() -> bool:
+    """Return whether this process has imported Numba itself, or is about to."""
+    core = sys.modules.get("numba.core")
+    return core is not None and not hasattr(type(core), "_compcache_original")  # it is not a stand-in
 
 
 def stand_in_of() -> Any:

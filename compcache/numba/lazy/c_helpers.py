@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "THREADING",
     "configured_threads",
-    "has_numba",
     "helper_address",
     "library_function",
     "load_extension",
@@ -48,12 +47,6 @@ _MATHEMATICS = frozenset((
 _own: dict[str, int] = {}
 _numbas: dict[str, int] = {}
 _unpickled: dict[tuple[int, bytes], Any] = {}
-
-
-def has_numba() -> bool:
-    """Return whether this process has imported Numba itself, or is about to."""
-    core = sys.modules.get("numba.core")
-    return core is not None and not hasattr(type(core), "_compcache_original")  # it is not a stand-in
 
 
 def helper_address(name: str) -> int:

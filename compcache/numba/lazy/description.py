@@ -8,7 +8,7 @@ from struct import error as StructError  # noqa: N812 - it is a class
 from compcache.digest import digest
 from compcache.errors import GlobalValidationError
 from compcache.files import reraise_interrupt
-from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 from compcache.record import Record
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
 from compcache.numba.fingerprints.state import state_of as attributes_of
-from compcache.numba.lazy.awaited import when_imported
+from compcache.numba.lazy.awaited import has_numba, when_imported
 from compcache.numba.registered.marks import is_marked
 
 TYPE_CHECKING = False
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "COPIED",
     "LazyObject",
+    "LazyWrapper",
     "are_decorators_taken",
     "is_probe",
     "note_original",
@@ -167,7 +170,8 @@ class LazyObject:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return type(numbas_object(self)) if "numpy" in sys.modules else LazyObject
+        """The class of Numba's own object once Numba is imported; no caller can test for that class earlier."""
+        return type(numbas_object(self)) if has_numba() else type(self)
 
     @property
     def _numba_type_(self) -> Any:
@@ -195,6 +199,32 @@ class LazyObject:
 
     def __dir__(self) -> list[str]:
         return dir(numbas_object(self))
+
+
+class LazyWrapper(LazyObject):
+    """A lazy object with the name, the module and the docstring of its function."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        for name in ("__doc__", "__module__"):  # each class has its own
+            setattr(cls, name, property(partial(_of_function, name)))
+
+    @property
+    def __wrapped__(self) -> Any:
+        return object.__getattribute__(self, "_function")
+
+    def __getattr__(self, name: str) -> Any:
+        function = object.__getattribute__(self, "_function")
+        return getattr(function, name) if name in COPIED and hasattr(function, name) else super().__getattr__(name)
+
+
+#: What a wrapper has of its function.
+COPIED = frozenset(("__annotations__", "__name__", "__qualname__", "__type_params__"))
+
+
+def _of_function(name: str, lazy: LazyWrapper) -> Any:
+    return getattr(object.__getattribute__(lazy, "_function"), name)
 
 
 def numbas_object(lazy: LazyObject) -> Any:

@@ -10,7 +10,7 @@ import os
 import sys
 
 from compcache.errors import CacheWarning
-from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.registered.distributions import numba_version
 
 __all__ = ["is_supported", "is_unsupported", "problem", "series_supported"]

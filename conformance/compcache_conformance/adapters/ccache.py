@@ -64,6 +64,7 @@ class Ccache(Adapter):
     shapes: ClassVar[frozenset[str]] = frozenset({"call", "files", "constant", "table", "fast", "header", "embedded"})
     driver: ClassVar[str] = _DRIVER
     is_whole: ClassVar[bool] = True
+    limits: ClassVar[dict[str, str]] = {"file that assembly embeds": "its manual: code that uses .incbin is not cached"}
     entries: ClassVar[int] = 50
     chain: ClassVar[int] = 4000
     excluded: ClassVar[dict[str, str]] = dict.fromkeys(

@@ -43,6 +43,10 @@ class ByClang(ByContent):
     driver: ClassVar[str] = _DRIVER
     excluded: ClassVar[dict[str, str]] = {name: why for name, why in Ccache.excluded.items() if "one file" in why}
     is_whole: ClassVar[bool] = True
+    limits: ClassVar[dict[str, str]] = {
+        **ByContent.limits,
+        "file that assembly embeds": "docs/c.md: clang translates such code in each process to learn the files; its machine code is found",
+    }
     entries: ClassVar[int] = 50
     most: ClassVar[int] = 0
 
