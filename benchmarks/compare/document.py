@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 #: The sections in the order of the document.
 SECTIONS = (
-    "first_call", "counted", "module_size", "cache_size", "stores", "apart", "calls", "adding", "adding_goals", "real_programs", "crowd",
-    "batch_speed", "maintenance_cost", "goals",
+    "first_call", "counted", "module_size", "cache_size", "stores", "apart", "calls", "adding", "adding_goals", "libraries",
+    "real_programs", "crowd", "batch_speed", "maintenance_cost", "goals",
 )  # fmt: skip
 
 HEAD = """\

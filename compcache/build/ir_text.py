@@ -169,15 +169,17 @@ def is_vectorized(text: str) -> bool:
 
 def passes_vectors(text: str) -> bool:
     """Return whether code exchanges wide vectors with functions outside of it. Their registers depend on the CPU."""
-    found = _SIZED_VECTOR.search(text)
-    while found is not None:  # lines with vectors are fewer than lines that go outward
+    wide = [re.escape(f"<{vector[0]}{vector[1]} x {vector[2]}>") for vector in set(_SIZED_VECTOR.findall(text)) if _is_wide(*vector)]
+    pattern = re.compile("|".join(wide))
+    found = pattern.search(text) if wide else None
+    while found is not None:  # lines with such vectors are fewer than lines that go outward
         end = text.find("\n", found.end())
         end = len(text) if end < 0 else end
         line = text[text.rfind("\n", 0, found.start()) + 1 : end]
         may_go = line.startswith(_HEADS) or "call " in line or "invoke " in line
-        if may_go and any(_is_wide(*vector) for outward in _OUTWARD.findall(line) for vector in _SIZED_VECTOR.findall(outward)):
+        if may_go and any(map(pattern.search, _OUTWARD.findall(line))):
             return True
-        found = _SIZED_VECTOR.search(text, end)
+        found = pattern.search(text, end)
     return False
 
 
