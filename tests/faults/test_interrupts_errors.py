@@ -69,10 +69,15 @@ TESTS = str(PACKAGE_ROOT / "tests")
 
 #: A timer fires somewhere within each hit and each look-up; what the handler raised has to arrive, or the right answer.
 LOADS = f"""\
-import gc, os, random, signal, sys, time
+import gc, importlib, os, pkgutil, random, signal, sys, time
 sys.path.insert(0, {TESTS!r})
 from helpers import adder, caller
 from compcache import Cache, ModuleSource
+# Where Python looks for a file to import, it takes a TimeoutError for a file that is not there: what loads import is there.
+import compcache.cache, compcache.directory, compcache.formats, compcache.hit.closures, compcache.images.shared, compcache.publish
+for package in (compcache.directory, compcache.formats, compcache.hit, compcache.hit.closures, compcache.images.shared, compcache.publish):
+    for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(found.name)
 fired = []
 
 def late(*_):
@@ -112,6 +117,7 @@ while len(fired) < {{number}}:
         arrived += 1
     except Exception as error:
         others.append(repr(error))
+run()  # the recorder holds the directory of a cache that an interrupt left open, until the next one of that directory
 deadline = time.monotonic() + 5
 while open_files() > before and time.monotonic() < deadline:  # what another thread has open for a moment is not lost
     time.sleep(0.05)
