@@ -22,7 +22,7 @@ from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish, publish_all
 from compcache.publish.memory_file import MemoryFile
-from compcache.publish.numbering import numbers_of
+from compcache.publish.numbering import note_number, numbers_of
 from compcache.publish.root import prepare_root
 from compcache.store import Store
 
@@ -96,6 +96,7 @@ def _publish(store: Store, drafts: Sequence[_Draft], *, signs: bool) -> None:
     store.require_writable(path)
     try:
         prepare_root(store)
+        note_number(store, max([draft.order.number for draft in drafts], default=0))
         additions = _publish_files(store, {draft.module_id: draft for draft in drafts}, signs=signs)
     except OSError as error:
         reraise_interrupt(error)
