@@ -7,6 +7,7 @@ and returns a `BuiltModule`.
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.functions import exported_content
 from compcache.content.names import frozen
-from compcache.errors import CompileError
+from compcache.errors import CacheWarning, CompileError
 from compcache.formats import host
 from compcache.formats.bodies import encode_bodies
 from compcache.formats.built_module import BuiltModule
@@ -37,7 +38,7 @@ from compcache.images import making
 from compcache.images.linkers.version import NAMES as LINKERS
 from compcache.images.linkers.version import version_of
 from compcache.images.llvm_thread import time_spent
-from compcache.images.shared.make import UnmappableImageError
+from compcache.images.shared.make import NoSharedObjectError
 from compcache.targets.cpu_table import basic_features
 from compcache.targets.machine import machine_for
 from compcache.targets.processor_words import requirement_of, words_of
@@ -149,7 +150,7 @@ def optimize_member(request: Request, label: str) -> Member:
 
 
 def link_module(translation: Translation) -> BuiltModule:
-    """Do the rest of `build_module`, in any thread. Only code whose image this process cannot map is compiled again, with LLVM."""
+    """Do the rest of `build_module`, in any thread: LLVM is needed only if there can be no shared object."""
     machine, parts = translation
     built = [_link_for(request, translated) for request, translated in parts]
     if len(built) == 1:
@@ -187,12 +188,15 @@ def rebuild_module(
     target = machine_for(None, None, machine, host.platform_name())
     digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
     before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
-    started = time_spent()
-    shared = making.makes_shared_objects()
-    translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
-    translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=before)
-    translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
-    built = _finish(translated, notes.get("identity"), entries, shared=shared)
+
+    def build(*, shared: bool) -> BuiltModule:
+        started = time_spent()
+        translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
+        translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=before)
+        translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
+        return _finish(translated, notes.get("identity"), entries, shared=shared)
+
+    built = _shared_or_object(build, shared=making.makes_shared_objects())
     own = decode_notes(built.sections[4])
     return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
 
@@ -211,12 +215,31 @@ def _try_untrusted(request: Request) -> None:
 
 
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
+    def build(*, shared: bool) -> BuiltModule:
+        code = translated if shared == request.shared else _translate_for(request._replace(shared=shared), request.is_cached)
+        return _finish(code, request.identity, _entries_of(request, code), shared=shared)
+
     with _naming_target(request):
+        return _shared_or_object(build, shared=request.shared)
+
+
+def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> BuiltModule:
+    """Build a module with a shared object; with a relocatable object where `shared` is false, or where there can be no shared object.
+
+    There can be none where only a linker can make it and none is installed, or where this process may not write a file of its size.
+
+    Raises:
+        CompileError: there can be no shared object, and an object cannot have what the module has.
+    """
+    try:
+        return build(shared=shared)
+    except NoSharedObjectError as error:
         try:
-            return _finish(translated, request.identity, _entries_of(request, translated), shared=request.shared)
-        except UnmappableImageError:
-            plain = _translate_for(request._replace(shared=False), request.is_cached)
-            return _finish(plain, request.identity, _entries_of(request, plain), shared=False)
+            built = build(shared=False)
+        except CompileError:
+            raise error from None
+        warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
+        return built
 
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:

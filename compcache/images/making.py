@@ -10,7 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.errors import CacheWarning, CompileError, FormatError, LinkerError, UndefinedSymbolError
+from compcache.errors import CacheWarning, FormatError, LinkerError, UndefinedSymbolError
 from compcache.formats.host import platform_name
 from compcache.images import platform_symbols
 from compcache.images.elf import patching, reading
@@ -85,10 +85,9 @@ def make_image(
         shared_object: whether the code was compiled for a shared object (`makes_shared_objects`); else the image is the object itself.
 
     Raises:
-        UnmappableImageError: this process cannot map a shared object of this size.
+        NoSharedObjectError: a linker has to make the shared object, and none is installed; or this process cannot map one of its size.
         UndefinedSymbolError: the code refers to symbols that neither the platform nor this process provides.
-        CompileError: a linker has to make the shared object, and none is installed; or the platform has no shared objects, and the module
-            needs one.
+        CompileError: an object cannot have what the module has.
         LinkerError: the linker fails, and the shared object is not written without one.
     """
     if not is_elf(obj):
@@ -126,8 +125,8 @@ def _written_or_linked(write: Callable[[], ModuleImage], link: Callable[[Linker]
         refusal = error
     linker = find_linker()
     if linker is None:
-        raise CompileError(
-            f"the module takes a linker, and there is none ({refusal}): install one (pip install 'compcache[linker]', or the package "
+        raise shared.NoSharedObjectError(
+            f"the module needs a linker, and there is none ({refusal}): install one (pip install 'compcache[linker]', or the package "
             "binutils, mold or lld of your system)"
         )
     return link(linker)

@@ -98,7 +98,8 @@ def test_no_text_whatever_makes_a_command_fail_with_more_than_a_line(tmp_path: P
     for text in ("-1", "\x01" + "\u00e9" * 300, "@/{}%", "1\n2"):
         for command in ("config", "info"):
             done = compcache(command, **{"COMPCACHE_DIR": str(tmp_path / "kernels"), variable: text})
-            assert (done.status, done.err.count("\n")) in ((0, 0), (2, 1)), (text, command, done)
+            endings = {(0, 0), (2, 1)} | ({(0, 1)} if variable == "COMPCACHE_LAYERS" else set())  # what cannot be opened is left out
+            assert (done.status, done.err.count("\n")) in endings, (text, command, done)
             assert not done.status or variable in done.err or variable in ("COMPCACHE_DIR", "COMPCACHE_LAYERS")
 
 

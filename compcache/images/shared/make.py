@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from compcache.images.linkers.find import Linker
 
-__all__ = ["KIND", "LOADED", "UnmappableImageError", "is_comparable", "make", "requires", "write"]
+__all__ = ["KIND", "LOADED", "NoSharedObjectError", "is_comparable", "make", "requires", "write"]
 
 #: The kind's name in module records.
 KIND = "shared"
@@ -33,8 +33,8 @@ _GLIBC_VERSION = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)*")
 _MOST_SHOWN = 20
 
 
-class UnmappableImageError(CompileError):
-    """Raised for a shared object that this process could not map, because it may not write a file of that size."""
+class NoSharedObjectError(CompileError):
+    """Raised for a shared object that cannot be made here, without a linker, or not mapped, because no file may have its size."""
 
 
 def write(
@@ -59,7 +59,7 @@ def write(
 
     Raises:
         FormatError: only a linker can make it.
-        UnmappableImageError: this process cannot map it.
+        NoSharedObjectError: this process cannot map it.
     """
     providers = {symbol: _provider(symbol, path) for symbol, path in named.items()}
     for symbol in platform:
@@ -83,7 +83,7 @@ def _require_loadable(size: int) -> None:
 
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if size > limit != resource.RLIM_INFINITY:
-        raise UnmappableImageError(f"the image has {size} bytes, but this process may write files of at most {limit} bytes (`ulimit -f`)")
+        raise NoSharedObjectError(f"the image has {size} bytes, but this process may write files of at most {limit} bytes (`ulimit -f`)")
 
 
 def _provider(symbol: str, path: str) -> Provider | None:
