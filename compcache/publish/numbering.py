@@ -27,20 +27,22 @@ if TYPE_CHECKING:
 
     from compcache.formats.built_module import BuiltModule
 
-__all__ = ["note_number", "numbers_of"]
+__all__ = ["note_number", "noted_numbers", "numbers_of"]
 
 #: More additions than an index that is being rebuilt can lack.
 _UNSEEN = 1 << 28
 _DIGITS = 12  # hexadecimal, of the greatest number that there is
 #: The modules of one addition, by module_id.
 Group = dict[bytes, "BuiltModule"]
+#: Numbers, with the names of their files, the greatest first.
+Noted = list[tuple[int, str]]
 
 
-def numbers_of(store: Store, groups: Sequence[Group], *, is_listed: bool = False) -> list[int | None]:
+def numbers_of(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed: bool = False) -> list[int | None]:
     """Return the number for the modules of each addition; None if they keep theirs. `is_listed`: the index was renewed just before."""
     if not is_listed:
         Store.renew_index(store)  # and of none of its layers; an index that was lost would know no number
-    following = _noted(store, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
+    following = _greatest(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     for group in groups:
         numbers.append(None if _is_used(store, group) else following)
@@ -48,14 +50,13 @@ def numbers_of(store: Store, groups: Sequence[Group], *, is_listed: bool = False
     return numbers
 
 
-def note_number(store: Store, number: int) -> None:
+def note_number(store: Store, number: int, noted: Noted) -> None:
     """Note a number before a module that has it can be seen. A failure of the system is harmless as long as the index is there."""
-    names = _names(store) if number else []
-    if not number or _noted(store, number - 1, names) >= number:
+    if not number or _greatest(store, noted, number - 1) >= number:
         return
     path = store.path(NUMBERS, NUMBERS.file_name(f"{number:0{_DIGITS}x}"))
     # Who lists the directory at this moment sees the last number at least. The one before it is not needed any more.
-    lower = [store.path(NUMBERS, name) for known, name in names if known < number][1:]
+    lower = [store.path(NUMBERS, name) for known, name in noted if known < number][1:]
     with suppress(OSError):
         try:
             if not lower or store.is_foreign(store.files.stat(lower[0])):
@@ -79,9 +80,9 @@ def _make(store: Store, path: str) -> None:
         store.files.open_owned(path, flags, FILE_MODE)
 
 
-def _noted(store: Store, least: int, names: Sequence[tuple[int, str]] | None = None) -> int:
-    """Return the greatest number that this user has noted, or `least` if that is greater. `names`: those of the files, just listed."""
-    for number, name in _names(store) if names is None else names:
+def _greatest(store: Store, noted: Noted, least: int) -> int:
+    """Return the greatest number that this user has noted, or `least` if that is greater."""
+    for number, name in noted:
         if number <= least:
             break
         try:
@@ -89,17 +90,17 @@ def _noted(store: Store, least: int, names: Sequence[tuple[int, str]] | None = N
                 return number
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            return _noted(store, least)  # a greater one has replaced it
+            return _greatest(store, noted_numbers(store), least)  # a greater one has replaced it
         except OSError as error:
             reraise_interrupt(error)
     return least
 
 
-def _names(store: Store) -> list[tuple[int, str]]:
+def noted_numbers(store: Store) -> Noted:
     """Return the numbers that are noted, with the names of their files, the greatest first."""
     found = [(name[:_DIGITS], name) for name in store.names_in(store.directory(NUMBERS))]
-    noted = [(digits, name) for digits, name in found if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
-    return sorted([(int(digits, 16), name) for digits, name in noted if len(digits) == _DIGITS], reverse=True)
+    named = [(digits, name) for digits, name in found if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
+    return sorted([(int(digits, 16), name) for digits, name in named if len(digits) == _DIGITS], reverse=True)
 
 
 def _is_used(store: Store, group: Group) -> bool:
