@@ -94,7 +94,7 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Cache(root) as cache:
         module_id = cache.add_module(ModuleSource(constant("unused", 0)))
         cache.get_target("unused")
-    for name in ("modules-v1", "index-v1", "stats", "tmp"):
+    for name in ("modules-v1", "numbers-v1", "index-v1", "stats", "tmp"):
         shutil.rmtree(root / name)
     assert module_id
     return root

@@ -8,8 +8,8 @@ from compcache.record import Record, set_field
 
 __all__ = [
     "BUNDLES", "CLOSURES", "FORMER_DIRECTORIES", "GONE", "HOSTS", "INDEX", "JOURNALS", "LAYERS", "LOCKS", "MERGED_LAYERS", "MODULES",
-    "MODULE_FILES", "MODULE_LISTS", "PARTS", "PINS", "PLACES", "QUARANTINE", "SIGNATURES", "SIZE", "STATISTICS", "TAG", "TEMPORARY",
-    "UNCACHED", "VOLUMES", "Place", "module_id_of",
+    "MODULE_FILES", "MODULE_LISTS", "NUMBERS", "PARTS", "PINS", "PLACES", "QUARANTINE", "SIGNATURES", "SIZE", "STATISTICS", "TAG",
+    "TEMPORARY", "UNCACHED", "VOLUMES", "Place", "module_id_of",
 ]  # fmt: skip
 
 
@@ -50,6 +50,7 @@ class Place(Record):
 
 TAG = Place("CACHEDIR.TAG")
 MODULES = Place("modules-v1/<aa>/<module_id>.ccm", cleared=True)
+NUMBERS = Place("numbers-v1/<number>.numbered", cleared=True)
 INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 PARTS = Place("index-v1/<directories and time>.idx-part", derived=True, cleared=True)
 HOSTS = Place("hosts-v4/<boot and processor>.host", derived=True)
@@ -72,7 +73,7 @@ TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
-    TAG, MODULES, INDEX, PARTS, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_LISTS, MODULE_FILES, JOURNALS,
+    TAG, MODULES, NUMBERS, INDEX, PARTS, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_LISTS, MODULE_FILES, JOURNALS,
     STATISTICS, SIZE, PINS, UNCACHED, VOLUMES, GONE, LOCKS, TEMPORARY, QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.

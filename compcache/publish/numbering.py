@@ -2,16 +2,24 @@
 
 A module that is added again, and is no longer what its names stand for, becomes the newest addition: a file that differs only in the number
 replaces its file. Modules with names of content need no number.
+
+The greatest number is also the name of an empty file, made before a module with it is visible. So an index that is deleted, as a whole
+or in part, takes no number with it. The file is that of the modules: with the last of them, it may go.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import NUMBERS
+from compcache.files import FILE_MODE, reraise_interrupt
 from compcache.formats.entry import PACK_FLAG
 from compcache.formats.graph import decode_notes
 from compcache.formats.order import is_numbered
+from compcache.interrupts import suppress
 from compcache.publish.index_merge import greatest_number
+from compcache.publish.root import make_place
 from compcache.store import Store, is_ordered
 
 if TYPE_CHECKING:
@@ -19,24 +27,80 @@ if TYPE_CHECKING:
 
     from compcache.formats.built_module import BuiltModule
 
-__all__ = ["numbers_of"]
+__all__ = ["note_number", "noted_numbers", "numbers_of"]
 
 #: More additions than an index that is being rebuilt can lack.
 _UNSEEN = 1 << 28
+_DIGITS = 12  # hexadecimal, of the greatest number that there is
 #: The modules of one addition, by module_id.
 Group = dict[bytes, "BuiltModule"]
+#: Numbers, with the names of their files, the greatest first.
+Noted = list[tuple[int, str]]
 
 
-def numbers_of(store: Store, groups: Sequence[Group], *, is_listed: bool = False) -> list[int | None]:
+def numbers_of(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed: bool = False) -> list[int | None]:
     """Return the number for the modules of each addition; None if they keep theirs. `is_listed`: the index was renewed just before."""
     if not is_listed:
         Store.renew_index(store)  # and of none of its layers; an index that was lost would know no number
-    following = greatest_number(store.index) + 1 + (_UNSEEN if store.index.unfinished else 0)
+    following = _greatest(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     for group in groups:
         numbers.append(None if _is_used(store, group) else following)
         following += numbers[-1] is not None
     return numbers
+
+
+def note_number(store: Store, number: int, noted: Noted) -> None:
+    """Note a number before a module that has it can be seen. A failure of the system is harmless as long as the index is there."""
+    if not number or _greatest(store, noted, number - 1) >= number:
+        return
+    path = store.path(NUMBERS, NUMBERS.file_name(f"{number:0{_DIGITS}x}"))
+    # Who lists the directory at this moment sees the last number at least. The one before it is not needed any more.
+    lower = [store.path(NUMBERS, name) for known, name in noted if known < number][1:]
+    with suppress(OSError):
+        try:
+            if not lower or store.is_foreign(store.files.stat(lower[0])):
+                _make(store, path)
+            else:
+                store.files.rename(lower.pop(0), path)
+        except FileNotFoundError as error:  # somebody else has used it
+            reraise_interrupt(error)
+            _make(store, path)
+        for former in lower:
+            store.files.unlink(former)
+
+
+def _make(store: Store, path: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        store.files.open_owned(path, flags, FILE_MODE)
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
+        make_place(store, NUMBERS)
+        store.files.open_owned(path, flags, FILE_MODE)
+
+
+def _greatest(store: Store, noted: Noted, least: int) -> int:
+    """Return the greatest number that this user has noted, or `least` if that is greater."""
+    for number, name in noted:
+        if number <= least:
+            break
+        try:
+            if not store.is_foreign(store.files.stat(store.path(NUMBERS, name))):
+                return number
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
+            return _greatest(store, noted_numbers(store), least)  # a greater one has replaced it
+        except OSError as error:
+            reraise_interrupt(error)
+    return least
+
+
+def noted_numbers(store: Store) -> Noted:
+    """Return the numbers that are noted, with the names of their files, the greatest first."""
+    found = [(name[:_DIGITS], name) for name in store.names_in(store.directory(NUMBERS))]
+    named = [(digits, name) for digits, name in found if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
+    return sorted([(int(digits, 16), name) for digits, name in named if len(digits) == _DIGITS], reverse=True)
 
 
 def _is_used(store: Store, group: Group) -> bool:

@@ -22,7 +22,7 @@ from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish, publish_all
 from compcache.publish.memory_file import MemoryFile
-from compcache.publish.numbering import numbers_of
+from compcache.publish.numbering import note_number, noted_numbers, numbers_of
 from compcache.publish.root import prepare_root
 from compcache.store import Store
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
+    from compcache.publish.numbering import Noted
     from compcache.store import Sections
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
@@ -63,7 +64,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
         StorageError: they could not be stored. What is indexed is unchanged; some of the files may exist.
     """
     drafts = [_draft(store, module) for module in modules]
-    _publish(store, drafts, signs=signs)
+    _publish(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], signs=signs)
     return [draft.module_id for draft in drafts]
 
 
@@ -82,20 +83,22 @@ def publish_additions(
     """
     store.require_writable(store.directory(MODULES))
     _require_sound(store, chain.from_iterable(additions))
+    noted = noted_numbers(store)
     named = [[(_id_of(module), module) for module in modules] for modules in additions]
     groups = [
         [(_draft(store, module, module_id, is_newest=number is not None), module) for module_id, module in _numbered(group, number)]
-        for group, number in zip(named, numbers_of(store, list(map(dict, named)), is_listed=is_listed), strict=True)
+        for group, number in zip(named, numbers_of(store, list(map(dict, named)), noted, is_listed=is_listed), strict=True)
     ]
-    _publish(store, [draft for group in groups for draft, _ in group], signs=signs)
+    _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups]
 
 
-def _publish(store: Store, drafts: Sequence[_Draft], *, signs: bool) -> None:
+def _publish(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: bool) -> None:
     path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)
     try:
         prepare_root(store)
+        note_number(store, max([draft.order.number for draft in drafts], default=0), noted)
         additions = _publish_files(store, {draft.module_id: draft for draft in drafts}, signs=signs)
     except OSError as error:
         reraise_interrupt(error)

@@ -343,8 +343,8 @@ def _histogram(names: list[str]) -> dict[str, int]:
 LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 4, 5
 #: For the sum and for what was used since; of files that were there before and did not change, each is read once.
 LISTINGS_OF_STATISTICS = 2
-#: The module and its index segment.
-RENAMES_OF_AN_ADDITION = 2
+#: The number of the addition, the module, and its index segment.
+RENAMES_OF_AN_ADDITION = 3
 
 
 @pytest.fixture

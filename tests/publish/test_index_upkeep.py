@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from contextlib import contextmanager
@@ -140,6 +141,7 @@ def test_a_part_is_made_again_where_a_module_was_added_since(many: Cache, direct
 
 @pytest.mark.usefixtures("many")
 def test_what_is_added_while_the_index_is_rebuilt_is_the_newest(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(directory / "numbers-v1")  # 1.0.0 notes none
     monkeypatch.setattr(verify, "_PATIENCE", 0.05)
     publish = index_merge.replace_segments
     adding: list[int] = []

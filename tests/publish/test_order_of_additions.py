@@ -47,6 +47,11 @@ def lose_the_index(directory: Path) -> None:
     shutil.rmtree(directory / "index-v1")
 
 
+def lose_the_numbers(directory: Path) -> None:
+    """1.0.0 notes none: the index says all."""
+    shutil.rmtree(directory / "numbers-v1")
+
+
 @pytest.fixture
 def reverted(cache: Cache, directory: Path) -> Path:
     """Versions 1, 2 and 1 again, then something else."""
@@ -87,11 +92,46 @@ def test_the_newest_answers_in_a_fresh_process_that_has_no_index(reverted: Path)
 
 def test_additions_after_the_loss_of_the_index_are_the_newest(reverted: Path) -> None:
     lose_the_index(reverted)
+    lose_the_numbers(reverted)
     with Cache(reverted) as cache:
         frontend.add_realizations(cache, version(3), alone=True)  # which looks nothing up
         assert cache.get_target("f")() == 3
     lose_the_index(reverted)
     assert answer(reverted) == 3
+
+
+@pytest.mark.parametrize("left", ["", "f", "g", "fg"])
+def test_additions_are_the_newest_whatever_of_the_index_is_left(directory: Path, left: str) -> None:
+    """Files of the index are deleted one by one, and an addition falls in between; then the rest goes."""
+    index, segments = directory / "index-v1", []
+    with Cache(directory) as cache:
+        for source in (version(1), version(1, "g"), version(2), version(3)):
+            before = {*os.listdir(index)} if index.exists() else set()
+            cache.add_module(source)
+            segments.append(min({*os.listdir(index)} - before))
+    kept = {"f": segments[0], "g": segments[1]}
+    for name in {*segments} - {kept[name] for name in left}:
+        (index / name).unlink()
+    with Cache(directory) as cache:
+        frontend.add_realizations(cache, version(4), alone=True)  # which looks nothing up
+    lose_the_index(directory)
+    assert answer(directory) == 4
+
+
+def test_what_is_no_number_of_this_user_counts_for_nothing(cache: Cache, directory: Path) -> None:
+    """Of the numbers that are noted two are kept."""
+    cache.add_module(version(1))
+    noted = directory / "numbers-v1"
+    for name in ("1.numbered", f"{'f' * 13}.numbered", f"{'F' * 12}.numbered", f"{'f' * 12}", ".numbered"):
+        (noted / name).touch()
+    (noted / f"{'e' * 12}.numbered").touch()
+    (noted / f"{'e' * 12}.numbered").chmod(0o666)  # anybody may have made it
+    module_id = cache.add_module(version(2))
+    data = module_file(directory, module_id).read_bytes()
+    assert data.count(b"\xa5order\x02") == 1
+    for number in range(3, 9):
+        cache.add_module(version(number))
+    assert sorted(path.name for path in noted.iterdir() if path.name.startswith("0")) == [f"{7:012x}.numbered", f"{8:012x}.numbered"]
 
 
 def test_what_is_added_again_stays_the_newest_in_merges(reverted: Path) -> None:
@@ -158,7 +198,7 @@ def test_a_module_that_is_added_again_stays_signed(directory: Path) -> None:
 def test_additions_that_know_nothing_of_each_other_have_one_order_everywhere(
     cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numbering, "greatest_number", lambda _: 6)
+    monkeypatch.setattr(numbering, "_greatest", lambda *_: 6)
     newest = max((cache.add_module(version(number)), number) for number in range(4))[1]
     assert answer(directory) == newest
     frontend.compact_index(cache)
@@ -202,6 +242,7 @@ def test_what_an_open_cache_adds_is_newer_than_what_others_have_added_meanwhile(
         for number in (1, 2):
             for newer in (2, 3, 4):
                 other.add_module(version(10 * number + newer))
+            lose_the_numbers(directory)
             if number == 1:
                 cache.add_module(version(number))
             else:
@@ -306,6 +347,7 @@ def test_what_is_added_after_a_merge_is_the_newest(cache: Cache, directory: Path
     for number in (1, 2, 3):
         cache.add_module(version(number))
     frontend.compact_index(cache)
+    lose_the_numbers(directory)
     with Cache(directory) as other:
         other.add_module(version(4))
     with Cache(directory) as reader:
