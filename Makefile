@@ -35,7 +35,7 @@ help:
 	@echo 'make peer     C and C++ libraries and Numba functions that this project did not write (needs a package index)'
 	@echo 'make conformance  this cache and others beside it, each in an environment of its own; writes docs/conformance.md (hours)'
 	@echo 'make conformance-tests  the tests of the suite itself: each scenario fails for a cache that is broken in its way (minutes)'
-	@echo 'make conformance-own  the columns of this cache alone (five minutes); fails where one is worse than conformance/results.json'
+	@echo 'make conformance-own  the columns of this cache alone (three minutes); fails where one is worse than conformance/results.json'
 	@echo 'make screenshots  the pictures of the README, from real runs (the page of the graph needs Chromium)'
 	@echo 'make oldest   some tests with the oldest packages that are declared'
 	@echo 'make numba-series  the smallest proof with each series of Numba that is supported (NUMBA_ARGS=--whole: all of its gate)'

@@ -276,9 +276,12 @@ def _volume(victim: Victim) -> None:
 
 
 def _gone(victim: Victim) -> None:
-    """That everything was removed of each volume."""
+    """That everything was removed of each volume, and of one that is not there.
+
+    A list in place of the owner's takes that away. A volume without its list holds nothing, so these are misses, as if the volume were gone.
+    """
     everything = b"".join([encode_gone(module_id) for module_id in _module_ids(victim.root)])
-    for path in (victim.root / VOLUMES.directory).iterdir():
+    for path in (*(victim.root / VOLUMES.directory).glob(f"*{VOLUMES.suffix}"), victim.root / ("00" * NAME_SIZE)):
         victim.write(GONE, GONE.file_name(path.stem), everything)
 
 
