@@ -278,7 +278,7 @@ def _volume(victim: Victim) -> None:
 def _gone(victim: Victim) -> None:
     """That everything was removed of each volume, and of one that is not there.
 
-    A list in place of the owner's takes that away. A volume without its list holds nothing, so these are misses, as if the volume were gone.
+    A list in place of the owner's takes that away. A volume without its list holds nothing: its modules are misses.
     """
     everything = b"".join([encode_gone(module_id) for module_id in _module_ids(victim.root)])
     for path in (*(victim.root / VOLUMES.directory).glob(f"*{VOLUMES.suffix}"), victim.root / ("00" * NAME_SIZE)):
