@@ -30,7 +30,8 @@ def named(error: Exception, func_name: str) -> Exception:
     others are unchanged.
     """
     if _is_half_imported(error):
-        error = ReentrantLoadError(f"{_INTERRUPTED} that imports {getattr(error, 'name', '')}: ask again when it has returned")
+        module = getattr(getattr(error, "obj", None), "__name__", "") or getattr(error, "name", "")
+        error = ReentrantLoadError(f"{_INTERRUPTED} that imports {module}: ask again when it has returned")
     if isinstance(error, ReentrantLoadError):
         error.func_name = func_name
     return error
@@ -38,8 +39,10 @@ def named(error: Exception, func_name: str) -> Exception:
 
 def _is_half_imported(error: Exception) -> bool:
     """Return whether the error comes from a file of this package that this thread is importing."""
+    if isinstance(error, (ImportError, AttributeError)) and "partially initialized module" in str(error):
+        return True  # what is not there yet was imported from it, or read as its attribute
     if isinstance(error, ImportError):
-        return "partially initialized" in str(error)
+        return False
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.machinery
 import os
 import signal
 import sys
 import threading
 import time
+import types
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, caller, run_fresh
 
 from compcache import Cache, ModuleSource, ReentrantLoadError
+from compcache.hit.interrupts import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -214,6 +217,17 @@ result = status, line > 20
 def test_imports_of_a_load_may_be_interrupted_as_well(filled: Cache) -> None:
     """What is half imported is no answer: `ImportError`, or `NameError`, was."""
     assert run_fresh(filled.path, IMPORTS) == (3, True)
+
+
+def test_an_attribute_of_a_half_imported_file_is_no_answer() -> None:
+    half = types.ModuleType("compcache.half")
+    half.__spec__ = importlib.machinery.ModuleSpec("compcache.half", None)
+    half.__spec__._initializing = True  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="partially initialized module") as caught:
+        _ = half.load
+    told = named(caught.value, "f")
+    assert isinstance(told, ReentrantLoadError)
+    assert "that imports compcache.half: ask again" in str(told)
 
 
 def test_signals_at_any_time(filled: Cache) -> None:
