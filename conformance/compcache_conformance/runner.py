@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import tempfile
 import time
@@ -157,5 +158,6 @@ def _once(adapter: Adapter, scenario: Scenario, shared: Shared, *, is_quick: boo
 
 
 def _without_folders(text: str) -> str:
-    """The text without the names of the folders that benches made."""
-    return re.sub(re.escape(tempfile.gettempdir()) + r"/conformance-\w{8}(?:/bench-\d+)?(?!\w)", "...", text)
+    """Return the text without the names of the folders that benches made, and of this user's home."""
+    text = re.sub(re.escape(tempfile.gettempdir()) + r"/conformance-\w{8}(?:/bench-\d+)?(?!\w)", "...", text)
+    return text.replace(os.path.expanduser("~/"), "~/")
