@@ -79,7 +79,7 @@ LOCKS = (
 FORGOTTEN = (
     ("compcache.publish.locks", "_disown", "lock files, which the parent holds"),
     ("compcache.miss.builders", "_forget_threads", "claims of builds"),
-    ("compcache.images.llvm_thread", "_forget_errands", "work in LLVM's thread"),
+    ("compcache.images.llvm_thread", "_forget_tasks", "work in LLVM's thread"),
     ("compcache.miss.entries", "_forget", "entries that wait to be written, with their locks: the parent writes them"),
     ("compcache.hit.recorder", "_forget_all", "counts that wait to be written: the parent writes them"),
     ("compcache.remote.connection", "_forget_connections", "connections to the helper: the child asks again by its own"),

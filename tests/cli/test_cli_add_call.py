@@ -128,7 +128,7 @@ def test_advice_is_in_words_of_the_command_line(directory: Path, tmp_path: Path)
     assert "in --global if it is" in told(missing.format("nobodys"))
     assert "the library that has it in --library or --archive" in told(missing.format("nobodys"))
     assert "pass --archive libflang_rt.runtime.a, or" in told(missing.format("_FortranANothing"))
-    assert "pass that .a in --archive" in told(missing.format("rust_begin_unwind"))
+    assert "pass that .a file in --archive" in told(missing.format("rust_begin_unwind"))
     assert "soname or path in --library" in told(adder("f", 1), "--library", "no_such_library")
     assert "name those to export in --export" in told(adder("f", 1).replace("define", "define internal") + "@k = internal global ptr @f\n")
 
