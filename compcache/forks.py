@@ -87,7 +87,7 @@ FORGOTTEN = (
 
 #: Locks, threads and pools that no fork waits for, by file and what makes them, and how each survives one.
 OTHERS = {
-    ("images/llvm_thread.py", "_Errand._waiting"): "of one piece of work; the child of a thread that waits for it gets CompileError",
+    ("images/llvm_thread.py", "_Task._waiting"): "of one piece of work; the child of a thread that waits for it gets CompileError",
     ("images/llvm_thread.py", "start_new_thread"): "ends with its work; a fork waits for the step under way, by llvmlite's lock",
     ("miss/entries.py", "PendingEntries._lock"): "made anew by `_forget`",
     ("remote/helper/uploads.py", "Uploads._turn"): "of the helper process, which does not fork",

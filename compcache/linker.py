@@ -17,7 +17,7 @@ from compcache.build.inlining.edges import with_inlined
 from compcache.build.inlining.imported import NOTHING_INLINED, nothing_offered
 from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
-from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
+from compcache.build.records import RecordBuilder, may_be_undefined, symbol_nodes
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.functions import exported_content
@@ -276,7 +276,8 @@ def _finish(
         translated.object,
         entries=translated.entry_objects,
         export=TABLE_SYMBOL,
-        weak=[name for name, definition in translated.definitions.items() if is_weak(definition)] + _bounds(translated.definitions),
+        weak=[name for name, definition in translated.definitions.items() if may_be_undefined(definition)]
+        + _bounds(translated.definitions),
         imports=resolution.imports,
         needs_linker=_needs_linker(translated),
         libraries=resolution.libraries,

@@ -118,7 +118,7 @@ def test_any_truncation_of_an_archive_is_refused(cache: Cache) -> None:
 def test_a_module_of_hidden_functions_is_not_added_for_nothing(cache: Cache) -> None:
     text = adder("f", 1).replace("define", "define hidden") + adder("g", 1).replace("define", "define internal")
     text += "@keep = internal global ptr @g\n"
-    with pytest.raises(UndefinedSymbolError, match=r"'g' \(internal\); name those to export in functions="):
+    with pytest.raises(UndefinedSymbolError, match=r"'g' \(internal\)\): name the functions to export in functions="):
         cache.add_module(ModuleSource(text.replace("define hidden", "define internal")))
     with pytest.warns(CacheWarning, match="can be called: all its functions are hidden: 'f'. Name those to call in functions="):
         cache.add_module(ModuleSource(text))
