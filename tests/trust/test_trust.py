@@ -24,6 +24,7 @@ from compcache.formats.manifest import IMAGE_SHARED
 from compcache.hit.recorder import recorder_for
 from compcache.inspect import uncached
 from compcache.publish import index_merge
+from compcache.publish.root import prepare_root
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def test_a_directory_that_somebody_else_is_faster_to_make_is_not_used(tmp_path: 
     assert list(root.iterdir()) == []
     root.rmdir()
     with Cache(root, signing_key=KEY) as cache:
-        cache.add_module(ModuleSource(adder("f", 1)))
+        prepare_root(cache._store)
         assert cache._store.exposed
 
 
