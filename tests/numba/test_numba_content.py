@@ -104,6 +104,11 @@ _COUNTS = [
     ("0\n    match DEP.o:\n        case DEP.C(v=w): value = w", "class C: v = V\no = C()"),
     ("getattr(DEP.a, 'BASE'.lower())[0]", "import numpy as np\na = np.array([V, 1, 2])[1:]"),
     ("getattr(DEP.e, '__CAUSE__'.lower()).args[0]", "e = ValueError(1)\ne.__cause__ = ValueError(V)"),
+    # what is set on types that only arguments lead to, and on a type whose attributes other code reads
+    ("x.most", "from numba import types\ntypes.int64.most = V"),
+    ("x.least", "from numba import types\ntypes.Integer.least = V"),
+    ("getattr(x, 'MO'.lower() + 'st')", "from numba import types\ntypes.int64.most = V"),
+    ("DEP.t is x", "from numba import types\nclass T(types.Type): pass\nt = T('t')\nt.limit = V"),
     ("str(DEP.A)", "import numpy as np\nA = np.ones(1)\nnp.set_printoptions(precision=V)"),
     ("DEP.A / DEP.A", "import numpy as np\nA = np.zeros(1)\nnp.seterr(all='raise' if V == 3 else 'ignore')"),
 ]

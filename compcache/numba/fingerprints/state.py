@@ -28,8 +28,10 @@ __all__ = [
     "is_of_generators",
     "kept_results",
     "names_held_in_c",
+    "names_stored_by",
     "public_names",
     "registered_with",
+    "set_on_library",
     "set_on_part",
     "settings_of_numpy",
     "state_of",
@@ -78,23 +80,24 @@ def tables_of(cls: type) -> list[Any]:
     """Return what the bases of a class, and those of its metaclass, define: of a library's class that which a program may have set."""
     kind: Any = type(cls)
     bases: list[type] = [*cls.__mro__, *kind.__mro__]
-    return [_set_on_library(base) if is_library_module(base.__module__) else vars(base) for base in bases]
+    return [set_on_library(base) if is_library_module(base.__module__) else vars(base) for base in bases]
 
 
 def is_changed(value: Any) -> bool:
     """Return whether a program may have set something on a function of a library, on a class, or on a base of it that is a library's."""
     if isinstance(value, python_types.FunctionType):
         return any(name[:1] != "_" for name in value.__dict__)
-    return any(_set_on_library(base) for base in value.__mro__ if is_library_module(base.__module__))
+    return any(set_on_library(base) for base in value.__mro__ if is_library_module(base.__module__))
 
 
-def _set_on_library(cls: type) -> dict[str, Any]:
-    """Return what a class of a library has, except for what libraries define: functions, classes, and private names. What code of Numba
-    stores is Numba's.
+def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, Any]:
+    """Return what a class of a library has (under these names), except for what libraries define: functions, classes, and private names.
+    What code of Numba stores is Numba's.
     """
     if not cls.__flags__ & _CAN_BE_SET or cls.__flags__ & _CANNOT_BE_SET:
         return {}
-    return {name: item for name, item in vars(cls).items() if not _is_defined_by_library(cls, name, item)}
+    items = [row for row in vars(cls).items() if names is None or row[0] in names]
+    return {name: item for name, item in items if not _is_defined_by_library(cls, name, item)}
 
 
 def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
@@ -184,12 +187,12 @@ def state_of(value: Any) -> dict[str, Any]:
         attributes = getattr(value, "__dict__", {})
     else:
         attributes = _attributes_of(value)
-    stored = _stored_by(kind)
+    stored = names_stored_by(kind)
     kept = WRAPPED | _COPIED if "py_func" in attributes else WRAPPED  # programs change names and docstrings of jitted functions
     return {name: item for name, item in attributes.items() if name not in stored or name in kept} if stored else attributes
 
 
-def _stored_by(kind: type) -> frozenset[str]:
+def names_stored_by(kind: type) -> frozenset[str]:
     """Return the attributes of an object that code of Numba sets: those of its class, or of its metaclass."""
     known = _names_stored.get(kind)
     if known is None:
