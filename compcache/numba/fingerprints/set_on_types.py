@@ -5,43 +5,20 @@ type that it does not name.
 from __future__ import annotations
 
 import sys
-import threading
-from contextlib import contextmanager
 
+from compcache.numba.fingerprints.examined import remembered
 from compcache.numba.fingerprints.state import is_of_generators, names_stored_by, set_on_library, state_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["examining_types_once", "set_on_types"]
+__all__ = ["set_on_types"]
 
 
-class _Examined(threading.local):
-    """The types of Numba that have attributes of the program, as this thread has found them. `is_kept`: they are not looked for again."""
-
-    def __init__(self) -> None:
-        self.is_kept = False
-        self.types: list[Any] | None = None
-
-
-_examined = _Examined()
 #: The attributes of types of Numba that have none of the program: the class, and the names.
 _plain: set[tuple[Any, ...]] = set()
-
-
-@contextmanager
-def examining_types_once() -> Iterator[None]:
-    """Examine the instances of types once in this block: to examine all of them takes a millisecond."""
-    if _examined.is_kept:
-        yield
-        return
-    _examined.is_kept = True
-    try:
-        yield
-    finally:
-        _examined.is_kept, _examined.types = False, None
 
 
 def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
@@ -52,23 +29,18 @@ def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
     if "Type" not in vars(module or object):
         return []
     wanted = None if names is None else frozenset(names)
-    found = [(name, str(one), item) for one in _types() for name, item in state_of(one).items()]
+    found = [(name, str(one), item) for one in remembered(_types) for name, item in state_of(one).items()]
     found += [(name, cls.__qualname__, item) for cls in _classes(module) for name, item in _members(cls, wanted)]
     return sorted([row for row in found if wanted is None or row[0] in wanted], key=lambda row: row[:2])
 
 
 def _types() -> list[Any]:
     """Return the types of Numba on which the program has set attributes."""
-    if _examined.types is not None:
-        return _examined.types
     live = [reference() for reference in list(vars(sys.modules["numba.core.types.abstract"])["_typecache"])]
     shapes = {(type(one), *one.__dict__) for one in live if one is not None}
     new = {shape for shape in shapes - _plain if is_of_generators(shape[0]) and not names_stored_by(shape[0]).issuperset(shape[1:])}
     _plain.update(shapes - new)
-    types = [one for one in live if (type(one), *getattr(one, "__dict__", ())) in new] if new else []
-    if _examined.is_kept:
-        _examined.types = types
-    return types
+    return [one for one in live if (type(one), *getattr(one, "__dict__", ())) in new] if new else []
 
 
 def _classes(module: Any) -> list[type]:

@@ -10,7 +10,7 @@ from opcode import opmap
 
 from compcache.files import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_stored
-from compcache.numba.registered.library import is_library_module, is_made_by_library
+from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.reviewed import CODE_GENERATORS, REGISTERED
 
@@ -146,8 +146,10 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
         return MISSING
     if is_of_generators(kind):
         return MISSING if _is_function_of_numba(kind) or not state_of(found) else found
-    if isinstance(found, _MADE):
-        is_plain = is_made_by_library(found) and not (isinstance(found, (type, python_types.FunctionType)) and is_changed(found))
+    if isinstance(found, python_types.FunctionType):
+        is_plain = is_made_by_library(found) and has_own_code(found) and not is_changed(found)
+    elif isinstance(found, _MADE):
+        is_plain = is_made_by_library(found) and not (isinstance(found, type) and is_changed(found))
     else:
         is_plain = is_library_module(kind.__module__) and name in _names_in(owner.__name__)
     return MISSING if is_plain else found
