@@ -134,6 +134,8 @@ _REFUSED = [
     ("DEP.A.__array_interface__['data'][0]", "import numpy as np\nA = np.ones(3)"),
     ("DEP.ctypes.addressof(DEP.C)", "import ctypes\nC = (ctypes.c_int * 4)()"),
     ("hash('abc')", ""),
+    ("DEP.F('x').read()", "import io\nclass F(io.FileIO): pass"),
+    ("DEP.F(0).tell()", "import io\nclass F(io.TextIOWrapper): pass"),
     ("DEP.callback.address", "from numba import cfunc\n@cfunc('f8(f8)')\ndef callback(x): return x"),
     ("DEP.g.__code__.co_firstlineno", "def g(): pass"),
     ("DEP.logging.getLogger('a').level", "import logging"),

@@ -171,6 +171,9 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         if value.__name__ != value.__qualname__.rpartition(".")[2]:
             walk.token("name", value.__name__)
         walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
+        for base in value.__mro__:
+            if is_library_module(base.__module__):
+                walk.library(base, f"the base {base.__qualname__} of {where}")
         walk.token("registered", *registered_with(value))
         walk.token("members", *public_names(value))
         walk.reach().add(walk, value, where)
