@@ -43,4 +43,5 @@ def remembered(function: Callable[..., _R], *objects: Any) -> _R:
     key = tuple(map(id, (function, *objects)))
     if key not in known:
         known[key] = function(*objects), objects  # kept alive, so that no id is reused
-    return known[key][0]
+    result: _R = known[key][0]
+    return result
