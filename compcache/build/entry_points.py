@@ -102,6 +102,7 @@ class EntryPoint(NamedTuple):
     readonly: tuple[bool, ...]
     convention: str
     nogil: bool
+    may_raise: bool
 
 
 class FunctionHead(NamedTuple):
@@ -184,7 +185,9 @@ def _parameter_name(text: str) -> str:
     return name if name.isidentifier() else ""
 
 
-def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogil: bool, only_reads: bool = False) -> EntryPoint:
+def entry_point(
+    name: str, function: FunctionHead, signature: Signature, *, nogil: bool, only_reads: bool = False, may_raise: bool = True
+) -> EntryPoint:
     """Return the properties of the entry point for a function.
 
     Args:
@@ -193,6 +196,7 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
         signature: the signature for callers.
         nogil: whether the entry point releases the GIL during the call.
         only_reads: whether the function's attributes say that it does not write to the memory of its arguments.
+        may_raise: whether the function's attributes allow it to raise a Python exception.
 
     Raises:
         SignatureMismatchError: the signature contradicts the function's LLVM type, or `nogil` is set for Python objects.
@@ -213,7 +217,7 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
             "GIL, but nogil=True releases the GIL: leave out nogil, and let the function release the GIL around its work on numbers",
             func_name=name,
         )
-    return EntryPoint(str(signature), types, result, _readonly(signature, head, only_reads=only_reads), convention, nogil)
+    return EntryPoint(str(signature), types, result, _readonly(signature, head, only_reads=only_reads), convention, nogil, may_raise)
 
 
 def _show(result: str, types: Sequence[str]) -> str:
@@ -480,9 +484,9 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
         body.emit(call)
     if entry.nogil:
         body.emit("call void @PyEval_RestoreThread(ptr %thread)")
-    # A function that uses Python's C API may have raised an exception.
-    raised = body.value("call ptr @PyErr_Occurred()")
-    body.require(body.value(f"icmp eq ptr {raised}, null"), "fail")
+    if entry.may_raise:  # a function that uses Python's C API
+        raised = body.value("call ptr @PyErr_Occurred()")
+        body.require(body.value(f"icmp eq ptr {raised}, null"), "fail")
     if result.kind == TUPLE:
         _return_tuple(body, result.items())
     else:

@@ -293,9 +293,9 @@ class _Pattern:
         if self._entry.nogil:
             machine.load(machine.arguments[0], machine.frame, self._thread)
             machine.call("PyEval_RestoreThread")
-        # A function that uses Python's C API may have raised an exception.
-        machine.call("PyErr_Occurred")
-        machine.jump_if_not_zero(machine.result, self._fail)
+        if self._entry.may_raise:  # a function that uses Python's C API
+            machine.call("PyErr_Occurred")
+            machine.jump_if_not_zero(machine.result, self._fail)
         if result.kind == TUPLE:
             self._return_tuple(result.items())
         else:
