@@ -68,7 +68,7 @@ typedef struct {
     uint32_t flags;
     uint32_t itemsize;
     uint32_t name;  /* offsets of texts: the parameter's name */
-    uint32_t wish;  /* what a person calls the type */
+    uint32_t expected;  /* the values that a caller may pass, for error messages */
     uint32_t text;
     uint32_t format;
 } Node;

@@ -286,7 +286,7 @@ static void raise_mismatch(const Plan *plan, const Node *node, PyObject *object)
                                                                                       : PyExc_TypeError;
     PyErr_Clear();
     PyObject *offered = describe_offered(node, object);
-    PyErr_Format(class, "%s(): %s must be %s, not %V", plan->function, text_of(plan, node->name), text_of(plan, node->wish),
+    PyErr_Format(class, "%s(): %s must be %s, not %V", plan->function, text_of(plan, node->name), text_of(plan, node->expected),
                  offered, "an object of this type");
     Py_XDECREF(offered);
 }
