@@ -146,9 +146,7 @@ def _walk(package: str, registered: list[Implementation], *, overlooks_members: 
         TooLarge: they can reach too many values, and the package has files, which are compared instead.
         Unidentifiable: they cannot be compared.
     """
-    reads_all = any(
-        isinstance(implementation.function, type) for implementation in registered
-    )  # templates have methods
+    reads_all = any(isinstance(implementation.function, type) for implementation in registered)  # templates have methods
     try:
         limits = FOR_PACKAGES if reads_all else _LIMITS
         return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, reads_all=reads_all, limits=limits)
