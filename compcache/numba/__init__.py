@@ -99,6 +99,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
 
 
 def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
+    """Implement `_install` after the decision whether Numba is imported now."""
     from compcache.cache import Cache, default_directory
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend
@@ -134,6 +135,7 @@ def _install_hook(backend: Backend) -> Any:
     from compcache.numba.versions.supported import is_unsupported
 
     def install_hooks() -> Any:
+        """Install the hooks in the imported Numba. Return None if the backend was removed or cannot support Numba."""
         if installed_hook() is not hook:
             return None
         if is_unsupported():  # its metadata named a supported version
@@ -220,6 +222,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _decorator(name: str) -> Any:
+    """Return a decorator of this package, or Numba's own if the version of Numba is not supported."""
     from compcache.numba.versions.supported import is_unsupported
 
     if is_unsupported():
@@ -303,6 +306,11 @@ def package(
 
 
 def _require_supported_numba() -> None:
+    """Check that the version of Numba is supported.
+
+    Raises:
+        RuntimeError: it is not. The message says why.
+    """
     from compcache.numba.versions.supported import problem
 
     found = problem()

@@ -52,7 +52,8 @@ class LazyDeviceFunction(LazyWrapper):
 
     def _compcache_content(self, walk: Any) -> None:
         del walk
-        raise NotLazy(f"it uses the CUDA function {object.__getattribute__(self, '_function').__qualname__}, which only Numba compiles")
+        name = object.__getattribute__(self, "_function").__qualname__
+        raise NotLazy(f"the function uses the CUDA function {name}, which only Numba compiles")
 
     def __getitem__(self, configuration: Any) -> Any:
         """Return the kernel with a launch configuration."""
@@ -73,6 +74,7 @@ def jit(*args: Any, **options: Any) -> Any:
 
 
 def _declare(options: dict[str, Any], function: Any) -> Any:
+    """Return the stand-in for a device function with options, or Numba's object if Numba is imported."""
     if has_numba() or type(function) is not _Function:
         return _numba_decorator(options)(function)
     return LazyDeviceFunction(function, lambda _: _numba_decorator(options))
@@ -96,6 +98,7 @@ def is_available() -> bool:
 
 
 def _has_driver() -> bool:
+    """Return whether the host has NVIDIA's driver, by the rules of Numba."""
     from ctypes import CDLL
 
     for path in _DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE):

@@ -46,6 +46,10 @@ def jit(*args: Any, **options: Any) -> Any:
 
 
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Implement `njit` and `jit`.
+
+    Numba's own decorator handles arguments that only Numba can interpret, and functions if compilation is disabled.
+    """
     if _is_disabled() or "signature_or_function" in options:
         return numba_decorator(decorator)(*args, **options)
     if len(args) == 1 and type(args[0]) is _Function:
@@ -207,6 +211,7 @@ _STENCIL_OPTIONS = frozenset(("cval", "neighborhood", "standard_indexing"))
 
 
 def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
+    """Return the stencil of a function. If Numba is imported, it is Numba's own."""
     if not _is_program_function(function):
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
@@ -218,6 +223,7 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
 def _decorate_ufunc(
     decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
 ) -> Any:
+    """Return the ufunc of a function. Numba creates it if only Numba can interpret the options."""
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
     state = _state_of(function, decorator, signatures, options)
@@ -233,6 +239,7 @@ def _decorate_ufunc(
 
 
 def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
+    """Return the callback of a function. Numba creates it if only Numba can interpret the options."""
     state = _state_of(function, "cfunc", (signature,), options)
     if state is not None and not state.reason:
         from compcache.numba.declarations.callbacks import declare_callback

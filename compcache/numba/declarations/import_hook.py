@@ -115,6 +115,7 @@ class Hook:
             self._hooks.remove()
 
     def _handle_import(self) -> None:
+        """Remove the finder and install the hooks, because Numba was imported."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         self._hooks = self._when_real()

@@ -74,6 +74,7 @@ def module_named(name: str) -> Any:
 
 
 def _may_replace(name: str) -> bool:
+    """Return whether a stand-in may replace a module of Numba at present."""
     if name in _PARTLY_REPLACED:
         return stand_in_of() is not None
     return not name.startswith(_WITHOUT_STAND_INS) or stands_for_cuda(name)
@@ -121,6 +122,7 @@ def _setting(name: str) -> int | str | None:
 
 
 def _make_attribute(module: str, name: str) -> Any:
+    """Return a new stand-in for an attribute of a module, or its value; None if only Numba can provide it."""
     if name in _ALIASES and module in ("numba", "numba.core.types"):
         return attribute_of("numba.core.types", _ALIASES[name])
     if module == "numba":
@@ -136,6 +138,7 @@ def _make_attribute(module: str, name: str) -> Any:
 
 
 def _make_numba_attribute(name: str) -> Any:
+    """Return a new stand-in for an attribute of the module `numba`; None if only Numba can provide it."""
     if name in _SUBMODULES:
         return module_named(f"numba.{name}")
     if name in _CONTEXTS:

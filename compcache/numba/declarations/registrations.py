@@ -47,6 +47,7 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
         return real(original(func), *args, **options)
 
     def decorate(implementation: Any) -> Any:
+        """Register an implementation, or keep the registration until Numba is imported."""
         note_overload(func, implementation, {**options, **dict(zip(_OF_OVERLOAD, args, strict=False))})
         if has_numba():
             return _import_real("overload")(func, *args, **options)(implementation)
@@ -60,6 +61,7 @@ def register_jitable(*args: Any, **options: Any) -> Any:
     """Replace `numba.extending.register_jitable`. The registration waits until Numba is imported."""
 
     def register(function: Any) -> Any:
+        """Register a function, or keep the registration until Numba is imported."""
         if not _is_program_function(function):
             return _register_with_numba(function, options)
         given = dict(options)
@@ -104,6 +106,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
     """Replace `numba.extending.intrinsic`. The registration waits until Numba needs the intrinsic."""
 
     def declare(function: Any) -> Any:
+        """Return a lazy intrinsic, or Numba's object if Numba is imported."""
         if not _is_program_function(function):
             return _import_real("intrinsic")(**options)(function) if options else _import_real("intrinsic")(function)
         lazy = LazyIntrinsic(function, options)
@@ -176,6 +179,7 @@ class WrapperAddressProtocol(ABC, metaclass=_ProtocolClass):
 
 
 def _rebase_protocol_classes() -> None:
+    """Make the program's subclasses of the stand-in subclasses of Numba's class."""
     own: Any = WrapperAddressProtocol
     real = own._compcache_original()
     for cls in _descendants(own):

@@ -72,6 +72,7 @@ _MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"
 
 
 def _add_names(code: Any, names: set[str]) -> None:
+    """Add the names in a code object and its nested code objects to a set."""
     names.update(code.co_names)
     for constant in code.co_consts:
         if type(constant) is _Code:
@@ -79,6 +80,7 @@ def _add_names(code: Any, names: set[str]) -> None:
 
 
 def _copy_cell(cell: Any) -> Any:
+    """Return a new closure cell with the same content. An unset variable stays unset."""
     try:
         return type(cell)(cell.cell_contents)
     except ValueError as error:  # the variable is not set yet

@@ -179,6 +179,8 @@ _ARRAY_ATTRIBUTES = frozenset(("dtype", "layout", "ndim", "shape"))
 
 
 def _numpy_scalar(name: str) -> Callable[[Any], Any]:
+    """Return a function that converts a value to a NumPy scalar of this type."""
+
     def cast(value: Any) -> Any:
         import numpy as np
 
@@ -193,6 +195,7 @@ _CASTS: dict[str, Callable[[Any], Any]] = {"boolean": bool} | {
 
 
 def _intern(text: str, shown: tuple[str, str] | None = None, key: Any = None, *, is_scalar: bool = False, **attributes: Any) -> LazyType:
+    """Return the stand-in with this expression, and create it if there is none."""
     with _lock:
         known = _interned.get(text)
         if known is None:
@@ -222,6 +225,7 @@ def _array_spec(item: Any) -> tuple[int, str] | None:
 
 
 def _array(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:
+    """Return the stand-in for an array type."""
     name = f"{'readonly ' * readonly}array({dtype}, {ndim}d, {layout})"
     shown = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
     return _intern(
@@ -247,6 +251,7 @@ def type_of(value: Any) -> Any:
 
 
 def _type_of_numpy(value: Any) -> Any:
+    """Return the type of a NumPy scalar or array, or None if only Numba can determine it."""
     numpy: Any = sys.modules["numpy"]
     if isinstance(value, numpy.generic):
         return type_of_dtype(value.dtype)
@@ -279,6 +284,7 @@ def _has_types() -> bool:
 
 
 def _real(fields: _Fields) -> Any:
+    """Return Numba's own type for a stand-in. Import Numba if necessary."""
     if fields.real is None:
         real_numba()
         from numba.core import types

@@ -84,7 +84,7 @@ class LazyUfunc(LazyWrapper):
         """
         state = object.__getattribute__(self, "_state")
         if state.signatures is None:
-            raise NotLazy(f"it uses the ufunc {state.function.__qualname__}, which has no declared signatures")
+            raise NotLazy(f"the function uses the ufunc {state.function.__qualname__}, which has no declared signatures")
         walk.token("ufunc of Numba", state.options.get("signature", ""), repr(state.options.get("identity")))
         walk.feed_declared(state.compiled, state.function)
 
@@ -194,6 +194,7 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
 
 
 def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
+    """Return NumPy's ufunc of the stored loops of `guvectorize`."""
     found: Declared = state.declared
     layout, nin, nout, writable, numbers = found.details[:5]
     return library.fromfunc(
@@ -203,6 +204,7 @@ def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
 
 
 def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
+    """Return NumPy's ufunc of the stored loops of a ufunc with ``target="parallel"``."""
     found: Declared = state.declared
     return library.fromfunc(
         state.function.__name__, state.function.__doc__, [code.address for code in found.loaded], [list(row) for row in found.details[0]],
@@ -222,6 +224,8 @@ class _Dispatcher:
 
 
 def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
+    """Return a ufunc like Numba's `DUFunc`, which requests loops for types that it lacks."""
+
     class Ufunc(library._DUFunc):  # type: ignore[misc]
         """A ufunc that requests missing loops from `_add_loop`."""
 
@@ -322,6 +326,7 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
 
 
 def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -> Any:
+    """Return NumPy's ufunc of the loops that calls have loaded so far."""
     library = load_extension(_LIBRARY)
     layout = state.options["signature"]
     nin = layout.partition("->")[0].count("(")
@@ -355,6 +360,7 @@ def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
 
 
 def _element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the names of the types for which Numba compiles a loop. Raise `_NotStored` if only Numba can determine one."""
     try:
         return tuple([_element_type(argument) for argument in args])
     except NotLazy:

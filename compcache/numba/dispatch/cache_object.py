@@ -118,7 +118,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         found = self._other.load_overload(sig, target_context)
         if found is not None:
             library = getattr(found, "library", found)
-            problem = Unidentifiable(f"it calls {self._full_name()}, which another cache has served")
+            problem = Unidentifiable(f"the function calls {self._full_name()}, which another cache has served")
             libraries.set_dependencies(library, libraries.Recorded(problem=problem))
         return found
 

@@ -85,6 +85,10 @@ class FunctionCache(CacheObject):
         return cres
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
+        """Return the stored compile result, or None.
+
+        An entry that cannot be loaded, and an entry whose callees this process has compiled from other values, count as missing.
+        """
         if history.has_old_code(identity.parts[1:]):
             return None  # Numba would link the older code that this process has compiled
         try:
@@ -92,7 +96,7 @@ class FunctionCache(CacheObject):
             return load.load_result(self._cache, name, identity.lines, _args_of(sig), self._function, target_context)
         except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists: a miss
             reraise_interrupt(error)
-            self._note_reason(sig, f"its entry cannot be loaded: {type(error).__name__}: {error}")
+            self._note_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")
             return None
 
     def _keep(self, sig: Any, cres: Any) -> None:
@@ -256,6 +260,7 @@ class FunctionCache(CacheObject):
 
     @looks_at_programs(Unidentifiable)
     def _flags(self) -> Any:
+        """Return the compiler flags of the function: its own, or those that a ufunc has set for it."""
         compiler_ = getattr(self._owner, "_compiler", None)
         if compiler_ is None:  # a ufunc, which has pushed its flags already
             return ConfigStack.top_or_none()
@@ -267,10 +272,15 @@ class FunctionCache(CacheObject):
 
     @looks_at_programs(Unidentifiable)
     def _extra(self) -> dict[str, str]:
+        """Return further components of the key: the kind of the function, the compiler pipeline, and the declared types of variables.
+
+        Raises:
+            Unidentifiable: the compiler pipeline is not Numba's.
+        """
         compiler_ = getattr(self._owner, "_compiler", None)
         pipeline = getattr(compiler_, "pipeline_class", compiler.Compiler)
         if not pipeline.__module__.startswith("numba.") or pipeline.__module__.startswith("numba.tests"):
-            raise Unidentifiable(f"its compiler pipeline {pipeline.__module__}.{pipeline.__qualname__} is not Numba's, and has no identity")
+            raise Unidentifiable(f"the compiler pipeline {pipeline.__module__}.{pipeline.__qualname__} is not Numba's, and has no identity")
         types_of_locals = declared_locals(getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None))
         return {
             "kind": type(self._owner).__name__,

@@ -32,7 +32,7 @@ def why_copied(text: str, pickled: bytes, constants: Iterable[Any]) -> str | Non
     """
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
-        return f"it returns the function {functions[0].py_func.__qualname__}, of which other processes would have a copy"
+        return f"the code returns the function {functions[0].py_func.__qualname__}, of which other processes would have a copy"
     if _MAKES_CLASS.encode() in pickled or _PICKLE.search(text):
-        return "it refers to a class that cannot be found by its name, so that other processes would have a copy of the class"
+        return "the code refers to a class that cannot be found by its name, so that other processes would have a copy of the class"
     return None

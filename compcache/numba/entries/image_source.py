@@ -74,7 +74,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
         CannotLink: the code refers to a symbol that only Numba's own linker can provide.
     """
     if f"@{PREFIX}" in text or f'@"{PREFIX}' in text:
-        raise CannotLink("it contains an address that is valid only in this process")
+        raise CannotLink("the code contains an address that is valid only in this process")
     counts = frontend.symbol_counts(text)
     # Read from the text: LLVM would need half of the storing time to return the names of hundreds of declarations.
     declared = [frontend.unquote_name(name) for name in _DECLARED.findall(text)]
@@ -104,13 +104,18 @@ def _environments(text: str, defined: Container[str]) -> list[str]:
         elif name.removeprefix(UNRESOLVED) in defined:
             continue  # a recursive call, which `resolve_recursion` resolves
         elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith(("PyExc_", NAMED)):
-            raise CannotLink(f"it refers to the external variable {name!r}")
+            raise CannotLink(f"the code refers to the external variable {name!r}")
         elif any(word.startswith("thread_local") for word in words):
-            raise CannotLink(f"it defines the thread-local variable {name!r}")
+            raise CannotLink(f"the code defines the thread-local variable {name!r}")
     return environments
 
 
 def _helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
+    """Return the definitions of functions that the dynamic linker cannot provide, by name.
+
+    Raises:
+        CannotLink: neither Numba nor a library provides a function.
+    """
     from llvmlite import binding
 
     found = {}
@@ -123,7 +128,7 @@ def _helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
         if helper_address(name):
             found[name] = HelperSymbol(name)
         elif not provider:
-            raise CannotLink(f"it calls {name!r}, which no library provides under this name")
+            raise CannotLink(f"the code calls {name!r}, which no library provides under this name")
     return found
 
 
@@ -160,7 +165,7 @@ def load_exception_classes(text: str) -> str:
         changed = line
         for name in _exceptions_in(line):
             if not inside or " = phi " in line:
-                raise CannotLink(f"it uses the exception class {name} in a constant")
+                raise CannotLink(f"the code uses the exception class {name} in a constant")
             number += 1
             value = f"%compcache.exception.{number}"
             lines.append(f"  {value} = load ptr, ptr @{name}, align 8")

@@ -119,6 +119,7 @@ def _result_of_image(
     target: TypedCallTarget, description: Description, symbols: tuple[str, ...], payload: Any, function: Any,
     target_context: Any,
 ) -> Any:  # fmt: skip
+    """Return the compile result for a mapped image; None if this process has an environment with other constants."""
     library_name, fndesc, env_name, constants, signature, annotation, referenced, *lifted = payload
     environment = _find_environment(env_name, constants, function)
     if environment is None:

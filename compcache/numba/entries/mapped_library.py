@@ -134,6 +134,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return self._shared_module
 
     def _define_environments(self, binding: Any) -> None:
+        """Define the variables of environments in LLVM's execution engine, as far as it lacks them."""
         engine = self._codegen._engine
         wanted = {n: e for n, e in self._environments.items() if not engine.is_symbol_defined(n)}
         if wanted:

@@ -42,7 +42,7 @@ def with_recursive_callees(library: Any) -> Any:
         callee = _module_defining(missing[0]).clone()
         callee.get_function(missing[0]).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
         module.link_in(callee)
-    raise MissingCallee(f"it has more than {_MAX_CALLEES} recursive callees")
+    raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees")
 
 
 def lacks_callee(library: Any) -> bool:
@@ -56,11 +56,16 @@ def lacks_callee(library: Any) -> bool:
 
 
 def _module_defining(name: str) -> Any:
+    """Return the module that defines a function.
+
+    Raises:
+        MissingCallee: no library of this process defines it.
+    """
     library = library_of(name)
     module = library._get_module_for_linking() if library is not None else None
     if module is not None and any(f.name == name and not f.is_declaration for f in module.functions):
         return module
-    raise MissingCallee(f"it calls {name} recursively, which no library of this process defines any more")
+    raise MissingCallee(f"the function calls {name} recursively, which no library of this process defines any more")
 
 
 #: The parts of Numba's function names: a name with a number, the length of the compiler options, and the options with all that follows.

@@ -106,7 +106,7 @@ def save_result(
         if library.has_dynamic_globals:
             raise NotCacheable(_DYNAMIC_GLOBALS)
         if recursion.lacks_callee(library):
-            raise NotCacheable("it calls a recursive function whose code is not in its object")
+            raise NotCacheable("the function calls a recursive function whose code is in another object")
         needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
         pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce(cres))), cres, text)
         publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
@@ -138,6 +138,7 @@ def _required_text(cres: Any, module: Any) -> str:
 
 
 def _bitcode_of(cres: Any) -> bytes:
+    """Return the bitcode for linking, with names in place of addresses."""
     module = cres.library._get_module_for_linking()
     if cres.library.has_dynamic_globals:
         module = binding.parse_assembly(_required_text(cres, module))
@@ -158,12 +159,17 @@ def _checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str,
 
 
 def _pickle(value: Any, cres: Any, text: str) -> bytes:
+    """Return the pickled metadata of an entry.
+
+    Raises:
+        NotCacheable: it cannot be pickled, or other processes would have copies of its objects.
+    """
     try:
         with scopes.storing():
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
         reraise_interrupt(error)
-        raise NotCacheable(f"its descriptor cannot be pickled: {error}") from error
+        raise NotCacheable(f"the descriptor of the function cannot be pickled: {error}") from error
     reason = why_copied(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)
@@ -286,7 +292,7 @@ def _without_unpicklable_parts(fndesc: Any) -> Any:
 
 def _reduce(cres: Any) -> Any:
     if not cres.environment.can_cache():
-        raise NotCacheable("its module has no name")
+        raise NotCacheable("the module of the function has no name")
     return cres._reduce()
 
 

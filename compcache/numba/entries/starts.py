@@ -76,7 +76,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     entry = find_stored(cache_object, cache, signature, key)
     record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
     if entry is None or record is None:
-        raise NotLazy("its code or its constants need Numba")
+        raise NotLazy("the code or the constants of the function need Numba")
     store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
 
 
@@ -193,7 +193,7 @@ def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
     if key is not None and cache_object.inherits_options(identity):
-        raise NotLazy("it was compiled with the options of a caller")
+        raise NotLazy("the function was compiled with the options of a caller")
     name = func_name_of(identity, args)
     found = find(cache, name, identity.lines, is_new=True)
     if found is None or not _covers(key, found[1]):

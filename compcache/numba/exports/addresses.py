@@ -55,6 +55,7 @@ def with_own_hash_secret(text: str) -> str:
 
 
 def _forwarding_text(name: str, function: str, second: str | None = None) -> str:
+    """Return the assembly of a function that calls a function of the C library. `second` is the type of a second parameter."""
     type_ = "float" if name.endswith("f") else "double"
     given = f"{type_} %x" if second is None else f"{type_} %x, {second} %y"
     return f"""\

@@ -119,6 +119,7 @@ def _without_vectors() -> Iterator[None]:
 
 
 def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return the Python function, the options and the declared types of variables. Raise `CompileError` for any other object."""
     function = getattr(func, "py_func", func)
     options = {k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()}
     if not hasattr(function, "__code__"):
@@ -164,6 +165,11 @@ def _jit_kernel(function: Any, options: dict[str, Any], local_types: dict[str, A
 
 
 def _compile(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
+    """Compile a function for these argument types, without wrappers.
+
+    Raises:
+        CompileError: Numba does not compile it, or compiles it in object mode.
+    """
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.dispatcher import LiftedLoop

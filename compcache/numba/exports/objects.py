@@ -137,6 +137,7 @@ def _bytes_text(name: str, data: bytes, align: int = 1) -> str:
 
 
 def _resolving_text(number: int, resolver: int, place: str) -> str:
+    """Return the instructions that find one function of another package or library, and store its address."""
     return f"""resolve{number}:
   %resolver_at{number} = getelementptr ptr, ptr %table, i64 {resolver}
   %resolver{number} = load ptr, ptr %resolver_at{number}
@@ -149,6 +150,7 @@ resolved{number}:
 
 
 def _call_text(symbol: str, number: int, result: str, parameters: str) -> str:
+    """Return the definition of a function that calls a function of the table."""
     load_function = [
         "  %table = load ptr, ptr @compcache.numba.table",
         f"  %at = getelementptr ptr, ptr %table, i64 {number}",

@@ -135,6 +135,7 @@ def parameters_of(function: Any, args: tuple[Any, ...], result: Any) -> list[Par
 
 
 def _parameter_text(type_: Any, *, may_return: bool) -> str:
+    """Return the type of a parameter in compcache's signature."""
     from numba.core import types
 
     if not isinstance(type_, types.Array):
@@ -159,6 +160,7 @@ def result_of(func_name: str, type_: Any) -> Result:
 
 
 def _result_text(type_: Any) -> str:
+    """Return the type of a result in compcache's signature."""
     from numba.core import types
 
     if type_ == types.none:

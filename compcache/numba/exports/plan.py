@@ -146,6 +146,11 @@ class _Planner:
         return int(self._context.get_abi_alignment(self._context.get_data_type(carried_type(type_))))
 
     def _node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
+        """Return a new node for a type, without its items.
+
+        Raises:
+            Unsupported: the type has no conversion.
+        """
         kind = _kind_of(type_)
         if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):
             raise Unsupported(f"type {type_}")
@@ -170,6 +175,7 @@ class _Planner:
         return {"flags": _OWNED} if kind in (_TEXT, _BYTES) and is_item else {}
 
     def _array_node(self, type_: Any, size: int, *, is_parameter: bool, in_list: bool) -> _Node:
+        """Return a new node for an array."""
         flags = _LAYOUTS[type_.layout] | (0 if type_.mutable else _READ_ONLY)
         if is_parameter:
             flags |= _OWNED if in_list else self._flags
@@ -180,6 +186,7 @@ class _Planner:
         )  # fmt: skip
 
     def _list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
+        """Return a new node for a list, or for a container that is passed as a list."""
         from numba.core import types
 
         if is_parameter and (isinstance(type_.dtype, types.Record) or _has_lists(type_.dtype)):
@@ -188,6 +195,11 @@ class _Planner:
         return _Node(kind, size, detail=at, itemsize=self._size(type_.dtype))
 
     def _add_class_name(self, cls: Any, description: str) -> int:
+        """Add the module and the name of a class. Return their offset.
+
+        Raises:
+            Unsupported: the module does not define the class under this name.
+        """
         import sys
 
         value: Any = sys.modules.get(cls.__module__)
@@ -198,6 +210,7 @@ class _Planner:
         return self.add_text(cls.__module__, cls.__qualname__)
 
     def _add_items(self, node: _Node, type_: Any, *, is_parameter: bool, in_list: bool = False) -> None:
+        """Add the nodes of a node's items and, recursively, of their items."""
         items = _items_of(type_)
         if not items:
             return
@@ -220,6 +233,7 @@ class _Planner:
 
 
 def _kind_of(type_: Any) -> int | None:
+    """Return the kind of a node for a Numba type; None if there is no conversion."""
     from numba.core import types
 
     if isinstance(type_, types.Integer):

@@ -70,6 +70,11 @@ def _is_exception(value: Any) -> bool:
 
 
 def _describe(func_name: str, variable: str, content: bytes) -> KnownException | None:
+    """Return the exception that a pickle of Numba describes; None if it describes something else.
+
+    Raises:
+        CompileError: the exception cannot be stored.
+    """
     described = pickle.loads(content)  # noqa: S301 - Numba has just pickled it in this process
     if not (isinstance(described, tuple) and described and _is_exception(described[0])):
         return None
@@ -86,6 +91,7 @@ def _describe(func_name: str, variable: str, content: bytes) -> KnownException |
 
 
 def _is_plain(argument: Any) -> bool:
+    """Return whether an argument of an exception can be stored."""
     if isinstance(argument, str):
         return "\0" not in argument and not any("\ud800" <= c <= "\udfff" for c in argument)
     if isinstance(argument, int):

@@ -67,6 +67,7 @@ class _Wrapper:
         self._builder = ir.IRBuilder(self._function.append_basic_block("entry"))
 
     def _function_type(self) -> Any:
+        """Return the LLVM type of the wrapper."""
         from numba.core import types
 
         arguments: list[Any] = [_COUNT.as_pointer()] if self._is_tuple else []
@@ -87,6 +88,7 @@ class _Wrapper:
         return known or ir.Function(self._module, ir.FunctionType(result, arguments), name)
 
     def text(self) -> str:
+        """Emit the wrapper, and return its assembly."""
         builder = self._builder
         given = iter(self._function.args)
         slots = next(given) if self._is_tuple else None
@@ -120,6 +122,7 @@ class _Wrapper:
                 builder.store(ir.Constant(_POINTER, None), boxed)
 
     def _emit_return(self, out: Any, slots: Any, boxed: Any) -> None:
+        """Emit the return of the result."""
         builder = self._builder
         if self._is_tuple:
             _store_items(self._context, builder, self._cres.fndesc.restype, out, slots)
@@ -138,6 +141,7 @@ class _Wrapper:
             self._builder.ret(ir.Constant(self._function.function_type.return_type, None))
 
     def _emit_plan(self) -> Any:
+        """Emit the preparation of the plan. Return its address. If the preparation fails, the wrapper returns with an exception."""
         builder = self._builder
         plan = builder.call(self._declare(objects.PLAN_SYMBOL, _POINTER, []), [])
         with builder.if_then(builder.icmp_unsigned("==", plan, ir.Constant(_POINTER, None)), likely=False):
@@ -204,6 +208,7 @@ class _Wrapper:
         return boxed
 
     def _emit_result_value(self, status: Any, out: Any) -> Any:
+        """Return the result of the kernel as a value of the result type."""
         from numba.core import types
 
         builder, context = self._builder, self._context
@@ -232,6 +237,7 @@ def _place_type(context: Any, type_: Any) -> Any:
 
 
 def _load_place(context: Any, builder: Any, type_: Any, place: Any) -> Any:
+    """Return Numba's value of a parameter from its variable."""
     from numba.core import types
 
     if not isinstance(type_, types.Record):

@@ -66,6 +66,7 @@ class Hooks:
             raise
 
     def _install(self, *, is_first: bool) -> None:
+        """Start recording, and replace the methods that create and use cache objects."""
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
@@ -104,6 +105,7 @@ class Hooks:
                         cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute), registering)
 
     def _make_enable_caching(self, attribute: str, function: str) -> Callable[[Any], None]:
+        """Return the replacement for `enable_caching`, which creates a cache object of the backend."""
         hooks = self
 
         def enable_caching(self: Any) -> None:
@@ -133,6 +135,7 @@ class Hooks:
             setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), other=current))
 
     def _wrap_gufunc_init(self, original: Any) -> Any:
+        """Return the replacement for the constructor of a gufunc's wrapper, which creates a cache object of the backend."""
         backend = self._backend
 
         def __init__(  # noqa: N807 - it replaces this method

@@ -144,6 +144,8 @@ def _store_result(miss: scopes.Miss, result: Any) -> Any:
 
 
 def _wrap_get_executable(original: Any) -> Any:
+    """Omit the entry point of a function that is about to be stored."""
+
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
         if scopes.is_kept(getattr(fndesc, "uid", None)):
             library._ensure_finalized()
@@ -154,9 +156,11 @@ def _wrap_get_executable(original: Any) -> Any:
 
 
 def _wrap_get_pointer(original: Any) -> Any:
+    """Generate the machine code of a function when its address is requested. A stored image has priority."""
+
     def get_pointer_to_function(self: Any, name: str) -> Any:
         self._ensure_finalized()
-        address = native_code.in_image(self, name)
+        address = native_code.address_in_image(self, name)
         if address:
             return address
         native_code.generate_for(self, name)
@@ -166,6 +170,8 @@ def _wrap_get_pointer(original: Any) -> Any:
 
 
 def _wrap_get_compiled_object(original: Any) -> Any:
+    """Generate the machine code of a library before its object code is read."""
+
     def get_compiled_object(self: Any) -> Any:
         native_code.generate(self)
         return original(self)
@@ -174,6 +180,8 @@ def _wrap_get_compiled_object(original: Any) -> Any:
 
 
 def _wrap_set_env(original: Any) -> Any:
+    """Assign an environment only if its variable exists."""
+
     def set_env(self: Any, env_name: str, env: Any) -> None:
         if self._engine.is_symbol_defined(env_name):  # otherwise the code will find it by its name
             original(self, env_name, env)
@@ -182,6 +190,8 @@ def _wrap_set_env(original: Any) -> Any:
 
 
 def _wrap_reducer(original: Any) -> Any:
+    """Pickle classes and intrinsics of the program by name in code and entries."""
+
     def reducer_override(self: Any, obj: Any) -> Any:
         reduced = scopes.reduced_to_name(obj)
         return original(self, obj) if reduced is None else reduced
@@ -204,6 +214,8 @@ def _wrap_gufunc_init(original: Any) -> Any:
 
 
 def _wrap_from_function(original: Any) -> Any:
+    """Give each function a unique id by content, and replace the path of its file by the name of its module."""
+
     def from_function(cls: Any, pyfunc: Any) -> Any:
         found = original(cls, pyfunc)
         found.unique_id = scopes.next_unique_id(found.func)
@@ -218,8 +230,10 @@ def _wrap_from_function(original: Any) -> Any:
 
 
 def _wrap_resolve_attribute(original: Any) -> Any:
+    """Record the name of an attribute that the compiler resolves, and the templates that it asks."""
+
     def resolve(self: Any, owner: Any, name: Any, *rest: Any) -> Any:
-        scopes.note(str(name))
+        scopes.note_name(str(name))
         for template in self._get_attribute_templates(owner):
             _record_template(template)
         return original(self, owner, name, *rest)
@@ -228,8 +242,10 @@ def _wrap_resolve_attribute(original: Any) -> Any:
 
 
 def _wrap_get_call_type(original: Any) -> Any:
+    """Record the name of a callable whose call the compiler resolves, and the templates that it asks."""
+
     def get_call_type(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scopes.note(key_name(self.typing_key))
+        scopes.note_name(key_name(self.typing_key))
         for template in self.templates:
             _record_template(template)
         return original(self, *args, **kwargs)
@@ -255,6 +271,8 @@ _functions_of_templates: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyD
 
 
 def _wrap_lookup(original: Any) -> Any:
+    """Record the user's types for which code is generated."""
+
     def lookup(self: Any, fetype: Any) -> Any:
         cls = type(fetype)
         if is_users_type(cls):
@@ -265,6 +283,8 @@ def _wrap_lookup(original: Any) -> Any:
 
 
 def _wrap_find(original: Any) -> Any:
+    """Record the functions that generate code."""
+
     def find(self: Any, sig: Any) -> Any:
         found = original(self, sig)
         scopes.note_generator(found)
@@ -274,6 +294,8 @@ def _wrap_find(original: Any) -> Any:
 
 
 def _wrap_add_address(original: Any) -> Any:
+    """Record code generators of packages that put an address of this process into code."""
+
     def add_dynamic_addr(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Numba looks for the variable in the optimized code. A package that puts further addresses into a constant array may not use the
         # variable itself. Without this note, its code would be cached with those addresses.
@@ -286,6 +308,8 @@ def _wrap_add_address(original: Any) -> Any:
 
 
 def _wrap_template(original: Any) -> Any:
+    """Record that an implementation is asked, and whether it accepts the types."""
+
     def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = source_function(type(self))
         if function is None:

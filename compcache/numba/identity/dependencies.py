@@ -98,6 +98,7 @@ def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
 
 
 def _dependency(name: str, registered: list[Implementation], *, declined: bool = False) -> Dependency:
+    """Return the dependency on implementations with a name. Packages with too many values are compared by their files."""
     try:
         return Dependency(name, _content(name, registered, declined=declined))
     except TooLarge:
@@ -108,6 +109,7 @@ def _dependency(name: str, registered: list[Implementation], *, declined: bool =
 
 
 def _content(name: str, registered: list[Implementation], *, declined: bool) -> str:
+    """Return the digest of implementations. If they declined the types, values without an identity are omitted."""
     try:
         return _fingerprint(name, registered)
     except TooLarge:

@@ -112,6 +112,11 @@ def flags_text(flags: Any) -> str:
 
 
 def _flag_text(name: str, value: Any) -> str:
+    """Return the value of a compiler flag as text.
+
+    Raises:
+        Unidentifiable: the value has no identity by content.
+    """
     if name == "inline":
         chosen = getattr(value, "_inline", value)
         return chosen if isinstance(chosen, str) else f"cost model {fingerprint_of_value(chosen, 'the cost model')}"

@@ -59,6 +59,11 @@ def decorate_packaged(missing: ImportError) -> Any:
     """
 
     def decorate(function: FunctionType) -> Any:
+        """Return the packaged kernels of a function.
+
+        Raises:
+            ImportError: no kernel was packaged.
+        """
         kernels = find_kernels(function)
         if kernels is None:
             raise ImportError(

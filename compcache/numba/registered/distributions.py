@@ -107,6 +107,7 @@ def metadata_in(place: str) -> list[str] | None:
 
 
 def _has_entry_point(directory: str) -> bool:
+    """Return whether a distribution, given by its metadata, has an entry point in Numba's group."""
     if directory.endswith(".egg-link"):
         with open(directory, encoding="utf-8") as file:
             source = file.readline().strip()
@@ -116,6 +117,7 @@ def _has_entry_point(directory: str) -> bool:
 
 
 def _list_directory(directory: str) -> list[str]:
+    """Return the names in a directory; empty if it cannot be read."""
     try:
         return os.listdir(directory)
     except OSError as error:

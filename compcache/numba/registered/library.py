@@ -96,6 +96,7 @@ def is_library_function(function: Any) -> bool:
 
 
 def _is_library_path(path: str) -> bool:
+    """Return whether a file with code belongs to a library. Text without a file belongs to the module whose namespace it uses."""
     if path.startswith("<"):  # compiled from text by the module whose namespace it uses
         return True
     roots = [_STANDARD]

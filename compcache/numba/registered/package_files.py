@@ -36,6 +36,7 @@ _known: dict[str, str | None] = {}
 
 
 def _digest(places: list[str]) -> str | None:
+    """Return the digest of the files in these directories, by the rules of `digest_of_package`."""
     state = blake2b(digest_size=16, person=b"compcache-files")
     started, count = _process_start(), 0
     for place in places:
@@ -48,6 +49,7 @@ def _digest(places: list[str]) -> str | None:
 
 
 def _files_below(place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the paths below a directory, each with its status. Files that cannot be examined are skipped."""
     for folder, folders, names in os.walk(place):
         folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
         for name in sorted(names):

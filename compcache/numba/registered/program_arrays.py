@@ -120,6 +120,7 @@ class ProgramArray(GlobalDefinition):
         return self._find()[0]
 
     def _find(self) -> tuple[int, Any]:
+        """Return the address and the array. Raise `ImportError` if there is no such array."""
         reference = _named.get(self.name)
         array = reference() if reference is not None else None
         if array is None:

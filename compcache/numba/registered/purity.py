@@ -90,6 +90,7 @@ def name_of(value: Any) -> str:
 
 
 def _module_of(value: Any) -> str:
+    """Return the name of the module of an object, or of the owner of a method; "" if it is unknown."""
     module = getattr(value, "__module__", None)
     owner = getattr(value, "__self__", None)
     if module is None and owner is not None:
@@ -147,6 +148,7 @@ def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kin
 
 
 def _reads_of_c_function(value: Any) -> Iterator[Any]:
+    """Yield the class of a method that is written in C. A function must be reviewed."""
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         if not is_reviewed(_module_of(value), value.__name__):
@@ -156,6 +158,7 @@ def _reads_of_c_function(value: Any) -> Iterator[Any]:
 
 
 def _reads_of_class(cls: type) -> Iterator[Any]:
+    """Yield the metaclass and the members of the bases of a class. Reviewed bases are skipped."""
     if type(cls) is not type:
         yield type(cls)
     for base in cls.__mro__:
@@ -169,6 +172,7 @@ def _is_plain_error(cls: type) -> bool:
 
 
 def _reads_of_member(item: Any, cls: type) -> Iterator[Any]:
+    """Yield the functions in a member of a class. A class that is written in C must be reviewed."""
     if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
         raise _OutsideError(name_of(cls))  # the class is written in C
     if isinstance(item, (staticmethod, classmethod)):
@@ -182,6 +186,7 @@ def _reads_of_member(item: Any, cls: type) -> Iterator[Any]:
 
 
 def _reads_of_function(function: Any) -> Iterator[Any]:
+    """Yield the objects to which the defaults, the closure and the code of a function lead. Reviewed functions are skipped."""
     namespace = function.__globals__
     module = namespace.get("__name__")
     if is_reviewed(function.__module__, function.__qualname__) and is_library_module(function.__module__):
@@ -201,6 +206,7 @@ def _reads_of_function(function: Any) -> Iterator[Any]:
 
 
 def _reads_of_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:
+    """Yield the objects that a code object and its nested code objects read."""
     reads = reads_of(code)
     anywhere = LEADS_ANYWHERE.intersection(reads.attributes)
     if anywhere:
@@ -231,6 +237,7 @@ def is_held(value: Any) -> bool:
 
 
 def _globals_assigned_in(module: str) -> frozenset[str]:
+    """Return the globals that functions of a module assign."""
     known = _assigned_globals.get(module)
     if known is None:
         functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]

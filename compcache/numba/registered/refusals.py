@@ -55,6 +55,7 @@ def looks_at_programs(refusal: type[Unidentifiable]) -> Callable[[Callable[_P, _
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
         def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            """Call the function, and convert errors."""
             try:
                 return function(*args, **kwargs)
             except Unidentifiable:

@@ -106,6 +106,7 @@ _SIGNATURE = ("numba.core.typing.templates", "Signature")
 
 
 def _join_types(result: str, types: tuple[Any, ...]) -> str | None:
+    """Return the text of a signature with these parameter types; None if a type has no text."""
     texts = [text_of(type_) for type_ in types]
     if None in texts:
         return None

@@ -156,6 +156,7 @@ def is_key_current(state: State) -> bool:
 
 
 def _fields_of_function(real: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
+    """Return the data of a function's record; None if only Numba can use its code."""
     rows, records = [], []
     signatures = list(real.overloads)
     for args in signatures:

@@ -59,6 +59,7 @@ def real_dispatcher(function: Any) -> Any:
 
 
 def _make_dispatcher(state: State) -> Any:
+    """Create Numba's dispatcher for the state of a lazy function."""
     from compcache.numba.lazy.stand_ins import numba_decorator
 
     decorator = numba_decorator(state.decorator)
@@ -126,6 +127,7 @@ def _replace_functions(types_: Iterable[Any], given: Iterator[Any]) -> tuple[Any
 
 
 def _replace_function(type_: Any, given: Iterator[Any]) -> Any:
+    """Replace the types of functions in one argument type."""
     from numba.core import types
 
     if isinstance(type_, types.Dispatcher):

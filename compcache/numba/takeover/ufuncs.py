@@ -49,6 +49,7 @@ def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
 
 
 def _apply_decorator(state: State) -> Any:
+    """Return the result of Numba's own decorator."""
     options = dict(state.options)
     args = [list(state.signatures)] if state.signatures is not None else []
     if state.decorator == "guvectorize":
@@ -83,6 +84,7 @@ def _add_loops(state: State, real: Any, signatures: Any, loops: Sequence[Loop]) 
 
 
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
+    """Return Numba's ufunc for a function that `vectorize` decorates."""
     from numba.np.ufunc.dufunc import DUFunc
 
     from compcache.numba.takeover.declared import compile_and_record, note_compiled_of
@@ -161,6 +163,7 @@ def _fields_of_dufunc(real: Any, backend: Backend) -> tuple[Any, ...] | None:
 
 
 def _fields_of_loops(loops: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the data of a ufunc's record; None if only Numba can use one of its loops."""
     found = [loop for loop in loops if loop is not None]
     if len(found) < len(loops):
         return None
@@ -182,6 +185,7 @@ def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[i
 
 
 def _loop_of_function(cache: Any, backend: Backend, cres: Any, build: Callable[[], Any]) -> tuple[Any, list[int], tuple[str, str]] | None:
+    """Return the record of a loop that calls a function, NumPy's type numbers, and the entry of the function; None if unusable."""
     from numba.np.numpy_support import as_dtype
 
     entry = find_stored(cache, backend.cache, cres.signature)
@@ -198,6 +202,7 @@ def _loop_of_function(cache: Any, backend: Backend, cres: Any, build: Callable[[
 
 
 def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
+    """Return Numba's ufunc for a function that `guvectorize` decorates."""
     from numba.np.ufunc.gufunc import GUFunc
 
     from compcache.numba.takeover.declared import compile_and_record, note_compiled_of
@@ -248,6 +253,7 @@ def _element_type(type_: Any) -> Any:
 
 
 def _fields_of_gufunc(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
+    """Return the data of the record of a `guvectorize` ufunc; None if only Numba can use one of its loops."""
     fields = _fields_of_loops([_loop_of_gufunc(builder, backend, signature, wrappers) for signature in builder._sigs])
     if fields is None:
         return None
@@ -325,6 +331,7 @@ def _make_parallel(state: State, backend: Backend) -> Any:
 
 
 def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
+    """Return the record of a loop for Numba's threads, NumPy's type numbers, and the entry of its function; None if unusable."""
     from numba.np.ufunc.parallel import build_ufunc_wrapper
 
     cres = builder._cres[signature]

@@ -117,6 +117,7 @@ def moved() -> tuple[PrivateName, ...]:
 
 
 def _exists(name: str) -> bool:
+    """Return whether the Numba of this process has a private name."""
     module, _, path = name.partition(":")
     try:
         found = sys.modules.get(module) or import_module(module)

@@ -25,7 +25,7 @@ WANTED = {
     "types.NamedTuple([types.int64], P)": "a call of numba.core.types.containers.NamedTuple",
     "numba.cpython.setobj.SetInstance": "numba.cpython",
     "import numba.pycc": "the module numba.pycc",
-    "rows(3)": "a call of __main__.rows: it is a generator",
+    "rows(3)": "a call of __main__.rows: the function is a generator",
     "of_set({1})": "a call of __main__.of_set: no code for these arguments is stored",
 }
 PROGRAM = """\
