@@ -82,7 +82,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
 
     Args:
         cache: as in `install`.
-        options: the other arguments of `install`, and those of `Cache`.
+        options: the other arguments of `install`, and further arguments of `Cache`.
         is_first: whether Numba is about to load or compile its first function.
         lazy: as in `install`.
     """
@@ -313,6 +313,6 @@ def _require_supported_numba() -> None:
     """
     from compcache.numba.versions.supported import problem
 
-    found = problem()
-    if found:
-        raise RuntimeError(found)
+    reason = problem()
+    if reason:
+        raise RuntimeError(reason)

@@ -50,7 +50,7 @@ def describe_error(error: Any) -> str:
     text = _ESCAPES.sub("", str(getattr(error, "msg", error)))
     lines = [line.strip() for line in text.splitlines()]
     joined = " ".join(line for line in lines if line)
-    shown = next((found.expand(meaning) for found, meaning in _matches(joined)), None) or _first_sentence(lines, type(error))
+    shown = next((match.expand(meaning) for match, meaning in _matches(joined)), None) or _first_sentence(lines, type(error))
     for pattern, word in _TYPES:
         shown = re.sub(pattern, word, shown)
     shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
@@ -68,9 +68,9 @@ def _place(error: Any, text: str) -> str:
 
 def _matches(text: str) -> Any:
     for pattern, meaning in _KNOWN:
-        found = re.search(pattern, text)
-        if found is not None:
-            yield found, meaning
+        match = re.search(pattern, text)
+        if match is not None:
+            yield match, meaning
 
 
 def _first_sentence(lines: list[str], type_: type) -> str:

@@ -67,12 +67,12 @@ def library_of(symbol: str) -> Any:
 
 
 def set_dependencies(library: Any, recorded: Recorded) -> None:
-    """Set the dependencies of the code in a library, without those of the libraries that are linked into it."""
+    """Set the dependencies of the code in a library. Libraries that are linked into it have their own records."""
     _known[library] = recorded
 
 
 def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded:
-    """Return the dependencies of the code in a library, including those of the libraries that are linked into it.
+    """Return the dependencies of the code in a library, and of the libraries that are linked into it.
 
     Args:
         library: the code library.
@@ -105,12 +105,12 @@ def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
     used.
     """
     try:
-        found = {
+        dependencies = {
             content or dependency_of(function, declined=id(function) not in scope.accepted) for function, content in scope.asked.values()
         }
-        found |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
-        found |= set(map(dependency_of_type, scope.types))
-        return Recorded(frozenset(found), frozenset(scope.names))
+        dependencies |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
+        dependencies |= set(map(dependency_of_type, scope.types))
+        return Recorded(frozenset(dependencies), frozenset(scope.names))
     except Unidentifiable as error:
         return Recorded(problem=Unrepeatable(str(error)))
 

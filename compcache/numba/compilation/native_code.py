@@ -60,7 +60,7 @@ def postpone(library: Any, make: Callable[[Any], None]) -> None:
     called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
     if called:
         used.append(_ABORT)  # the value of a slot until it is filled
-    # The slots live as long as the library, like those of generated code.
+    # The environments must live as long as the library, as with generated code.
     environments = {name: lookup_environment(name) for name in variables if name.startswith(_ENVIRONMENT)}
     _waiting[library] = _Waiting(make, defined, tuple(used), called, environments)
     for name in defined:

@@ -196,7 +196,7 @@ def _make_lister(type_: Any) -> Any:
     from numba.core import types
 
     if not has_containers(type_):
-        return lambda found: found
+        return lambda value: value
     if isinstance(type_, types.DictType):
         return _make_pairs_lister(type_.value_type)
     if isinstance(type_, (types.ListType, types.Set, types.List)):
@@ -206,32 +206,32 @@ def _make_lister(type_: Any) -> Any:
     if isinstance(type_, types.BaseNamedTuple):
         raise NotImplementedError(f"{type_}, a named tuple with containers")
     scope = {f"of{number}": _jit(_make_lister(item)) for number, item in enumerate(type_)}
-    items = "".join(f"of{number}(found[{number}]), " for number in range(len(scope)))
-    return _define(f"def listed(found):\n    return ({items})", "listed", scope)
+    items = "".join(f"of{number}(value[{number}]), " for number in range(len(scope)))
+    return _define(f"def listed(value):\n    return ({items})", "listed", scope)
 
 
 def _make_pairs_lister(value_type: Any) -> Any:
     """Return a function that lists the keys and values of a dictionary."""
     if not has_containers(value_type):
-        return lambda found: [(key, value) for key, value in found.items()]
+        return lambda dictionary: [(key, value) for key, value in dictionary.items()]
     of_value = _jit(_make_lister(value_type))
-    return lambda found: [(key, of_value(value)) for key, value in found.items()]
+    return lambda dictionary: [(key, of_value(value)) for key, value in dictionary.items()]
 
 
 def _make_items_lister(item_type: Any) -> Any:
     """Return a function that lists the items of a list or set."""
     if not has_containers(item_type):
-        return lambda found: [item for item in found]  # noqa: C416 - Numba has no list() of a set
+        return lambda container: [item for item in container]  # noqa: C416 - Numba has no list() of a set
     of_item = _jit(_make_lister(item_type))
-    return lambda found: [of_item(item) for item in found]
+    return lambda container: [of_item(item) for item in container]
 
 
 def _make_optional_lister(of_value: Any) -> Any:
     """Return a function that lists a value's items, or returns None for None."""
 
-    def listed(found: Any) -> Any:
-        if found is None:
+    def listed(value: Any) -> Any:
+        if value is None:
             return None
-        return of_value(found)
+        return of_value(value)
 
     return listed

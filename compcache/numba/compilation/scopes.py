@@ -251,10 +251,10 @@ def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: s
     It is a digest of all that determines the function, or a random number if there is no digest or if the digest is already in use.
     """
     try:
-        found = fingerprint(function)
-        note_code(found.parts[0])
+        content_of_function = fingerprint(function)
+        note_code(content_of_function.parts[0])
         parts = [
-            found.content,
+            content_of_function.content,
             signature_text(args),
             "" if return_type is None else signature_text((return_type,)),
             flags_text(flags),
@@ -272,7 +272,7 @@ def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: s
         token = uuid.uuid4().hex
     else:
         _used.add(token)
-    note_symbol(token, Compiled(content, found.lines))
+    note_symbol(token, Compiled(content, content_of_function.lines))
     return token
 
 

@@ -42,8 +42,8 @@ class LazyCallback(LazyObject):
         if state.declared is None:
             address: int = numbas_object(self).address
             return address
-        found: int = state.declared.loaded[0].address
-        return found
+        stored_address: int = state.declared.loaded[0].address
+        return stored_address
 
     @property
     def native_name(self) -> str:

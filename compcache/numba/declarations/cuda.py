@@ -93,8 +93,8 @@ def is_available() -> bool:
     has_settings = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
     if not has_numba() and not has_settings and not _has_driver():
         return False
-    found: bool = _import_cuda().is_available()
-    return found
+    answer: bool = _import_cuda().is_available()
+    return answer
 
 
 def _has_driver() -> bool:

@@ -37,9 +37,9 @@ class StandIn(_Module):  # type: ignore[misc]
             raise AttributeError(f"module 'numba' has no attribute {name!r}")
         if stand_in_of() is self:
             forget_modules()
-            found = attribute_of("numba", name)
-            if found is not None:
-                return found
+            stand_in = attribute_of("numba", name)
+            if stand_in is not None:
+                return stand_in
         return getattr(real_numba(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -96,7 +96,7 @@ class Hook:
         return True
 
     def remove(self) -> None:
-        """Remove the stand-in, the finder and the replaced decorators. Do nothing about those that are gone already."""
+        """Remove the stand-in, the finder and the replaced decorators, as far as they are still in place."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         if stand_in_of() is self._module and self._module is not None:

@@ -175,8 +175,8 @@ class LazyModule(_Module):  # type: ignore[misc]
         if name.startswith("__") or (is_probe(name) and not has_numba()):
             raise AttributeError(f"module {own!r} has no attribute {name!r}")
         forget_modules()
-        found = None if has_numba() else attribute_of(own, name)
-        return getattr(self._compcache_original(), name) if found is None else found
+        stand_in = None if has_numba() else attribute_of(own, name)
+        return getattr(self._compcache_original(), name) if stand_in is None else stand_in
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):

@@ -156,11 +156,11 @@ class TypeConstructor(Reference):
         """Return a stand-in for the type; Numba constructs the type if its expression does not follow from the arguments."""
         make = object.__getattribute__(self, "_make")
         try:
-            found = None if has_numba() else make(*args, **keywords)
+            stand_in = None if has_numba() else make(*args, **keywords)
         except TypeError as error:
             reraise_interrupt(error)
-            found = None  # Numba reports invalid arguments
-        return super().__call__(*args, **keywords) if found is None else found
+            stand_in = None  # Numba reports invalid arguments
+        return super().__call__(*args, **keywords) if stand_in is None else stand_in
 
 
 class Question(Reference):
@@ -181,20 +181,20 @@ class Question(Reference):
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Return the result of Numba's function. Numba is imported only if the answer needs it."""
         if len(args) == object.__getattribute__(self, "_count") and not keywords and not has_numba():
-            found = object.__getattribute__(self, "_answer")(*args)
-            if found is not NotImplemented:
-                return found
+            answer = object.__getattribute__(self, "_answer")(*args)
+            if answer is not NotImplemented:
+                return answer
         return super().__call__(*args, **keywords)
 
 
 def _answer_typeof(value: Any) -> Any:
-    found = type_of(value)
-    return NotImplemented if found is None else found
+    type_ = type_of(value)
+    return NotImplemented if type_ is None else type_
 
 
 def _answer_from_dtype(dtype: Any) -> Any:
-    found = type_of_dtype(dtype)
-    return NotImplemented if found is None else found
+    type_ = type_of_dtype(dtype)
+    return NotImplemented if type_ is None else type_
 
 
 #: For each function: its module, the supported number of arguments, and the answer, `NotImplemented` if Numba must give it.

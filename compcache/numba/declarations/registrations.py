@@ -1,6 +1,6 @@
 """Keeps what modules register with Numba on import until Numba is imported, and records later registrations.
 
-A registration is kept only if it affects no function but those that use its name. Such registrations make a plain Python function of the
+A registration is kept only if it affects just the functions that use its name. Such registrations make a plain Python function of the
 program callable by compiled code, or define an intrinsic. The key of a function contains the registrations of the names that it uses
 (`compcache.numba.registered`). `compcache.numba.declarations.structrefs` keeps types of `structref` in the same way. Any other registration
 imports Numba.
@@ -121,8 +121,8 @@ def get_cython_function_address(module_name: str, function_name: str) -> int:
     Before Numba is imported, the C function of Numba's extension module finds the address.
     """
     if has_numba():
-        found: int = _import_real("get_cython_function_address")(module_name, function_name)
-        return found
+        real_address: int = _import_real("get_cython_function_address")(module_name, function_name)
+        return real_address
     import numpy as np  # noqa: F401 - the extension module uses its C interface
 
     address: int = load_extension("numba._helperlib")._import_cython_function(module_name, function_name)
@@ -189,7 +189,7 @@ def _rebase_protocol_classes() -> None:
 
 
 def _descendants(cls: Any) -> list[Any]:
-    return [found for child in cls.__subclasses__() for found in (child, *_descendants(child))]
+    return [descendant for child in cls.__subclasses__() for descendant in (child, *_descendants(child))]
 
 
 when_imported(_rebase_protocol_classes)

@@ -102,18 +102,18 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
         keep(code)
         count_hit()
     note_read(state.key.content)
-    found = Declared(rows, usable, details)
-    state.compiled = _compiled_identities(state, state.key, found)
-    return found
+    declared = Declared(rows, usable, details)
+    state.compiled = _compiled_identities(state, state.key, declared)
+    return declared
 
 
-def _compiled_identities(state: State, key: Key, found: Declared) -> list[Compiled] | None:
+def _compiled_identities(state: State, key: Key, declared: Declared) -> list[Compiled] | None:
     """Return the identities of the compiled functions; None if Numba inlines the current version of the function."""
     if str(state.options.get("inline", "never")) != "never":
         return None
     if state.decorator in ("jit", "njit"):
-        bases = [(code.record.entry, code.record.lines) for code in found.loaded]
+        bases = [(code.record.entry, code.record.lines) for code in declared.loaded]
     else:  # Numba compiles a loop from a function
-        bases = found.details[-1] if state.decorator != "cfunc" else []
+        bases = declared.details[-1] if state.decorator != "cfunc" else []
     registered = tuple(key.content.registered)
     return [Compiled(name.rpartition("-")[2], lines, registered) for name, lines in bases]

@@ -16,7 +16,7 @@ _Code = type((lambda: 0).__code__)
 
 
 class LazyStencil(LazyObject):
-    """A stencil. Numba creates its own when Python calls this one, or when a function that calls it is compiled.
+    """A stencil. Numba creates its own stencil when Python calls this object, or when a function that calls it is compiled.
 
     Numba reads the function and the values of its globals when the stencil is declared. Therefore `declare_stencil` copies these values.
 

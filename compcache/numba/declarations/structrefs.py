@@ -92,7 +92,7 @@ class _NumbaAttribute:
 class _ProxyStandIn:
     """Replaces `StructRefProxy` as a base class.
 
-    Its metaclass is `type`, like that of Numba's class, because a class cannot change its metaclass later.
+    Its metaclass is `type`, as for Numba's class, because a class cannot change its metaclass later.
     """
 
     __slots__ = ("_meminfo", "_type")  # equal to the slots of Numba's class, as a change of the bases requires

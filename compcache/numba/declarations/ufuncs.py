@@ -115,8 +115,8 @@ LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # Python's error 
 
 def loops_of(ufunc: LazyUfunc) -> list[Loop]:
     """Return the loops of a ufunc without signatures, in the order in which they were added."""
-    found: list[Loop] = object.__getattribute__(ufunc, "_loops")
-    return found
+    loops: list[Loop] = object.__getattribute__(ufunc, "_loops")
+    return loops
 
 
 #: The shapes of stored details (`load_marshalled`): for each loop, NumPy's type numbers and the entry of the compiled function. For
@@ -156,7 +156,7 @@ def _is_overridden(values: tuple[Any, ...]) -> bool:
 
 
 def _overrides(kind: Any) -> bool:
-    """Return whether a class has an `__array_ufunc__` other than that of NumPy's arrays."""
+    """Return whether a class has an `__array_ufunc__` other than the method of NumPy's arrays."""
     given = getattr(kind, "__array_ufunc__", None)
     numpy: Any = sys.modules.get("numpy")
     return given is not None and (numpy is None or given is not numpy.ndarray.__array_ufunc__)
@@ -195,20 +195,21 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
 
 def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     """Return NumPy's ufunc of the stored loops of `guvectorize`."""
-    found: Declared = state.declared
-    layout, nin, nout, writable, numbers = found.details[:5]
+    declared: Declared = state.declared
+    layout, nin, nout, writable, numbers = declared.details[:5]
     return library.fromfunc(
-        state.function.__name__, state.function.__doc__, [code.address for code in found.loaded],
-        [list(row) for row in numbers], nin, nout, [None] * len(found.loaded), list(found.loaded), _identity(state, library), layout, writable,  # noqa: E501
+        state.function.__name__, state.function.__doc__, [code.address for code in declared.loaded],
+        [list(row) for row in numbers], nin, nout, [None] * len(declared.loaded), list(declared.loaded), _identity(state, library), layout, writable,  # noqa: E501
     )  # fmt: skip
 
 
 def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     """Return NumPy's ufunc of the stored loops of a ufunc with ``target="parallel"``."""
-    found: Declared = state.declared
+    declared: Declared = state.declared
     return library.fromfunc(
-        state.function.__name__, state.function.__doc__, [code.address for code in found.loaded], [list(row) for row in found.details[0]],
-        state.function.__code__.co_argcount, 1, [None] * len(found.loaded), list(found.loaded), _identity(state, library),
+        state.function.__name__, state.function.__doc__, [code.address for code in declared.loaded],
+        [list(row) for row in declared.details[0]],
+        state.function.__code__.co_argcount, 1, [None] * len(declared.loaded), list(declared.loaded), _identity(state, library),
     )  # fmt: skip
 
 
@@ -233,9 +234,9 @@ def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
             _add_loop(lazy, self, args, keywords)
 
     ufunc = Ufunc(_Dispatcher(state.function), identity=_identity(state, library))
-    found: Declared | None = state.declared
-    if found is not None:
-        for code, numbers in zip(found.loaded, found.details[0], strict=True):
+    declared: Declared | None = state.declared
+    if declared is not None:
+        for code, numbers in zip(declared.loaded, declared.details[0], strict=True):
             ufunc._add_loop(code.address, list(numbers))
         ufunc._frozen = True
     return ufunc

@@ -38,8 +38,8 @@ class CacheObject(_Cache):  # type: ignore[misc]
         backend: the backend that loads and stores.
         owner: the dispatcher or callback that has this cache object. Only a weak reference to it is kept.
         function: the Python function.
-        is_asked_for: whether the program has requested caching. If so, a function that the backend refuses is left to the cache that would
-            have served the program otherwise, and a function that Numba does not cache gets Numba's warning.
+        is_asked_for: whether the program has requested caching. Then a function that the backend refuses is left to the cache that would
+            have served the program otherwise. A function that Numba does not cache gets Numba's warning.
         other: the other cache; None to create it when it is needed.
     """
 
@@ -106,7 +106,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
 
     def flush(self) -> None:
         """Compile the known signatures again on their next use. Entries stay, because entries named by content cannot be stale."""
-        self._flushed |= {found.key for found in self._identities.values() if isinstance(found, Identity)}
+        self._flushed |= {identity.key for identity in self._identities.values() if isinstance(identity, Identity)}
         self._other.flush()
 
     def _may_leave(self, why: BaseException | None) -> bool:
@@ -115,12 +115,12 @@ class CacheObject(_Cache):  # type: ignore[misc]
 
     def _load_from_other(self, sig: Any, target_context: Any) -> Any:
         """Return the entry of the other cache, or None. Callers of it become as unidentifiable as the entry itself."""
-        found = self._other.load_overload(sig, target_context)
-        if found is not None:
-            library = getattr(found, "library", found)
+        entry = self._other.load_overload(sig, target_context)
+        if entry is not None:
+            library = getattr(entry, "library", entry)
             problem = Unidentifiable(f"the function calls {self._full_name()}, which another cache has served")
             libraries.set_dependencies(library, libraries.Recorded(problem=problem))
-        return found
+        return entry
 
     def _mark_as_left(self, identity: Identity, sig: Any) -> None:
         """Mark an overload as left to the other cache although it has an identity."""

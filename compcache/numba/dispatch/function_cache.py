@@ -120,16 +120,16 @@ class FunctionCache(CacheObject):
         from compcache.numba.entries import save
 
         seconds = scopes.take_seconds()
-        found = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
+        identity = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
         reason = save.why_numba_would_not(data)
         if reason:
             self._refuse_with_warning(sig, reason)
             self._count_compiled(sig, seconds)
             return True
-        if isinstance(found, Unidentifiable):
-            self._give_up(sig, str(found), seconds)
-            return not self._may_leave(found)
-        is_stored = self._store(sig, data, found, seconds)
+        if isinstance(identity, Unidentifiable):
+            self._give_up(sig, str(identity), seconds)
+            return not self._may_leave(identity)
+        is_stored = self._store(sig, data, identity, seconds)
         if not scopes.is_compiling():  # one file for all functions of one compilation
             with contextlib.suppress(CompcacheError):  # entries that cannot be written now wait until the process ends, which warns
                 frontend.write_entries(self._cache)
@@ -196,8 +196,8 @@ class FunctionCache(CacheObject):
             self._note_start_reason(sig, key)
         if not isinstance(key, Key) or (not is_new and starts.is_recorded(self._cache, key)):
             return
-        now = self._start_key(sig) if is_new else key
-        if not isinstance(now, Key) or now.name != key.name:
+        current = self._start_key(sig) if is_new else key
+        if not isinstance(current, Key) or current.name != key.name:
             return
         try:
             starts.record_start(self, self._cache, sig, key)
@@ -206,7 +206,7 @@ class FunctionCache(CacheObject):
         except CompcacheError:
             if is_new:
                 raise
-            # The overload that was found works, and the next start imports Numba for it as this one did.
+            # The overload that was found works, and the next start imports Numba for it, like this start.
 
     def _note_start_reason(self, sig: Any, reason: NotLazy) -> None:
         label = label_of(self._full_name(), sig)
@@ -224,27 +224,27 @@ class FunctionCache(CacheObject):
     def _count_compiled(self, sig: Any, seconds: float) -> None:
         frontend.count_compilation(self._cache, label_of(self._full_name(), sig), seconds)
 
-    def _count_other(self, sig: Any, found: Any) -> Any:
+    def _count_other(self, sig: Any, entry: Any) -> Any:
         """Count a miss if the other cache has no entry, because the function is compiled then. Return the entry."""
-        if found is None:
+        if entry is None:
             self._backend.miss(label_of(self._full_name(), sig), refused=True)
-        return found
+        return entry
 
     def _note_compiled(self, sig: Any, identity: Identity) -> None:
         note_compiled(self._owner, _args_of(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
         """Return the present identity of the function, or the reason why it has none. Remember it for the signature."""
-        found: Identity | Unidentifiable
+        identity: Identity | Unidentifiable
         try:
-            found = identify(
+            identity = identify(
                 self._function, sig=sig, flags=flags_text(self._flags()), extra=self._extra(),
                 codegen=target_context.codegen(),
             )  # fmt: skip
         except Unidentifiable as error:
-            found = error.again()
-        self._identities[_sig_key(sig)] = found
-        return found
+            identity = error.again()
+        self._identities[_sig_key(sig)] = identity
+        return identity
 
     def inherits_options(self, identity: Identity) -> bool:
         """Return whether flags of a caller were used to compile the code, so that they differ from the function's own."""
@@ -260,7 +260,7 @@ class FunctionCache(CacheObject):
 
     @looks_at_programs(Unidentifiable)
     def _flags(self) -> Any:
-        """Return the compiler flags of the function: its own, or those that a ufunc has set for it."""
+        """Return the compiler flags of the function: its own flags, or the flags that a ufunc has set."""
         compiler_ = getattr(self._owner, "_compiler", None)
         if compiler_ is None:  # a ufunc, which has pushed its flags already
             return ConfigStack.top_or_none()

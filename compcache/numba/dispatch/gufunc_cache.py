@@ -98,7 +98,7 @@ class GufuncCache(CacheObject):
         """
         cres = self._owner.cres
         try:
-            found = identify(
+            identity = identify(
                 self._function, sig=cres.signature, flags="", codegen=cres.target_context.codegen(),
                 extra={
                     "kind": "gufunc wrapper", "symbol": cres.fndesc.mangled_name,
@@ -108,5 +108,5 @@ class GufuncCache(CacheObject):
         except Unidentifiable as error:
             self._identities[None] = error.again()
             return None
-        self._identities[None] = found
-        return found._replace(name=f"gufunc wrapper of {found.name}")
+        self._identities[None] = identity
+        return identity._replace(name=f"gufunc wrapper of {identity.name}")

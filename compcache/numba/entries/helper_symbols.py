@@ -74,11 +74,11 @@ def helper_address(name: str) -> int:
     from numba.core.runtime import _nrt_python
 
     helpers: dict[str, Any] = _nrt_python.c_helpers
-    found = helpers.get(name.removeprefix("NRT_") if name.startswith("NRT_") else name, 0)
-    found = found or binding.address_of_symbol(name)
-    if not found and name in THREADING:
+    address = helpers.get(name.removeprefix("NRT_") if name.startswith("NRT_") else name, 0)
+    address = address or binding.address_of_symbol(name)
+    if not address and name in THREADING:
         from numba.np.ufunc.parallel import _launch_threads
 
         _launch_threads()
-        found = binding.address_of_symbol(name)
-    return found or 0
+        address = binding.address_of_symbol(name)
+    return address or 0

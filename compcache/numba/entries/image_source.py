@@ -86,7 +86,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in wanted if name in defined], *environments)
     text += address_function(symbols)
-    named = functions_named([frontend.unquote_name(found[1]) for found in _VARIABLE.finditer(text)] if NAMED in text else ())
+    named = functions_named([frontend.unquote_name(match[1]) for match in _VARIABLE.finditer(text)] if NAMED in text else ())
     return ImageSource(text, symbols, tuple(environments), {**_helper_symbols(used), **named})
 
 
@@ -118,7 +118,7 @@ def _helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
     """
     from llvmlite import binding
 
-    found = {}
+    helpers = {}
     for name in declared:
         provider = frontend.provider_of(name)
         if provider and name.startswith(("Py", "_Py")):
@@ -126,10 +126,10 @@ def _helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
         if provider == "platform" and not binding.address_of_symbol(name):
             continue
         if helper_address(name):
-            found[name] = HelperSymbol(name)
+            helpers[name] = HelperSymbol(name)
         elif not provider:
             raise CannotLink(f"the code calls {name!r}, which no library provides under this name")
-    return found
+    return helpers
 
 
 def address_function(symbols: Sequence[str]) -> str:

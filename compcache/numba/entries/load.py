@@ -80,10 +80,10 @@ def load_result(
     Returns:
         The compile result; None if no entry is valid.
     """
-    found = find(cache, name, lines, implementations)
-    if found is None:
+    entry = find(cache, name, lines, implementations)
+    if entry is None:
         return None
-    target, description = found
+    target, description = entry
     kind, token, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if token:
         scopes.remember(token)
@@ -195,10 +195,10 @@ def run_image(cache: Cache, name: str, description: Description, symbols: tuple[
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:
     """Return a stored code library, or None if no valid one exists."""
-    found = find(cache, name, identity.lines)
-    if found is None:
+    entry = find(cache, name, identity.lines)
+    if entry is None:
         return None
-    target, description = found
+    target, description = entry
     kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     target_context.refresh()
     codegen = target_context.codegen()

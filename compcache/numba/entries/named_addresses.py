@@ -55,8 +55,8 @@ def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     Returns:
         The module, the name and the C type (in Cython's spelling) of each function. Variables with other addresses are omitted.
     """
-    found = {name: function_at(address_in(name)) for name in sorted(set(names))}
-    return {name: known for name, known in found.items() if known is not None}
+    functions = {name: function_at(address_in(name)) for name in sorted(set(names))}
+    return {name: known for name, known in functions.items() if known is not None}
 
 
 def address_in(name: str) -> int:
@@ -73,8 +73,8 @@ def functions_of_threads(names: Iterable[str]) -> dict[int, str]:
     import ctypes
 
     layer = sys.modules.get("numba.np.ufunc.parallel")
-    found = {name: getattr(layer, f"_{name}", None) for name in names}
-    return {ctypes.cast(function, ctypes.c_void_p).value or 0: name for name, function in found.items() if function is not None}
+    functions = {name: getattr(layer, f"_{name}", None) for name in names}
+    return {ctypes.cast(function, ctypes.c_void_p).value or 0: name for name, function in functions.items() if function is not None}
 
 
 #: Functions of Numba's threads that stored code may call. Code that sets the number of threads contains that number, which no key contains.

@@ -26,7 +26,7 @@ def sources_of(parts: Iterable[Part]) -> dict[str, str]:
 
     Functions without a readable source, and functions beyond the limit, are omitted.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     remaining = _MOST_CHARACTERS
     for part in parts:
         try:
@@ -37,5 +37,5 @@ def sources_of(parts: Iterable[Part]) -> dict[str, str]:
         remaining -= len(text)
         if remaining < 0:
             break
-        found[f"source of {part.function.__module__}.{part.function.__qualname__}"] = text
-    return found
+        texts[f"source of {part.function.__module__}.{part.function.__qualname__}"] = text
+    return texts

@@ -114,7 +114,7 @@ _SCALAR_TEXTS = frozenset((*NUMBERS, "none", "unicode_type"))
 
 
 def settings_are_the_environments() -> bool:
-    """Return whether the settings and packages of this process are those of any other process with the same environment.
+    """Return whether any other process with the same environment has the same settings and packages.
 
     The answer is False if code has changed a setting, or if a package was installed after the first key of this process.
     """
@@ -195,15 +195,15 @@ def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None
     if key is not None and cache_object.inherits_options(identity):
         raise NotLazy("the function was compiled with the options of a caller")
     name = func_name_of(identity, args)
-    found = find(cache, name, identity.lines, is_new=True)
-    if found is None or not _covers(key, found[1]):
+    entry = find(cache, name, identity.lines, is_new=True)
+    if entry is None or not _covers(key, entry[1]):
         return None
-    kind, _, symbols, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it
+    kind, _, symbols, payload = pickle.loads(entry[1].pickled)  # noqa: S301 - the cache was opened for it
     if kind != KIND_IMAGE:
         return None
     _, fndesc, own_name, own_constants, _, _, referenced = payload[:7]
     constants = {symbol: values for symbol, _, values in referenced} | {own_name: own_constants}
-    return Entry(name, identity, found[1], symbols, fndesc, constants)
+    return Entry(name, identity, entry[1], symbols, fndesc, constants)
 
 
 def _covers(key: Key | None, description: Description) -> bool:
@@ -213,8 +213,8 @@ def _covers(key: Key | None, description: Description) -> bool:
         return not names
     covered = {id(function) for function in key.content.registered}
     registry.refresh()
-    found = [implementation.function for name in names for implementation in registry.by_name.get(name) or [Implementation(None, ())]]
-    return all(id(function) in covered or not covered.isdisjoint(map(id, wrapped_by(function))) for function in found)
+    functions = [implementation.function for name in names for implementation in registry.by_name.get(name) or [Implementation(None, ())]]
+    return all(id(function) in covered or not covered.isdisjoint(map(id, wrapped_by(function))) for function in functions)
 
 
 def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:

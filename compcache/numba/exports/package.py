@@ -105,7 +105,7 @@ def _kernels_of(module: ModuleType) -> list[tuple[Any, list[Any]]]:
     Raises:
         ValueError: a function without a leading underscore has no signature.
     """
-    found = []
+    kernels = []
     for name, value in sorted(vars(module).items()):
         function = getattr(value, "py_func", None)
         if function is None or getattr(function, "__module__", None) != module.__name__ or name.startswith("_"):
@@ -116,5 +116,5 @@ def _kernels_of(module: ModuleType) -> list[tuple[Any, list[Any]]]:
                 f"{module.__name__}.{name} is decorated without a signature, so its argument types are unknown: "
                 'write @njit("float64(float64[::1])"), or start the name with "_" if only other kernels call the function'
             )
-        found.append((value, signatures))
-    return found
+        kernels.append((value, signatures))
+    return kernels

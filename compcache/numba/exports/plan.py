@@ -218,18 +218,18 @@ class _Planner:
         if node.kind == _OPTIONAL:
             node.detail = self._size(type_.type)
         nodes = [self._node(item, is_parameter=is_parameter, in_list=in_list or is_list) for item in items]
-        if is_parameter and any(made.kind == _RECORD for made in nodes):
+        if is_parameter and any(item_node.kind == _RECORD for item_node in nodes):
             raise Unsupported(f"type {type_}, which contains a record")
         node.first, node.count = len(self.nodes), len(nodes)
         at = 0
-        for item, made in zip(items, nodes, strict=True):
+        for item, item_node in zip(items, nodes, strict=True):
             if not is_list:
                 at += -at % self._alignment(item)
-                made.offset = at
+                item_node.offset = at
                 at += self._size(item)
         self.nodes += nodes
-        for item, made in zip(items, nodes, strict=True):
-            self._add_items(made, item, is_parameter=is_parameter, in_list=in_list or is_list)
+        for item, item_node in zip(items, nodes, strict=True):
+            self._add_items(item_node, item, is_parameter=is_parameter, in_list=in_list or is_list)
 
 
 def _kind_of(type_: Any) -> int | None:

@@ -29,7 +29,7 @@ class Shape:
     Args:
         parameters: the parameters.
         is_object: whether the extension module creates the result.
-        uses_plan: whether the code calls the extension module at all.
+        uses_plan: whether the code calls the extension module.
         uses_random: whether the kernel uses random numbers.
         uses_threads: whether the kernel has parallel loops.
         nogil: whether the wrapper releases the GIL around the kernel.

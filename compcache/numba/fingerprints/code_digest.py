@@ -26,7 +26,7 @@ _codes: dict[int, tuple[Any, bytes, Reads]] = {}
 
 
 def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
-    """Return the digest of a code object, nested ones included, and its own reads. Both are stored while the object lives."""
+    """Return the digest of a code object with its nested code objects, and its own reads. Both are stored while it lives."""
     known = _codes.get(id(code))
     if known is not None and known[0]() is code:
         return known[1], known[2]
@@ -96,7 +96,7 @@ def plain_name(name: str) -> str:
 def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
     """Return the file that tracebacks name if it is the file of the code's module, or "".
 
-    Code that is compiled from text (a notebook's cell, a function that a package generates) has a file name that contains the number of a
+    Code that is compiled from text, such as a notebook's cell, has a file name that contains the number of a
     process, a temporary file or a cell. Other processes do not have this file.
     """
     return code.co_filename if namespace.get("__file__") == code.co_filename else ""

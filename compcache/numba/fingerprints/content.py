@@ -1,7 +1,7 @@
 """Computes the content of a function, for keys that processes without Numba compute.
 
-It consists of one walk over the function and all functions that are compiled with it, and of one walk over each implementation that is
-registered for the names in them.
+One walk covers the function and all functions that are compiled with it. A further walk covers each implementation that is registered for
+the names in them.
 """
 
 from __future__ import annotations
@@ -72,28 +72,28 @@ def _walk_content(function: Any, options: Any, given: Iterable[Any]) -> Content:
     walk.value(options, "its options")
     for other in given:
         walk.value(other, "a function that is an argument")
-    found = walk.finish()
-    total, lines = blake2b(found.content.encode(), digest_size=16), blake2b(digest_size=16)
+    result = walk.finish()
+    total, lines = blake2b(result.content.encode(), digest_size=16), blake2b(digest_size=16)
     if walk.has_object_mode or any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ:
-        total.update(found.lines[SIZE_OF_LINES:].encode())
-    parts = {id(part.function): (part.function, part.digest) for part in found.parts}
+        total.update(result.lines[SIZE_OF_LINES:].encode())
+    parts = {id(part.function): (part.function, part.digest) for part in result.parts}
     at_compile_time = []
     registered, implementations = walk.registered, walk.implementations
-    walks: list[Fingerprint] = [found]
+    walks: list[Fingerprint] = [result]
     waiting = list(implementations.values())
     while waiting:
         implementation = waiting.pop(0)
         walk = Walk(without_numba=True)
         walk.mode = RUN
         walk.implementation(implementation, "")
-        found = walk.finish()
-        walks.append(found)
-        total.update(found.content.encode())
-        at_compile_time.append((implementation.function, found.content.encode()))
-        parts |= {id(part.function): (part.function, part.digest) for part in found.parts}
+        result = walk.finish()
+        walks.append(result)
+        total.update(result.content.encode())
+        at_compile_time.append((implementation.function, result.content.encode()))
+        parts |= {id(part.function): (part.function, part.digest) for part in result.parts}
         registered += walk.registered
         waiting += [other for key, other in walk.implementations.items() if key not in implementations]
         implementations |= walk.implementations
-    for found in walks:
-        lines.update(found.lines[:SIZE_OF_LINES].encode())
+    for result in walks:
+        lines.update(result.lines[:SIZE_OF_LINES].encode())
     return Content(total.hexdigest(), lines.hexdigest(), list(parts.values()), at_compile_time, registered)

@@ -97,12 +97,12 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
     """
     number = getattr(getattr(result, "fndesc", None), "uid", None)
     if number in _by_symbol:
-        found = _by_symbol[number]
+        compiled = _by_symbol[number]
     elif dispatcher in _running:
         running = _running[dispatcher]
-        found = running and Compiled(f"{running.key} {result.signature}", running.lines)
+        compiled = running and Compiled(f"{running.key} {result.signature}", running.lines)
     else:
         return None
-    if found is None:
+    if compiled is None:
         raise Unidentifiable(f"{dispatcher.py_func.__qualname__} was compiled when it was declared, from values without identity")
-    return found
+    return compiled

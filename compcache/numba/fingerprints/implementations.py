@@ -246,12 +246,12 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
 
     Code generators of intrinsics are omitted, because the intrinsic identifies them.
     """
-    found: dict[str, list[Implementation]] = {}
+    generators: dict[str, list[Implementation]] = {}
     for key, implementation in _rows_of_other_registries():
         function = None if key is implementation else users_generator(implementation)
         if function is not None:
-            found.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
-    return found
+            generators.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
+    return generators
 
 
 def is_generator_of_intrinsic(implementation: Any) -> bool:

@@ -79,7 +79,7 @@ def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> N
 def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
     """Feed a dispatcher that compiles its function for the types of calls, in the form that keys of entries contain."""
     function = value.py_func
-    walk.token("jitted", value.__class__.__name__)  # the `__class__` of a lazy function is that of its dispatcher
+    walk.token("jitted", value.__class__.__name__)  # a lazy function has the `__class__` of its dispatcher
     if is_library_function(function):
         walk.token("library function", function.__module__, function.__qualname__)
         return

@@ -104,7 +104,7 @@ def _names_in_calls(code: CodeType) -> tuple[str, ...] | None:
     import dis
     import re
 
-    found: list[str] = []
+    names: list[str] = []
     instructions = list(dis.get_instructions(code))
     for at, instruction in enumerate(instructions):
         if not instruction.opname.startswith(("LOAD_", "IMPORT_FROM")) or instruction.opname in _LOADS_OF_VALUES:
@@ -113,12 +113,12 @@ def _names_in_calls(code: CodeType) -> tuple[str, ...] | None:
             texts = _texts_of_call(instructions, at + 1, _READERS[instruction.argval])
             if texts is None:
                 return None
-            found += [name for text in texts for name in text.split(".")]
+            names += [name for text in texts for name in text.split(".")]
         elif instruction.argval == "format":
             if instructions[at - 1].opname != "LOAD_CONST":
                 return None
-            found += re.findall(_FIELD, str(instructions[at - 1].argval))
-    return tuple(found)
+            names += re.findall(_FIELD, str(instructions[at - 1].argval))
+    return tuple(names)
 
 
 def _texts_of_call(instructions: list[dis.Instruction], start: int, position: int) -> list[str] | None:
@@ -153,8 +153,8 @@ def _constant_texts(given: list[dis.Instruction], count: int) -> list[str] | Non
 
     Returns None if one of them loads another value, or if the following instructions remove the texts from the stack.
     """
-    found = [instruction.argval for instruction in given[:count] if instruction.opname == "LOAD_CONST"]
-    if len(found) != count or not all(isinstance(text, str) for text in found):
+    texts = [instruction.argval for instruction in given[:count] if instruction.opname == "LOAD_CONST"]
+    if len(texts) != count or not all(isinstance(text, str) for text in texts):
         return None
     import dis
 
@@ -163,4 +163,4 @@ def _constant_texts(given: list[dis.Instruction], count: int) -> list[str] | Non
         depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
         if depth < 1:
             return None
-    return found
+    return texts

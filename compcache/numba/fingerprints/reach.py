@@ -106,24 +106,24 @@ class Reach:
             names = owners = 0
         self._followed = current = len(self._names), len(self._owners), self.matches_classes
         all_names = list(self._names)
-        found = False
+        has_fed = False
         for owner in self._owners[0 if names < len(all_names) else owners : current[1]]:
             is_new = owner.number >= owners
             for name in self._names_of(owner.value, all_names[0 if is_new else names :], is_new=is_new):
-                found |= self._follow(walk, owner, name)
-        return found or current != (len(self._names), len(self._owners), self.matches_classes)
+                has_fed |= self._follow(walk, owner, name)
+        return has_fed or current != (len(self._names), len(self._owners), self.matches_classes)
 
     def follow_all(self, walk: Walk) -> bool:
         """Feed members that no code names, if code reads attributes by computed names. Return whether any were fed."""
         if not self._everything:
             return False
-        found = False
+        has_fed = False
         owners = self._owners[self._followed_all :]
         self._followed_all += len(owners)
         for owner in owners:
             for name in () if _is_library(owner.value) else _all_names(owner.value):
-                found |= self._follow(walk, owner, name)
-        return found
+                has_fed |= self._follow(walk, owner, name)
+        return has_fed
 
     def _follow(self, walk: Walk, owner: _Owner, name: str) -> bool:
         """Feed an attribute, if the owner has it and it was not fed before. Return whether it was fed."""
@@ -208,8 +208,8 @@ def _members(owner: Any, name: str) -> list[Any]:
     if isinstance(owner, python_types.FunctionType) and name in _FUNCTION_ATTRIBUTES:
         return [getattr(owner, name)]
     if isinstance(owner, python_types.ModuleType):
-        found = getattr(owner, name, MISSING)
+        member = getattr(owner, name, MISSING)
     else:
-        found = state_of(owner).get(name, MISSING)
-        found = held_in_c(owner, name) if found is MISSING else found
-    return [] if found is MISSING else [found]
+        member = state_of(owner).get(name, MISSING)
+        member = held_in_c(owner, name) if member is MISSING else member
+    return [] if member is MISSING else [member]

@@ -65,7 +65,7 @@ def is_of_generators(kind: type) -> bool:
 def can_hold(value: Any) -> bool:
     """Return whether an object may have attributes that are not part of its content.
 
-    These are attributes that programs set, and references that a class written in C holds.
+    These are attributes that programs set, and references in objects whose class is written in C.
     """
     kind = type(value)
     if is_of_generators(kind):
@@ -140,26 +140,26 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
 
     Returns `MISSING` for any other object. A stand-in has no such attributes, because setting one imports Numba.
     """
-    found: Any = sys.modules.get(module, MISSING)
-    owner = found
+    part: Any = sys.modules.get(module, MISSING)
+    owner = part
     for name in names:
-        if not issubclass(type(found), python_types.ModuleType):
+        if not issubclass(type(part), python_types.ModuleType):
             break
-        owner, found = found, vars(found).get(name, MISSING)
-    kind = type(found)
-    if found is MISSING or issubclass(kind, python_types.ModuleType):
+        owner, part = part, vars(part).get(name, MISSING)
+    kind = type(part)
+    if part is MISSING or issubclass(kind, python_types.ModuleType):
         return MISSING
     if is_of_generators(kind):
-        return MISSING if _is_function_of_numba(kind) or not state_of(found) else found
-    if isinstance(found, _DEFINED_OBJECTS):
-        is_plain = is_made_by_library(found) and not (isinstance(found, (type, python_types.FunctionType)) and is_changed(found))
+        return MISSING if _is_function_of_numba(kind) or not state_of(part) else part
+    if isinstance(part, _DEFINED_OBJECTS):
+        is_plain = is_made_by_library(part) and not (isinstance(part, (type, python_types.FunctionType)) and is_changed(part))
     else:
         is_plain = is_library_module(kind.__module__) and name in _names_in(owner.__name__)
-    return MISSING if is_plain else found
+    return MISSING if is_plain else part
 
 
 def held_in_c(value: Any, name: str) -> Any:
-    """Return the object that a class written in C holds under a name, and that pickling does not show.
+    """Return an object to which another object refers under a name, if only C code stores the reference and pickling omits it.
 
     Examples are the base of an array and the cause of an error. Returns `MISSING` if there is no object, or a new object each time.
     """
@@ -167,15 +167,15 @@ def held_in_c(value: Any, name: str) -> Any:
     if name == "__class__" or not isinstance(descriptor, _HOLDERS) or not is_library_module(base.__module__):
         return MISSING
     try:
-        found = getattr(value, name)
-        return found if getattr(value, name) is found else MISSING
+        held = getattr(value, name)
+        return held if getattr(value, name) is held else MISSING
     except Exception as error:  # noqa: BLE001 - code that reads the attribute fails too
         reraise_interrupt(error)
         return MISSING
 
 
 def names_held_in_c(value: Any) -> list[str]:
-    """Return the names under which the classes of an object that are written in C may hold objects."""
+    """Return the names under which C code of an object's classes may store references."""
     bases = [base for base in type(value).__mro__ if is_library_module(base.__module__)]
     return [name for base in bases for name, item in vars(base).items() if isinstance(item, _HOLDERS)]
 
@@ -209,8 +209,8 @@ def _stored_by(kind: type) -> frozenset[str]:
         items = [item for cls in makers for base in cls.__mro__ if base is not type for item in vars(base).values()]
         functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in items]
         codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
-        found = frozenset(name for code in codes for name in names_stored(code, _STORES))
-        known = _names_stored[kind] = found | _COPIED if makers else found
+        stored = frozenset(name for code in codes for name in names_stored(code, _STORES))
+        known = _names_stored[kind] = stored | _COPIED if makers else stored
     return known
 
 
@@ -220,9 +220,9 @@ def _attributes_of(value: Any) -> dict[str, Any]:
     for cls in reversed(type(value).__mro__):
         for name, descriptor in vars(cls).items():
             if isinstance(descriptor, python_types.MemberDescriptorType) and not is_library_module(cls.__module__):
-                found = getattr(value, name, MISSING)
-                if found is not MISSING:
-                    state[name] = found
+                item = getattr(value, name, MISSING)
+                if item is not MISSING:
+                    state[name] = item
     return {**state, **getattr(value, "__dict__", {})}
 
 
@@ -293,16 +293,16 @@ def registered_with(cls: type) -> list[str]:
         return []
     from _abc import _get_dump  # type: ignore[import-not-found]
 
-    found: set[str] = set()
+    registered: set[str] = set()
     waiting: list[Any] = [cls]
     while waiting:
         abstract = waiting.pop()
         members = [reference() for reference in _get_dump(abstract)[0]]
         known = REGISTERED.get(_name_of(abstract), "").split()
-        found |= {_name_of(member) for member in members if member is not None}.difference(known)
+        registered |= {_name_of(member) for member in members if member is not None}.difference(known)
         derived: list[Any] = type.__subclasses__(abstract)
         waiting += [sub for sub in derived if hasattr(sub, "_abc_impl")]
-    return sorted(found)
+    return sorted(registered)
 
 
 def _name_of(cls: type) -> str:

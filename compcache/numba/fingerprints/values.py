@@ -164,9 +164,9 @@ def _class(walk: Walk, value: Any, where: str) -> None:
     walk.overloads(value)
     if is_library_module(value.__module__):
         walk.library(value, where)
-        found = registered_with(value) if walk.mode == "run" else ()
-        if found:
-            walk.token("registered", *found)
+        registered = registered_with(value) if walk.mode == "run" else ()
+        if registered:
+            walk.token("registered", *registered)
         if walk.mode == "run" and is_changed(value):
             walk.reach().add(walk, value, where)
         return
@@ -213,9 +213,9 @@ def _set(walk: Walk, value: Any, where: str) -> None:
 
 
 def _dict(walk: Walk, value: Any, where: str) -> None:
-    """Feed the keys and values of a dictionary, except those that executing text as code has added."""
-    found = value.get("__builtins__")
-    names_builtins = found is builtins or found is vars(builtins)  # `exec` adds this entry to its namespace
+    """Feed the keys and values of a dictionary, without items that `exec` has added."""
+    namespace_builtins = value.get("__builtins__")
+    names_builtins = namespace_builtins is builtins or namespace_builtins is vars(builtins)  # `exec` adds this entry to its namespace
     kept = [
         (key, item)
         for key, item in value.items()
@@ -348,11 +348,11 @@ def _context_variable(walk: Walk, value: Any, where: str) -> None:
     """Feed a context variable with its present value."""
     walk.token("context variable", value.name)
     try:
-        held = value.get()
+        current = value.get()
     except LookupError as error:
         reraise_interrupt(error)
         return
-    walk.value(held, where)
+    walk.value(current, where)
 
 
 def _reference(walk: Walk, value: Any, where: str) -> None:
@@ -428,7 +428,7 @@ def _dtype(walk: Walk, value: Any, where: str) -> None:
 
 
 def _ufunc(walk: Walk, value: Any, where: str) -> None:
-    """Feed a NumPy ufunc. Running code may use only those of NumPy itself."""
+    """Feed a NumPy ufunc. Running code may use only ufuncs of NumPy itself."""
     if walk.mode == "run" and getattr(sys.modules["numpy"], value.__name__, None) is not value:
         walk.unknown(value, where)  # the ufunc may call a Python function
         return
@@ -500,12 +500,12 @@ def _late_handlers() -> list[tuple[Any, Handler]]:
     """Return the handlers for classes of imported modules. They are collected again when another such module is imported."""
     seen = [name for name in _MODULES if name in sys.modules]
     if seen != _seen:
-        found: list[tuple[Any, Handler]] = []
+        handlers: list[tuple[Any, Handler]] = []
         for module, names, handler in _LATE_CLASSES:
             classes = tuple([getattr(sys.modules[module], name) for name in names if hasattr(sys.modules.get(module), name)])
             if classes:
-                found.append((classes, handler))
+                handlers.append((classes, handler))
         if "numpy.random" in seen and hasattr(sys.modules["numpy.random"], "seed"):
             _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _library_object)  # each version of Cython has its own class
-        _late[:], _seen[:] = found, seen
+        _late[:], _seen[:] = handlers, seen
     return _late

@@ -237,9 +237,9 @@ class Walk:
         from compcache.numba.registered.purity import is_held, outside
 
         if not self._overlooks:
-            found = "a state outside of the program" if is_held(value) else outside(value)
-            if found:
-                raise Unidentifiable(f"{where} leads to {found}, which has no identity by content")
+            description = "a state outside of the program" if is_held(value) else outside(value)
+            if description:
+                raise Unidentifiable(f"{where} leads to {description}, which has no identity by content")
         if may_read_anything(value):
             self.reach().read((), everything=True)
 
@@ -520,18 +520,18 @@ class Walk:
             if chains is None or not is_library_module(module):
                 self.reach().add_import(self, module, namespace, name)
                 continue
-            found = import_module(module)
+            imported = import_module(module)
             for chain in chains:
-                if chain[0] not in vars(found):
+                if chain[0] not in vars(imported):
                     self.reach().add_import(self, f"{module}.{chain[0]}", {}, name)
-                value, at = resolve(chain, vars(found))
+                value, at = resolve(chain, vars(imported))
                 self._chain(chain, value, at, (), name)
 
     def _feed_known_import(self, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
         """Feed the import of a code generator's module, whose parts follow from its version. Return whether the module is such a module.
 
         Raises:
-            NotLazy: the module is another one that the program has not imported. The walk imports nothing.
+            NotLazy: the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
         """
         if module.partition(".")[0] in CODE_GENERATORS:
             for chain in (*chains, ()):
@@ -653,14 +653,14 @@ class Walk:
         if is_library_module(module.__name__) or self.feed_back_reference(module):
             return
         for name in attributes:
-            found: Any = getattr(module, name, MISSING)
-            if found is MISSING:
+            attribute: Any = getattr(module, name, MISSING)
+            if attribute is MISSING:
                 continue
             self.token("attribute", name)
-            if _is_module(found):
-                self.module(found, attributes, f"{where}, {name!r}")
+            if _is_module(attribute):
+                self.module(attribute, attributes, f"{where}, {name!r}")
             else:
-                self.value(found, f"{where}, {name!r}")
+                self.value(attribute, f"{where}, {name!r}")
 
     # ------------------------------------------------------------------ values
 

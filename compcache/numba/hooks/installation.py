@@ -153,10 +153,10 @@ def _compiled_from(running: dispatcher.Dispatcher) -> Compiled | None:
     """Return the identity of the code that a dispatcher is compiling; None if the function has no identity."""
     try:
         options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
-        found = fingerprint(running.py_func)
+        content = fingerprint(running.py_func)
     except Unidentifiable:
         return None
-    return Compiled(f"{found.content} {options}", found.lines)
+    return Compiled(f"{content.content} {options}", content.lines)
 
 
 def _load_once(cache: Any, replacement: Any, registering: few_collections, sig: Any, target_context: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Records what Numba compiles.
+"""Records the compilations of Numba.
 
 Replaces the two entry points of the compiler, the function that numbers functions, and the functions that look up implementations. Such
 implementations may be the user's.
@@ -217,14 +217,14 @@ def _wrap_from_function(original: Any) -> Any:
     """Give each function a unique id by content, and replace the path of its file by the name of its module."""
 
     def from_function(cls: Any, pyfunc: Any) -> Any:
-        found = original(cls, pyfunc)
-        found.unique_id = scopes.next_unique_id(found.func)
-        found.unique_name = f"{found.func_qualname}${found.unique_id}"
-        namespace = found.func.__globals__
-        if file_of(found.code, namespace):
-            found.filename = PlaceOfModule(found.filename)
-            found.filename.module = str(namespace.get("__name__"))
-        return found
+        identity = original(cls, pyfunc)
+        identity.unique_id = scopes.next_unique_id(identity.func)
+        identity.unique_name = f"{identity.func_qualname}${identity.unique_id}"
+        namespace = identity.func.__globals__
+        if file_of(identity.code, namespace):
+            identity.filename = PlaceOfModule(identity.filename)
+            identity.filename.module = str(namespace.get("__name__"))
+        return identity
 
     return functools.wraps(original)(from_function)
 
@@ -286,9 +286,9 @@ def _wrap_find(original: Any) -> Any:
     """Record the functions that generate code."""
 
     def find(self: Any, sig: Any) -> Any:
-        found = original(self, sig)
-        scopes.note_generator(found)
-        return found
+        implementation = original(self, sig)
+        scopes.note_generator(implementation)
+        return implementation
 
     return find
 
@@ -315,9 +315,9 @@ def _wrap_template(original: Any) -> Any:
         if function is None:
             return original(self, *args, **kwargs)
         scopes.record(function)
-        found = original(self, *args, **kwargs)
-        if found is not None:
+        answer = original(self, *args, **kwargs)
+        if answer is not None:
             scopes.accept(function)
-        return found
+        return answer
 
     return ask

@@ -230,7 +230,7 @@ def _find_template(name: str) -> type | None:
         if not dot:
             return None
         path = f"{last}.{path}" if path else last
-    found: Any = sys.modules[module]
+    value: Any = sys.modules[module]
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
+        value = getattr(value, part, None)
+    return value if isinstance(value, type) else None

@@ -52,9 +52,9 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     Raises:
         Unidentifiable: a value that the function reads has no identity by content.
     """
-    found = fingerprint(function)
+    content = fingerprint(function)
     components = {
-        "function": found.content,
+        "function": content.content,
         "signature": signature_text(sig),
         "flags": flags,
         "config": config_text(),
@@ -68,8 +68,8 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         state.update(f"{name}:{len(data)}:".encode())
         state.update(data)
     name = f"{function.__module__}.{function.__qualname__}"
-    shown = {"name": name, **components, **{f"read {where}": value for where, value in found.reads.items()}}
-    return Identity(state.hexdigest(), found.lines, name, shown, found.parts)
+    shown = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
+    return Identity(state.hexdigest(), content.lines, name, shown, content.parts)
 
 
 def signature_text(sig: Any) -> str:

@@ -120,17 +120,17 @@ def _require_same_owner(place: str, file: str) -> None:
         ImportError: the owner of the directory is neither the owner of the module, nor this user, nor the superuser; or everybody can write
             to the directory, but not to the module.
     """
-    found = os.stat(place)
+    directory = os.stat(place)
     try:
         module = os.stat(file)
     except OSError as error:  # the file is gone, so only this user and the superuser are trusted
         reraise_interrupt(error)
         module = os.stat_result((0o600, 0, 0, 0, os.getuid(), 0, 0, 0, 0, 0))
     owners = (module.st_uid, os.getuid(), 0)
-    if found.st_uid not in owners or os.lstat(place).st_uid not in owners:
+    if directory.st_uid not in owners or os.lstat(place).st_uid not in owners:
         reason = f"it does not belong to the owner of {file}; correct its owner, or install numba"
         raise ImportError(f"the kernels in {place} are not used: {reason}")
-    if found.st_mode & ~module.st_mode & 0o002:
+    if directory.st_mode & ~module.st_mode & 0o002:
         raise ImportError(f"the kernels in {place} are not used: everybody can write to it; run 'chmod -R o-w {place}', or install numba")
 
 

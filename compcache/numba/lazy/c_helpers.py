@@ -58,10 +58,10 @@ def helper_address(name: str) -> int:
     """
     if not _own:
         _add_own_addresses()
-    found = _own.get(name)
-    if found is None and name in _MATHEMATICS and not _numbas:
-        found = frontend.address_of(name)
-    return found or numbas_address(name) or _thread_address(name) or frontend.address_of(name)
+    address = _own.get(name)
+    if address is None and name in _MATHEMATICS and not _numbas:
+        address = frontend.address_of(name)
+    return address or numbas_address(name) or _thread_address(name) or frontend.address_of(name)
 
 
 def numbas_address(name: str) -> int:
@@ -164,8 +164,8 @@ def _load_library(version: str) -> dict[str, int]:
         library = sys.modules.get(_LIBRARY) or load_extension(_LIBRARY)
     except ImportError as error:
         raise ImportError(f"{reason}: {error}; {advice}", name=_LIBRARY) from error
-    found: dict[str, int] = library.c_helpers
-    return found
+    addresses: dict[str, int] = library.c_helpers
+    return addresses
 
 
 def _series(version: str) -> str:
@@ -262,7 +262,7 @@ def set_number_of_threads(count: object) -> Any:
 
 
 def _start_threads() -> Any:
-    """Start as many threads as Numba would start, of the same layer. Return the layer, or False if Numba must choose it."""
+    """Start the threads that Numba would start, with its threading layer. Return the layer, or False if Numba must choose it."""
     global _thread_count  # noqa: PLW0603 - the threads belong to the process
     count = configured_threads()
     layer = _choose_layer() if count > 0 else None

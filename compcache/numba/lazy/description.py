@@ -37,8 +37,8 @@ class Request:
         lines: the digest of the present source lines.
         cpu: the CPU that the user has chosen (`chosen_cpu`), or "".
         only: the only description to accept, which the process has just stored; None to check the conditions.
-        implementations: the digest of implementations that are known to be those of this process, or "".
-        outdated: returns why the implementations of a description differ from those of this process, or "". It needs Numba.
+        implementations: the digest of implementations that this process is known to have, or "".
+        outdated: returns why this process has other implementations than a description, or "". It needs Numba.
         found: the description that was accepted last, or None.
     """
 

@@ -95,10 +95,10 @@ class LazyFunction:
         real = _make_real(self)
         from compcache.numba.lazy.pickles import reduce_real
 
-        found = reduce_real(real, protocol)
+        reduced = reduce_real(real, protocol)
         if hasattr(real, "_memo"):
             real._memo[str(real._uuid)] = self  # so that unpickling in this process returns this object
-        return found
+        return reduced
 
     def __dir__(self) -> list[str]:
         return dir(_make_real(self))
@@ -189,10 +189,10 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
         NotLazy: only Numba can answer the call.
     """
     learn_numpy()
-    found = _dispatch.arguments_of(function, positional, keywords)
-    if found is None:
+    encoded = _dispatch.arguments_of(function, positional, keywords)
+    if encoded is None:
         return False
-    native_types, arguments = found
+    native_types, arguments = encoded
     given: list[Any] = []
     texts = [type_text(argument, function, given) for argument in arguments]
     if state.signatures is not None:

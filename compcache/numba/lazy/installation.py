@@ -107,9 +107,9 @@ def _settings() -> list[tuple[str, str | None]]:
     Raises:
         NotLazy: a variable chooses the CPU.
     """
-    held = getattr(os.environ, "_data", None)
-    if held and os.name == "posix":  # CPython's own table, because iterating over `os.environ` decodes each name, for each key
-        names = b"\0".join(held)
+    environment = getattr(os.environ, "_data", None)
+    if environment and os.name == "posix":  # CPython's own table, because iterating over `os.environ` decodes each name, for each key
+        names = b"\0".join(environment)
         if b"NUMBA_" not in names and b"VS_PROFILER" not in names:
             return []
     from compcache.numba.registered.settings import chooses_cpu, is_variable
@@ -156,12 +156,12 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
 
     before = [_stamp_of(place) for place in places]
     listed = [metadata_in(place) for place in places]
-    found = _packages()
+    packages = _packages()
     if None not in before and None not in listed:
-        data = _encode_note(places, listed, before, found)
+        data = _encode_note(places, listed, before, packages)
         if data is not None:
             _store_note(cache, name, data)
-    return found[:2]
+    return packages[:2]
 
 
 def _store_note(cache: Cache, name: str, data: bytes) -> None:
@@ -199,8 +199,8 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
             from compcache.numba.registered.distributions import metadata_in
 
             stamp = stamp if any(stamp) else _stamp_of(place) or stamp
-            found = metadata_in(place)
-            if found is None or sorted(found) != names:  # files without metadata in the directory do not matter
+            current_names = metadata_in(place)
+            if current_names is None or sorted(current_names) != names:  # files without metadata in the directory do not matter
                 return None, None
         renewed += stamp
     renewed_stamps = renewed + stamps[size_of_places:]
@@ -221,19 +221,19 @@ def _stamp_of(place: str) -> bytes | None:
     return stamp if frontend.has_settled(newest) else bytes(_STAMP_SIZE)
 
 
-def _encode_note(places: list[str], listed: list[Any], states: list[Any], found: tuple[str, bool, list[str]]) -> bytes | None:
+def _encode_note(places: list[str], listed: list[Any], states: list[Any], packages: tuple[str, bool, list[str]]) -> bytes | None:
     """Return the note of a result; None if the result may change without a change of the noted states."""
     from compcache.numba.registered.distributions import distributions, is_editable, vector_library
 
     directories = [directory for _, directory in distributions()]
-    if any(directory.endswith(".egg-link") for directory in directories) or any(map(is_editable, found[2])):
+    if any(directory.endswith(".egg-link") for directory in directories) or any(map(is_editable, packages[2])):
         return None
     files = [vector_library(), *(f"{directory}/entry_points.txt" for directory in directories)]
-    files += [f"{directory}/{file}" for directory in found[2] for file in ("RECORD", "direct_url.json")]
+    files += [f"{directory}/{file}" for directory in packages[2] for file in ("RECORD", "direct_url.json")]
     paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (places, files)]
     read = _dispatch.file_stamps(paths[1])
-    if read is None or not frontend.has_settled(read[1]) or _packages() != found:  # the noted result was read after the states
+    if read is None or not frontend.has_settled(read[1]) or _packages() != packages:  # the noted result was read after the states
         return None
-    identity, has_others, _ = found
+    identity, has_others, _ = packages
     rows = [(place, sorted(in_place)) for place, in_place in zip(places, listed, strict=True)]
     return dump_marshalled((rows, b"".join(paths), b"".join([*states, read[0]]), identity, int(has_others)))

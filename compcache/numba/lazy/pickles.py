@@ -16,7 +16,7 @@ __all__ = ["reduce_real"]
 class _Pickled(_CustomPickled):  # type: ignore[misc]
     """The state of an object of Numba that defines its own pickling.
 
-    Its pickle equals that of Numba's class.
+    It has the same pickle as Numba's class.
     """
 
     __slots__ = ()
@@ -38,8 +38,8 @@ NumbaPickler.dispatch_table[_Pickled] = _reduce
 
 def reduce_real(real: Any, protocol: Any) -> Any:
     """Return the result of `__reduce_ex__` of an object of Numba, in a form for any pickler."""
-    found = real.__reduce_ex__(protocol)
-    if not isinstance(found, tuple):
-        return found
-    rebuild, args, *rest = found
+    reduced = real.__reduce_ex__(protocol)
+    if not isinstance(reduced, tuple):
+        return reduced
+    rebuild, args, *rest = reduced
     return rebuild, tuple([_Pickled(a.ctor, a.states) if type(a) is _CustomPickled else a for a in args]), *rest

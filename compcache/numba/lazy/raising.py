@@ -34,8 +34,8 @@ class PlaceOfModule(str):
 
 def file_of(module: str, path: str) -> str:
     """Return the file of a module in this process, or the recorded path if the module is not imported."""
-    found = getattr(sys.modules.get(module), "__file__", None)
-    return found if isinstance(found, str) else path
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file if isinstance(file, str) else path
 
 
 class _Computed:

@@ -101,7 +101,7 @@ def take_decorators(decorators: dict[str, Any]) -> None:
 
 
 def are_decorators_taken() -> bool:
-    """Return whether decorators of `compcache.numba` replace those of an imported Numba. Then they return Numba's objects."""
+    """Return whether `compcache.numba` has replaced the decorators of an imported Numba. Then they return Numba's objects."""
     return bool(_decorators)
 
 
@@ -137,7 +137,7 @@ def _original_of(value: Any) -> Any:
 
 
 def is_probe(name: str) -> bool:
-    """Return whether an attribute is one that tools (pytest, IPython) look for on any object. No object of Numba has such an attribute."""
+    """Return whether tools (pytest, IPython) look for an attribute on any object. No object of Numba has such an attribute."""
     return name.startswith(_PROBES)
 
 

@@ -52,7 +52,7 @@ class Reads:
 
 
 def reads_of(code: CodeType) -> Reads:
-    """Return the reads of a code object, without those of nested code objects."""
+    """Return the reads of a code object, without the reads of nested code objects."""
     data, names = code.co_code, code.co_names
     marks = data[::2].translate(_MARKS)
     chains: dict[tuple[str, ...], None] = {}

@@ -35,12 +35,12 @@ def function_at(address: int) -> tuple[str, str, str] | None:
     """
     known = _known.get(address)
     if known is None or _address_in(sys.modules.get(known[0]), *known[1:]) != address:
-        found: dict[int, tuple[str, str, str]] = {}
+        functions: dict[int, tuple[str, str, str]] = {}
         for module_name in sorted(sys.modules):
             for name, type_, function_address in _exported_functions(sys.modules.get(module_name)):
-                found.setdefault(function_address, (module_name, name, type_))
-        _known.update(found)
-        known = found.get(address)
+                functions.setdefault(function_address, (module_name, name, type_))
+        _known.update(functions)
+        known = functions.get(address)
     return known
 
 
@@ -87,10 +87,10 @@ class CythonFunction(GlobalDefinition):
             from importlib import import_module
 
             module = import_module(self.module)
-        found = _address_in(module, self.name, self.type)
-        if not found:
+        address = _address_in(module, self.name, self.type)
+        if not address:
             raise ImportError(f"the module {self.module} exports no function {self.name!r} of type {self.type}", name=self.module)
-        return found
+        return address
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """Return the address in this process, in little-endian order.

@@ -24,12 +24,13 @@ def of_compiler(options: Mapping[str, Any], types_of_variables: Mapping[str, Any
         types_of_variables: the types of variables, from `locals=` and from the compiler; None to use the option `locals`. Variables that
             the compiler has added are ignored.
     """
-    found = {name: value for name, value in options.items() if name not in ("cache", "locals") and not _is_default(_DEFAULTS, name, value)}
+    relevant = {name: value for name, value in options.items() if name not in ("cache", "locals")}
+    effective = {name: value for name, value in relevant.items() if not _is_default(_DEFAULTS, name, value)}
     given = types_of_variables if types_of_variables is not None else options.get("locals", {})
     types = {name: text_of(type_) or type_ for name, type_ in given.items() if "." not in name}
     if types:
-        found["locals"] = tuple(sorted(types.items()))
-    return {name: tuple(sorted(value)) if isinstance(value, (set, frozenset)) else value for name, value in found.items()}
+        effective["locals"] = tuple(sorted(types.items()))
+    return {name: tuple(sorted(value)) if isinstance(value, (set, frozenset)) else value for name, value in effective.items()}
 
 
 def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:
@@ -38,8 +39,9 @@ def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:
 
 def of_overload(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `overload` and similar functions, without default values."""
-    found = {**options, "jit_options": of_compiler(options.get("jit_options", {})), "inline": _inline_text(options.get("inline", "never"))}
-    return {name: value for name, value in found.items() if not _is_default(_OVERLOAD_DEFAULTS, name, value)}
+    jit_options = of_compiler(options.get("jit_options", {}))
+    effective = {**options, "jit_options": jit_options, "inline": _inline_text(options.get("inline", "never"))}
+    return {name: value for name, value in effective.items() if not _is_default(_OVERLOAD_DEFAULTS, name, value)}
 
 
 def of_jitable(options: Mapping[str, Any]) -> dict[str, Any]:

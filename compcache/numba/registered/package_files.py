@@ -40,11 +40,11 @@ def _digest(places: list[str]) -> str | None:
     state = blake2b(digest_size=16, person=b"compcache-files")
     started, count = _process_start(), 0
     for place in places:
-        for path, found in _files_below(place):
+        for path, status in _files_below(place):
             count += 1
-            if count > _MOST_FILES or max(found.st_mtime, found.st_ctime) >= started:
+            if count > _MOST_FILES or max(status.st_mtime, status.st_ctime) >= started:
                 return None
-            state.update(f"{os.path.relpath(path, place)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+            state.update(f"{os.path.relpath(path, place)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
     return state.hexdigest() if count else None
 
 

@@ -198,10 +198,10 @@ def _reads_of_function(function: Any) -> Iterator[Any]:
     yield from filter(callable, function.__defaults__ or ())
     for cell in function.__closure__ or ():
         try:
-            held = cell.cell_contents
+            value = cell.cell_contents
         except ValueError:
             continue
-        yield held
+        yield value
     yield from _reads_of_code(function.__code__, namespace, _globals_assigned_in(str(module)), name_of(function))
 
 
@@ -214,17 +214,17 @@ def _reads_of_code(code: types.CodeType, namespace: dict[str, Any], state: froze
     for chain in reads.chains:
         if chain[0] in state:
             raise _OutsideError(f"{name}, which reads the state of {chain[0]}")
-        found, at = resolve(chain, namespace)
-        if found is not MISSING:
-            if is_held(found):
+        value, at = resolve(chain, namespace)
+        if value is not MISSING:
+            if is_held(value):
                 raise _OutsideError(".".join(chain[:at]))
-            yield found
+            yield value
     for imported in reads.imports:
         module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
         if module is None and imported not in EVERYTHING:
             raise _OutsideError(f"{name}, which imports {imported}")
-        held = {} if module is None else vars(module)
-        yield from [held[attribute] for attribute in reads.attributes if attribute in held]
+        attributes = {} if module is None else vars(module)
+        yield from [attributes[attribute] for attribute in reads.attributes if attribute in attributes]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _reads_of_code(constant, namespace, state, name)
@@ -232,8 +232,8 @@ def _reads_of_code(code: types.CodeType, namespace: dict[str, Any], state: froze
 
 def is_held(value: Any) -> bool:
     """Return whether a value of a library represents a state outside of the program's code."""
-    held = [getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)]
-    return value is not None and any(value is item for item in held)
+    outside_values = [getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)]
+    return value is not None and any(value is item for item in outside_values)
 
 
 def _globals_assigned_in(module: str) -> frozenset[str]:

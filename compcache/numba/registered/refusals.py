@@ -34,8 +34,8 @@ class TooLarge(Unidentifiable):
 class Unrepeatable(Unidentifiable):
     """Raised if code of the program without an identity generates code.
 
-    The generator may read files, the environment, or addresses of this process. Then no cache can tell whether its code is still valid, so
-    the code is stored nowhere.
+    The generator may read files, the environment, or addresses of this process. Then no cache can decide whether its code is still valid,
+    so the code is stored nowhere.
     """
 
 

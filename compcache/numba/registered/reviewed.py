@@ -28,7 +28,7 @@ EVERYTHING: dict[str, frozenset[str]] = {
         "types": "", "typing": "", "unicodedata": "", "weakref": "finalize", "zlib": "",
     }.items()
 }  # fmt: skip
-#: Modules of which only these names are listed.
+#: The listed names of other modules.
 NAMES: dict[str, frozenset[str]] = {
     module: frozenset(names.split())
     for module, names in {

@@ -31,8 +31,8 @@ def make_callback(state: State) -> Any:
     entrypoints.init_all()
     options = {name: value for name, value in state.options.items() if name != "cache"}
     real = CFunc(state.function, sigutils.normalize_signature(signature), locals={}, options=options)
-    found = state.declared
-    bases = [code.record.base for code in found.loaded] if found is not None else []
+    declared = state.declared
+    bases = [code.record.base for code in declared.loaded] if declared is not None else []
     pinned = pinned_rows([signature], bases) if bases else {}
     real._cache = PinnedCache(backend, real, state, pinned)
     compile_and_record(state, backend, real.compile, lambda: _fields_of(real, backend))

@@ -80,10 +80,10 @@ def make_declared(state: State, backend: Backend) -> Any:
     options = lazy_dispatchers.real_options({k: v for k, v in state.options.items() if k != "cache"})
     real = decorator(**options)(state.function)
     lazy_dispatchers.note_unfinished(state, real)
-    found = state.declared
-    bases = [code.record.base for code in found.loaded] if found is not None else []
+    declared = state.declared
+    bases = [code.record.base for code in declared.loaded] if declared is not None else []
     signatures = state.signatures or ()
-    pinned = pinned_rows(signatures, bases) if found is not None else {}
+    pinned = pinned_rows(signatures, bases) if declared is not None else {}
     real._cache = PinnedCache(backend, real, state, pinned)
 
     def compile_all() -> None:
@@ -106,10 +106,10 @@ def note_compiled_of(state: State, dispatcher: Any, *, is_frozen: bool = False) 
     """
     registered = tuple(state.key.content.registered) if state.key is not None else ()
     try:
-        found = fixed_code(dispatcher, is_frozen=is_frozen)
+        overloads = fixed_code(dispatcher, is_frozen=is_frozen)
     except Unidentifiable:
-        found = None
-    state.compiled = None if found is None else [Compiled(code.key, code.lines, registered) for code in found]
+        overloads = None
+    state.compiled = None if overloads is None else [Compiled(code.key, code.lines, registered) for code in overloads]
 
 
 def compile_and_record(state: State, backend: Backend, compile_all: Callable[[], None], fields: Callable[[], Any]) -> None:
@@ -133,9 +133,9 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
         return
     name = state.function.__qualname__
     try:
-        found = fields()
-        if found is not None:
-            store_fields(backend.cache, state.key, found)
+        data = fields()
+        if data is not None:
+            store_fields(backend.cache, state.key, data)
     except NotLazy:
         return
     except CompcacheError as error:
@@ -144,12 +144,12 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
 
 
 def is_key_current(state: State) -> bool:
-    """Return whether the key of a declaration is still the same, so that compiling has not changed anything in it."""
+    """Return whether the key of a declaration is unchanged after compiling."""
     try:
-        now = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
+        current = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
     except NotLazy:
         return False
-    return state.key is not None and now.name == state.key.name
+    return state.key is not None and current.name == state.key.name
 
 
 # ----------------------------------------------------------------------------------------- fields of the record

@@ -94,23 +94,23 @@ def backend_for_lazy() -> Backend | None:
 
 
 def parts_of(state: State, key: Key) -> list[Part]:
-    """Return the functions of which the running code consists, each with the digest of its reads.
+    """Return the functions in the running code, each with the digest of its reads.
 
     If the reads of a function have changed since its code was compiled, the digest is a mark that equals no digest.
     """
     from compcache.numba.fingerprints.walk import Part, fingerprint
 
-    now: dict[int, bytes] = {}
+    current: dict[int, bytes] = {}
     parts: dict[int, Part] = {}
     try:
         content = content_of(state.function, tuple(sorted(state.key_options.items())), key.given)
-        now = {id(function): digest for function, digest in content.parts}
+        current = {id(function): digest for function, digest in content.parts}
         parts = {id(part.function): part for part in fingerprint(state.function).parts}
     except Unidentifiable:
         pass
     return [
         parts[id(function)]
-        if now.get(id(function)) == digest and id(function) in parts
+        if current.get(id(function)) == digest and id(function) in parts
         else Part(function, b"read before Numba was imported")
         for function, digest in key.content.parts
     ]

@@ -67,8 +67,8 @@ def _pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, l
     """Return the cache object for the loops of a ufunc. It returns the entries of the loops that ran before."""
     from compcache.numba.takeover.declared import PinnedCache, pinned_rows
 
-    found = state.declared
-    bases = found.details[-1] if found is not None else [loop.base for loop in loops]
+    declared = state.declared
+    bases = declared.details[-1] if declared is not None else [loop.base for loop in loops]
     return PinnedCache(backend, owner, state, pinned_rows(signatures, map(tuple, bases)) if bases else {})
 
 
@@ -164,10 +164,10 @@ def _fields_of_dufunc(real: Any, backend: Backend) -> tuple[Any, ...] | None:
 
 def _fields_of_loops(loops: Sequence[Any]) -> tuple[Any, ...] | None:
     """Return the data of a ufunc's record; None if only Numba can use one of its loops."""
-    found = [loop for loop in loops if loop is not None]
-    if len(found) < len(loops):
+    usable = [loop for loop in loops if loop is not None]
+    if len(usable) < len(loops):
         return None
-    return [], [record for record, _, _ in found], ([numbers for _, numbers, _ in found], [base for _, _, base in found])
+    return [], [record for record, _, _ in usable], ([numbers for _, numbers, _ in usable], [base for _, _, base in usable])
 
 
 def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[int], tuple[str, str]] | None:

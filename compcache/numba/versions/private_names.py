@@ -120,9 +120,9 @@ def _exists(name: str) -> bool:
     """Return whether the Numba of this process has a private name."""
     module, _, path = name.partition(":")
     try:
-        found = sys.modules.get(module) or import_module(module)
+        value = sys.modules.get(module) or import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError) as error:
         reraise_interrupt(error)
         return False

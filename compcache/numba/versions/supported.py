@@ -49,13 +49,13 @@ def problem() -> str:
 def is_unsupported() -> bool:
     """Return whether the backend must not be used with the Numba of this process. If so, issue one `CacheWarning` per process."""
     global _warned  # noqa: PLW0603 - Numba is one per process
-    found = problem()
-    if found and not _warned:
+    reason = problem()
+    if reason and not _warned:
         _warned = True
         import warnings
 
-        warnings.warn(f"{found}; Numba works as without compcache", CacheWarning, stacklevel=_levels_to_caller())
-    return bool(found)
+        warnings.warn(f"{reason}; Numba works as without compcache", CacheWarning, stacklevel=_levels_to_caller())
+    return bool(reason)
 
 
 _warned = False

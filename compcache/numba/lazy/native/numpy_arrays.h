@@ -1,5 +1,5 @@
-/* Arrays of NumPy by the layout that is part of its C ABI (numpy/ndarraytypes.h, the same in versions 1 and 2): neither half of
- * the Numba support is compiled against NumPy. `compcache.numba.lazy.argument_types` compares it with what Python sees.
+/* The layout of NumPy's arrays, which is part of NumPy's C ABI (numpy/ndarraytypes.h, the same in versions 1 and 2). Neither half of the
+ * Numba support is compiled against NumPy. `compcache.numba.lazy.argument_types` compares the layout with what Python reads.
  */
 #ifndef COMPCACHE_NUMBA_NUMPY_ARRAYS_H
 #define COMPCACHE_NUMBA_NUMPY_ARRAYS_H
