@@ -226,13 +226,17 @@ class Walk:
         return self.mode == NAMED or self.has_lenient_function
 
     def library(self, value: object, where: str) -> None:
-        """Examine a value of a library that running code uses. Record whether it may read attributes that no code names.
+        """Examine a value of a library that running code uses, and feed the code to which it leads.
+
+        Record whether the value may read attributes that no code names.
 
         Raises:
             Unidentifiable: the value may give results that follow neither from versions nor from arguments.
         """
         if self.mode != RUN:
             return
+        from compcache.numba.fingerprints.examined import remembered
+        from compcache.numba.fingerprints.library_code import digest_of_code
         from compcache.numba.fingerprints.outside import may_read_anything
         from compcache.numba.registered.purity import is_held, outside
 
@@ -240,6 +244,7 @@ class Walk:
             description = "a state outside of the program" if is_held(value) else outside(value)
             if description:
                 raise Unidentifiable(f"{where} leads to {description}, which has no identity by content")
+            self.token("code of a library", remembered(digest_of_code, value))
         if may_read_anything(value):
             self.reach().read((), everything=True)
 

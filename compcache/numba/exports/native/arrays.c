@@ -3,7 +3,7 @@
  *
  * The indexes into NumPy's table of functions are those of numpy/__multiarray_api.h, which are the same in versions 1 and 2. */
 #include "objects.h"
-#include "../../lazy/native/numpy_arrays.h"
+#include "../../../hit/native/numpy_arrays.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
  *
  *   dispatch.c   the extension module, and Function, which finds and calls the compiled code for the types of its arguments
  *   argument_types.c   the types of arguments as bytes; they distinguish at least as many types as Numba
- *   numpy_arrays.h   the layout of NumPy's arrays, also for exports
  *   file_stamps.c    the states of many files
  *   marshalled.c     checks whether bytes encode values of a given shape for marshal
  *   calls.c      C helpers of Numba that need neither Numba nor NumPy, and raise exceptions; also for exports
