@@ -8,7 +8,7 @@ import pytest
 from cli_process import compcache, fresh
 from helpers import constant
 
-from compcache.cli.advice import in_commands
+from compcache.cli.advice import translate_advice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,4 +56,4 @@ def test_advice_names_commands(directory: Path, tmp_path: Path) -> None:
         (tmp_path / "a.ll").write_text(constant("f", value))
         done = compcache("--dir", directory, "add", tmp_path / "a.ll")
     assert "what is added last is used. Add it with --replace, which removes the older code\n" in done.err
-    assert in_commands("remove it: cache.remove('a b')") == "remove it: compcache rm 'a b'"
+    assert translate_advice("remove it: cache.remove('a b')") == "remove it: compcache rm 'a b'"
