@@ -483,10 +483,10 @@ def note_uncached(cache: Cache, name: str, reason: str) -> None:
         name: the function, with the types of its arguments where it has several versions.
         reason: why, as a sentence that goes on "was compiled and not cached:".
     """
-    from compcache.inspect.uncached import note
+    from compcache.inspect.uncached import record_refusal
 
     cache._store.stats.refused(name, reason)
-    note(cache._store, name, reason)
+    record_refusal(cache._store, name, reason)
 
 
 def forget_uncached(cache: Cache, name: str) -> None:
@@ -496,9 +496,9 @@ def forget_uncached(cache: Cache, name: str) -> None:
         cache: an open cache.
         name: as it was given to `note_uncached`.
     """
-    from compcache.inspect.uncached import forget
+    from compcache.inspect.uncached import remove_refusal
 
-    forget(cache._store, name)
+    remove_refusal(cache._store, name)
 
 
 def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
@@ -507,10 +507,10 @@ def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
     Args:
         cache: an open cache.
     """
-    cache._require_open()
-    from compcache.inspect.uncached import read_all
+    from compcache.inspect.uncached import read_refusals
 
-    return tuple(read_all(cache._store))
+    cache._require_open()
+    return tuple(read_refusals(cache._store))
 
 
 def compact_index(cache: Cache) -> None:

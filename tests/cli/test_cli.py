@@ -140,7 +140,7 @@ def test_a_file_that_exceeds_the_memory_is_no_traceback(directory: Path, tmp_pat
     limited = ["bash", "-c", 'ulimit -v 4000000; exec "$@"', "bash", *command("--dir", directory, "add", path)]
     done = subprocess.run(limited, capture_output=True, text=True, check=False, timeout=60, env=environment({}))
     assert done.returncode == 2
-    assert done.stderr.startswith("compcache: error: there is not enough memory")
+    assert done.stderr.startswith("compcache: error: not enough memory")
     assert "Traceback" not in done.stderr
 
 

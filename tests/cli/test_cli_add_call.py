@@ -90,8 +90,8 @@ def test_files_can_use_one_another_in_their_order(directory: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("kernel.xyz", b"def f(x): return x\n", "the ending '.xyz' is not that of a language"),
-        ("header.h", b"/* define nothing */\nlong f(long);\n", "the ending '.h' is not that of a language"),
+        ("kernel.xyz", b"def f(x): return x\n", "the ending '.xyz' of its name does not show its language"),
+        ("header.h", b"/* define nothing */\nlong f(long);\n", "the ending '.h' of its name does not show its language"),
         ("Makefile", b"all:\n\techo\n", "its name without an ending does not show its language"),
         ("broken.ll", b"no code\n", "LLVM does not accept the code"),
     ],

@@ -130,7 +130,7 @@ def test_what_is_in_order_is_told(filled: Path) -> None:
     assert not errors(filled)
     assert {"settings", "directory", "content", "processor", "llvm", "linker", "loader", "numba"} <= set(found)
     assert str(filled) in found["directory"]["message"]
-    assert "by this user alone" in found["directory"]["message"]
+    assert "writable for this user alone" in found["directory"]["message"]
 
 
 def test_nothing_is_created(tmp_path: Path) -> None:

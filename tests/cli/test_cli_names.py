@@ -120,7 +120,7 @@ def test_top_counts_labels_together(named: Path) -> None:
     assert sum(row["size"] for row in rows.values()) == pytest.approx(sum(module.size for module in modules), abs=6)
     first = compcache("--dir", named, "top", "--by", "realizations", "--limit", "1").out.split("\t")
     assert first[0] == "kernels.scale"
-    assert "of 5 shown" in on_terminal("--dir", named, "top", "-n", "2").out
+    assert "of 5 functions shown" in on_terminal("--dir", named, "top", "-n", "2").out
 
 
 @pytest.mark.slow
