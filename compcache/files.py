@@ -137,15 +137,22 @@ class Tree(Files):
         root: the directory, absolute; it need not exist.
         open_beneath: opens (descriptor of a directory, path below it, flags, mode) in one call, following no links;
             None opens one directory after another.
+
+    Attributes:
+        require_trusted: called with the status of each root that is opened, and that of its path, before the tree uses the root. Its
+            error leaves the tree without that root. None: any root is used.
     """
 
-    __slots__ = ("_above", "_beneath", "_prefix", "_root", "close", "fstat", "fsync", "pread", "root", "system", "utime", "write")
+    __slots__ = (
+        "_above", "_beneath", "_prefix", "_root", "close", "fstat", "fsync", "pread", "require_trusted", "root", "system", "utime", "write",
+    )  # fmt: skip
 
     def __init__(self, files: Files, root: str, open_beneath: OpenBeneath | None = None) -> None:
         self.root = root
         self._prefix = root if root.endswith("/") else root + "/"
         self.system = files
         self._beneath = open_beneath
+        self.require_trusted: Callable[[os.stat_result, os.stat_result], object] | None = None
         self._above: Tree | None = None
         self._root: _Root | None = None
         for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # operations on descriptors pass through
@@ -162,9 +169,10 @@ class Tree(Files):
     def status(self) -> tuple[os.stat_result, os.stat_result]:
         """Return the present status of the root, and of its path, which differs if the path is a link."""
         root, status = self._enter_root()
-        if root.is_link:
-            return status, self.system.lstat(self.root)
-        return status, status
+        return status, self._status_of_path(root, status)
+
+    def _status_of_path(self, root: _Root, status: os.stat_result) -> os.stat_result:
+        return self.system.lstat(self.root) if root.is_link else status
 
     def look_again(self) -> None:
         """Check whether the root was removed or exchanged since it was opened, or since the last call."""
@@ -189,7 +197,11 @@ class Tree(Files):
             opened = self._open_outside(self.root, _PASSING)
             is_link = True
         status = self.system.fstat(opened.number)
-        root = self._root = _Root(opened, (status.st_dev, status.st_ino), is_link=is_link)
+        root = _Root(opened, (status.st_dev, status.st_ino), is_link=is_link)
+        self._root = None
+        if self.require_trusted is not None:
+            self.require_trusted(status, self._status_of_path(root, status))
+        self._root = root
         return root, status
 
     def _open_outside(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:

@@ -99,6 +99,7 @@ class EntryPoint(NamedTuple):
     readonly: tuple[bool, ...]
     convention: str
     nogil: bool
+    may_raise: bool
 
 
 class FunctionHead(NamedTuple):
@@ -183,9 +184,11 @@ def _parameter_name(text: str) -> str:
     return name if name.isidentifier() else ""
 
 
-def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogil: bool, only_reads: bool = False) -> EntryPoint:
-    """Return the entry point for a function with this head. `only_reads`: by the attributes of the function, it writes to no argument's
-    memory.
+def entry_point(
+    name: str, function: FunctionHead, signature: Signature, *, nogil: bool, only_reads: bool = False, may_raise: bool = True
+) -> EntryPoint:
+    """Return the entry point for a function with this head. By the attributes of the function, it writes to no argument's memory if
+    `only_reads`, and cannot raise a Python exception unless `may_raise`.
 
     Raises:
         SignatureMismatchError: the signature contradicts the function's LLVM type.
@@ -206,7 +209,7 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
             "GIL, and nogil=True releases it: leave nogil out, and let the function release the GIL around its work on numbers",
             func_name=name,
         )
-    return EntryPoint(str(signature), types, result, _readonly(signature, head, only_reads=only_reads), convention, nogil)
+    return EntryPoint(str(signature), types, result, _readonly(signature, head, only_reads=only_reads), convention, nogil, may_raise)
 
 
 def _show(result: str, types: Sequence[str]) -> str:
@@ -467,9 +470,9 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
         body.emit(call)
     if entry.nogil:
         body.emit("call void @PyEval_RestoreThread(ptr %thread)")
-    # Code that uses the C API itself may have raised.
-    raised = body.value("call ptr @PyErr_Occurred()")
-    body.require(body.value(f"icmp eq ptr {raised}, null"), "fail")
+    if entry.may_raise:  # code that uses the C API itself
+        raised = body.value("call ptr @PyErr_Occurred()")
+        body.require(body.value(f"icmp eq ptr {raised}, null"), "fail")
     if result.kind == TUPLE:
         _return_tuple(body, result.items())
     else:

@@ -213,7 +213,7 @@ def make_entries(
     Raises:
         SignatureMismatchError: a signature contradicts the function's LLVM type.
     """
-    reading = _groups_that_read(attributes)
+    effects = _effects_of_groups(attributes)
     distinct: dict[EntryPoint, int] = {}
     numbers: list[int | None] = []
     texts = []
@@ -229,27 +229,32 @@ def make_entries(
             numbers.append(None)
             texts.append(f"! {error}")
             continue
-        only_reads = not reading.isdisjoint(_GROUP.findall(_STRING.sub("", head.head.suffix)))
-        entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads)
+        known = [effects[group] for group in _GROUP.findall(_STRING.sub("", head.head.suffix)) if group in effects]
+        only_reads = any(_effect_on_arguments(effect) in ("none", "read") for effect in known)
+        may_raise = not any(map(_is_on_arguments, known))
+        entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads, may_raise=may_raise)
         numbers.append(distinct.setdefault(entry, len(distinct)))
         texts.append(export.shown or ("nogil " if export.nogil else "") + signature.text())
     return Entries(tuple(distinct), tuple(numbers), tuple(texts))
 
 
-def _groups_that_read(lines: Iterable[str]) -> frozenset[str]:
-    """Return the numbers of the attribute groups of functions that do not write to their arguments' memory (LLVM Language Reference,
-    "Function Attributes", `memory`).
+def _effects_of_groups(lines: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return what functions do to memory, for each attribute group that says so (LLVM Language Reference, "Function Attributes", `memory`):
+    the effect for each kind of location, and under "" the effect for all other locations.
     """
     plain = [_STRING.sub("", line) for line in lines if "memory(" in line]
-    return frozenset([match[1] for line in plain if (match := _MEMORY.match(line)) and _effect_on_arguments(match[2]) in ("none", "read")])
+    matches = [match for line in plain if (match := _MEMORY.match(line))]
+    return {m[1]: {where: what for where, _, what in [item.rpartition(": ") for item in m[2].split(", ")]} for m in matches}
 
 
-def _effect_on_arguments(memory: str) -> str:
-    """Return the effect on the arguments' memory in a `memory` attribute: the entry for arguments, otherwise the default entry, otherwise
-    none.
-    """
-    effects = {location: effect for location, _, effect in [item.rpartition(": ") for item in memory.split(", ")]}
+def _effect_on_arguments(effects: Mapping[str, str]) -> str:
+    """Return the effect on the arguments' memory: the entry for arguments, otherwise the default entry, otherwise none."""
     return effects.get("argmem", effects.get("", "none"))
+
+
+def _is_on_arguments(effects: Mapping[str, str]) -> bool:
+    """Return whether a function touches the memory of its arguments and `errno` alone. The state of Python's threads is in neither."""
+    return all(effect == "none" or location in ("argmem", "errnomem") for location, effect in effects.items())
 
 
 def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> FunctionHead:

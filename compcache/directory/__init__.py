@@ -7,7 +7,7 @@ import os
 from compcache import files as file_ops
 from compcache.digest import key_suffix
 from compcache.directory.places import BUNDLES, GONE, HOSTS, INDEX, MODULES, SIGNATURES, TEMPORARY, UNCACHED, VOLUMES, module_id_of
-from compcache.errors import StorageError
+from compcache.errors import StorageError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index
@@ -49,6 +49,8 @@ class Directory:
             self.files = files.part(root)
         else:
             self.files = file_ops.Tree(files or file_ops.Files(), root, open_beneath)
+        if not trust and not stamp_key:
+            self.files.require_trusted = lambda status, link: _require_trusted(root, status, link)
         self.trust = trust
         self.signing_key = signing_key
         self.stamp_key = stamp_key
@@ -75,16 +77,13 @@ class Directory:
             return False  # if the directory cannot be created, the first addition reports that
         except OSError as error:
             reraise_interrupt(error)
+            if isinstance(error, UntrustedDirectoryError):
+                raise
             message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
             raise StorageError(message, path=self.root, errno=error.errno) from error
         if self.trust:
             return True
-        # The superuser is trusted: it can change the code of this process in any case.
-        if status.st_uid not in (user, 0) or status.st_mode & file_ops.WRITABLE_BY_OTHERS or link.st_uid not in (user, 0):
-            if not self.stamp_key:
-                from compcache.publish.verify import distrust
-
-                raise distrust(self.root, status, link, user)
+        if _is_foreign(user, status, link):
             self.exposed = True
         else:
             self._use_files_of(user, status.st_uid)
@@ -290,3 +289,20 @@ class Directory:
         """Return the name of the CPU from the file of this machine; "" without a file."""
         _, content = self.host_file()
         return content.cpu if content else ""
+
+
+def _is_foreign(user: int, status: os.stat_result, link: os.stat_result) -> bool:
+    """Return whether a user other than `user` can write to a directory with this status, or can change the link to it.
+
+    The superuser is trusted, because it can change the code of this process in any case.
+    """
+    return status.st_uid not in (user, 0) or bool(status.st_mode & file_ops.WRITABLE_BY_OTHERS) or link.st_uid not in (user, 0)
+
+
+def _require_trusted(root: str, status: os.stat_result, link: os.stat_result) -> None:
+    """Raise `UntrustedDirectoryError` if other users can write to a directory with this status."""
+    user = os.geteuid()
+    if _is_foreign(user, status, link):
+        from compcache.publish.verify import distrust
+
+        raise distrust(root, status, link, user)

@@ -136,10 +136,9 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
         progress: called now and then with the numbers of read files and of all files while lists are made.
     """
     from compcache import __version__
-    from compcache.build import codegen
     from compcache.formats import host
     from compcache.images.linkers.find import find_linker
-    from compcache.publish.host_file import describe_host
+    from compcache.publish.host_file import query_host
     from compcache.usage.limits import effective_limit
     from compcache.usage.snapshot import count_modules
     from compcache.usage.statistics import hits_and_misses
@@ -147,7 +146,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
 
     counts = count_modules(store, progress)
     hits, misses = hits_and_misses(store)
-    machine = describe_host(store, keep=False)  # a query must not create files
+    machine = query_host(store)
     return CacheInfo(
         directory=store.root,
         exists=os.path.isdir(store.root),
@@ -167,7 +166,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
         platform=host.platform_name(),
         cpu=machine.cpu,
         features=machine.features,
-        llvm_version=codegen.llvm_version(),
+        llvm_version=machine.llvm_version,
         version=__version__,
     )
 

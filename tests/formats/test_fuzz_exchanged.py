@@ -305,10 +305,10 @@ def test_archives_and_objects(bitcode: bytes, tmp_path_factory: pytest.TempPathF
 @FEW
 @given(st.data())
 def test_notes_on_linkers(data: st.DataObject) -> None:
-    valid = encode_host(HostFile("znver4", "22.1.0"), "name", None)
+    valid = encode_host(HostFile("znver4", "22.1.0", "+avx2,+fma", "0a1b"), "name", None)
     changed = data.draw(st.one_of(st.composite(mutated)(valid), st.binary(max_size=60)))
     decoded = bounded(lambda d: decode_host(d, "name"), changed)
-    assert (decoded == HostFile("znver4", "22.1.0")) if changed == valid else decoded is None
+    assert (decoded == HostFile("znver4", "22.1.0", "+avx2,+fma", "0a1b")) if changed == valid else decoded is None
 
 
 @FEW

@@ -293,9 +293,9 @@ class _Pattern:
         if self._entry.nogil:
             machine.load(machine.arguments[0], machine.frame, self._thread)
             machine.call("PyEval_RestoreThread")
-        # Code that uses the C API itself may have raised.
-        machine.call("PyErr_Occurred")
-        machine.jump_if_not_zero(machine.result, self._fail)
+        if self._entry.may_raise:  # code that uses the C API itself
+            machine.call("PyErr_Occurred")
+            machine.jump_if_not_zero(machine.result, self._fail)
         if result.kind == TUPLE:
             self._return_tuple(result.items())
         else:

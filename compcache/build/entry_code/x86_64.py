@@ -10,7 +10,7 @@ from compcache.build.entry_code.assembler import Assembler, Relocation
 
 __all__ = ["X86Assembler"]
 
-_PLT32, _REX_GOTPCRELX = 4, 42
+_GOTPCRELX, _REX_GOTPCRELX = 41, 42
 _AX, _CX, _DX, _BX, _SP, _BP, _SI, _DI, _R8, _R9, _R10, _R11, _R12 = range(13)
 _WIDE = 0x48  # REX.W
 _ZERO, _NOT_ZERO, _NEGATIVE = 0x84, 0x85, 0x88
@@ -113,8 +113,8 @@ class X86Assembler(Assembler):
         self._number32(0)
 
     def call(self, name: str) -> None:
-        self._emit(0xE8)
-        self.relocations.append(Relocation(len(self.code), _PLT32, name, -4))
+        self._emit(0xFF, 0x15)  # through the global offset table: no stub between
+        self.relocations.append(Relocation(len(self.code), _GOTPCRELX, name, -4))
         self._number32(0)
 
     def call_register(self, register: int) -> None:

@@ -3,7 +3,7 @@
  *
  * Numbers in NumPy's table of functions are those of numpy/__multiarray_api.h, the same in versions 1 and 2. */
 #include "objects.h"
-#include "../../lazy/native/numpy_arrays.h"
+#include "../../../hit/native/numpy_arrays.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The types of arguments as bytes. Two arguments have the same bytes only where Numba gives them the same type. */
 #include "dispatch.h"
-#include "numpy_arrays.h"
+#include "../../../hit/native/numpy_arrays.h"
 
 #include <string.h>
 

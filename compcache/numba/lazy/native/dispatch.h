@@ -2,7 +2,6 @@
  *
  *   dispatch.c   the extension module, and Function: finds the compiled code for the types of its arguments, and calls it
  *   argument_types.c   the types of arguments as bytes, as fine as Numba tells them apart
- *   numpy_arrays.h   the layout of NumPy's arrays, for the exports as well
  *   file_stamps.c    the state of many files
  *   marshalled.c     whether bytes are what marshal makes of values of a shape
  *   calls.c      the C helpers of Numba that need neither Numba nor NumPy: those that raise exceptions; for the exports as well
