@@ -176,10 +176,10 @@ def _loader_text(store: Store, maps_files: int) -> str:
     from compcache.hit.target import load_runtime
     from compcache.images.kinds import is_mapped, make_side
     from compcache.images.making import usual_kind
-    from compcache.images.shared.load import way_into_memory
+    from compcache.images.shared.load import describe_loading
 
     loaded = make_side(usual_kind()).LOADED
-    return f"{loaded}, {way_into_memory(load_runtime(), store.root, maps_files)}" if is_mapped(usual_kind()) else loaded
+    return f"{loaded}, {describe_loading(load_runtime(), store.root, maps_files)}" if is_mapped(usual_kind()) else loaded
 
 
 def _size_below(root: str, *, leave_out: set[str]) -> int:

@@ -126,11 +126,11 @@ def test_advice_is_in_words_of_the_command_line(directory: Path, tmp_path: Path)
     missing = 'declare i64 @"{0}"(i64)\ndefine i64 @f(i64 %x) {{\n%y = call i64 @"{0}"(i64 %x)\nret i64 %y\n}}\n'
     assert "name it in --import if" in told(missing.format("nobodys"))
     assert "in --global if it is" in told(missing.format("nobodys"))
-    assert "the library that has it in --library or --archive" in told(missing.format("nobodys"))
+    assert "the library with it in --library or --archive" in told(missing.format("nobodys"))
     assert "pass --archive libflang_rt.runtime.a, or" in told(missing.format("_FortranANothing"))
-    assert "pass that .a in --archive" in told(missing.format("rust_begin_unwind"))
+    assert "pass that .a file in --archive" in told(missing.format("rust_begin_unwind"))
     assert "soname or path in --library" in told(adder("f", 1), "--library", "no_such_library")
-    assert "name those to export in --export" in told(adder("f", 1).replace("define", "define internal") + "@k = internal global ptr @f\n")
+    assert "name the functions to export in -" in told(adder("f", 1).replace("define", "define internal") + "@k = internal global ptr @f\n")
 
 
 def test_hidden_functions_alone_are_told(directory: Path, tmp_path: Path) -> None:
