@@ -495,10 +495,10 @@ def note_uncached(cache: Cache, name: str, reason: str) -> None:
         name: the name of the function, with the types of its arguments if it has several versions.
         reason: the reason, as the continuation of "was compiled and not cached:".
     """
-    from compcache.inspect.uncached import note
+    from compcache.inspect.uncached import record_refusal
 
     cache._store.stats.refused(name, reason)
-    note(cache._store, name, reason)
+    record_refusal(cache._store, name, reason)
 
 
 def forget_uncached(cache: Cache, name: str) -> None:
@@ -508,9 +508,9 @@ def forget_uncached(cache: Cache, name: str) -> None:
         cache: an open cache.
         name: the name that was passed to `note_uncached`.
     """
-    from compcache.inspect.uncached import forget
+    from compcache.inspect.uncached import remove_refusal
 
-    forget(cache._store, name)
+    remove_refusal(cache._store, name)
 
 
 def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
@@ -519,10 +519,10 @@ def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
     Args:
         cache: an open cache.
     """
-    cache._require_open()
-    from compcache.inspect.uncached import read_all
+    from compcache.inspect.uncached import read_refusals
 
-    return tuple(read_all(cache._store))
+    cache._require_open()
+    return tuple(read_refusals(cache._store))
 
 
 def compact_index(cache: Cache) -> None:

@@ -192,7 +192,7 @@ class Store(Directory):
         except OSError as error:
             reraise_interrupt(error)
             if error.errno not in (ENOENT, ENOTDIR, ELOOP):
-                self.tell_unreadable(self.module_path(module_id), error)
+                self.report_unreadable(self.module_path(module_id), error)
             return False
         return True
 

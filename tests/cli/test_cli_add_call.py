@@ -90,9 +90,9 @@ def test_files_can_use_one_another_in_their_order(directory: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("kernel.xyz", b"def f(x): return x\n", "the ending '.xyz' is not that of a language"),
-        ("header.h", b"/* define nothing */\nlong f(long);\n", "the ending '.h' is not that of a language"),
-        ("Makefile", b"all:\n\techo\n", "a name without an ending tells no language"),
+        ("kernel.xyz", b"def f(x): return x\n", "the ending '.xyz' of its name does not show its language"),
+        ("header.h", b"/* define nothing */\nlong f(long);\n", "the ending '.h' of its name does not show its language"),
+        ("Makefile", b"all:\n\techo\n", "its name without an ending does not show its language"),
         ("broken.ll", b"no code\n", "LLVM does not accept the code"),
     ],
 )
@@ -279,7 +279,7 @@ def test_json_has_no_nan(typed: Path) -> None:
         (["f64", ""], "not a number"),
         (["i64"], "'i64' takes 1 argument, 0 given"),
         (["i64", "1", "2"], "'i64' takes 1 argument, 2 given"),
-        (["nobody"], "'compcache ls' lists what is there"),
+        (["nobody"], "'compcache ls' lists the cached functions"),
     ],
 )
 def test_a_wrong_call_is_one_line_and_status_2(typed: Path, arguments: list[str], reason: str) -> None:
