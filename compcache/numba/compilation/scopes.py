@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core.extending import _Intrinsic
 
 from compcache.numba.compilation.history import note_code
+from compcache.numba.fingerprints.examined import one_look_up
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
 from compcache.numba.fingerprints.implementations import digest_name
 from compcache.numba.fingerprints.numba_values import name_of_class
@@ -138,7 +139,8 @@ def looking_up() -> Iterator[None]:
     """Mark the search for an overload, and its compilation if it is not found."""
     _stack.misses.append(None)
     try:
-        yield
+        with one_look_up():
+            yield
     finally:
         _stack.misses.pop()
 

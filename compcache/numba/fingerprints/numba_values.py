@@ -233,7 +233,7 @@ def _type(walk: Walk, value: Any, where: str) -> None:
         return
     if walk.is_again(value):
         return
-    if not is_library_module(kind.__module__) and walk.mode != "run":
+    if not is_library_module(kind.__module__):
         _extension_type(walk, value, where)
     _structure(walk, value, where)
 

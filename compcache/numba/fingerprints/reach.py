@@ -12,6 +12,7 @@ import types as python_types
 from importlib import import_module
 
 from compcache.files import reraise_interrupt
+from compcache.numba.fingerprints.set_on_types import set_on_types
 from compcache.numba.fingerprints.state import WRAPPED, held_in_c, is_of_generators, names_held_in_c, state_of, tables_of
 from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module
@@ -63,6 +64,7 @@ class Reach:
         self._done: set[tuple[int, str]] = set()
         self._followed = 0, 0, False  # names and owners, and whether code had matched classes
         self._followed_all = 0  # owners
+        self._has_all_of_types = False
         self._everything = False  # some code reads attributes by names that it computes
         self.matches_classes = False  # `case Point(x, y)` reads the attributes that the class lists in `__match_args__`
 
@@ -107,13 +109,25 @@ class Reach:
             is_new = owner.number >= owners
             for name in self._names_of(owner.value, every[0 if is_new else names :], is_new=is_new):
                 found |= self._follow(walk, owner, name)
+        found |= self._follow_types(walk, every[names:])
         return found or now != (len(self._names), len(self._owners), self.matches_classes)
+
+    def _follow_types(self, walk: Walk, names: list[str] | None) -> bool:
+        """Feed what the program has set on types of Numba under these names (None: under any name); return whether there is anything."""
+        found = [] if names == [] else set_on_types(names)
+        for name, text, item in found:
+            walk.mode = "run"
+            walk.token("set on a type", text, name)
+            walk.value(item, f"{name!r} of the type {text}")
+            walk.end_part()
+        return bool(found)
 
     def follow_all(self, walk: Walk) -> bool:
         """Feed members that no code names, if some code reads attributes by computed names; return whether there were any."""
         if not self._everything:
             return False
-        found = False
+        found = not self._has_all_of_types and self._follow_types(walk, None)
+        self._has_all_of_types = True
         owners = self._owners[self._followed_all :]
         self._followed_all += len(owners)
         for owner in owners:

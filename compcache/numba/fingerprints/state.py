@@ -10,7 +10,7 @@ from opcode import opmap
 
 from compcache.files import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_stored
-from compcache.numba.registered.library import is_library_module, is_made_by_library
+from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.reviewed import CODE_GENERATORS, REGISTERED
 
@@ -28,8 +28,10 @@ __all__ = [
     "is_of_generators",
     "kept_results",
     "names_held_in_c",
+    "names_stored_by",
     "public_names",
     "registered_with",
+    "set_on_library",
     "set_on_part",
     "settings_of_numpy",
     "state_of",
@@ -78,23 +80,24 @@ def tables_of(cls: type) -> list[Any]:
     """Return what the bases of a class, and those of its metaclass, define: of a library's class that which a program may have set."""
     kind: Any = type(cls)
     bases: list[type] = [*cls.__mro__, *kind.__mro__]
-    return [_set_on_library(base) if is_library_module(base.__module__) else vars(base) for base in bases]
+    return [set_on_library(base) if is_library_module(base.__module__) else vars(base) for base in bases]
 
 
 def is_changed(value: Any) -> bool:
     """Return whether a program may have set something on a function of a library, on a class, or on a base of it that is a library's."""
     if isinstance(value, python_types.FunctionType):
         return any(name[:1] != "_" for name in value.__dict__)
-    return any(_set_on_library(base) for base in value.__mro__ if is_library_module(base.__module__))
+    return any(set_on_library(base) for base in value.__mro__ if is_library_module(base.__module__))
 
 
-def _set_on_library(cls: type) -> dict[str, Any]:
-    """Return what a class of a library has, except for what libraries define: functions, classes, and private names. What code of Numba
-    stores is Numba's.
+def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, Any]:
+    """Return what a class of a library has (under these names), except for what libraries define: functions, classes, and private names.
+    What code of Numba stores is Numba's.
     """
     if not cls.__flags__ & _CAN_BE_SET or cls.__flags__ & _CANNOT_BE_SET:
         return {}
-    return {name: item for name, item in vars(cls).items() if not _is_defined_by_library(cls, name, item)}
+    items = [row for row in vars(cls).items() if names is None or row[0] in names]
+    return {name: item for name, item in items if not _is_defined_by_library(cls, name, item)}
 
 
 def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
@@ -143,8 +146,10 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
         return MISSING
     if is_of_generators(kind):
         return MISSING if _is_function_of_numba(kind) or not state_of(found) else found
-    if isinstance(found, _MADE):
-        is_plain = is_made_by_library(found) and not (isinstance(found, (type, python_types.FunctionType)) and is_changed(found))
+    if isinstance(found, python_types.FunctionType):
+        is_plain = is_made_by_library(found) and has_own_code(found) and not is_changed(found)
+    elif isinstance(found, _MADE):
+        is_plain = is_made_by_library(found) and not (isinstance(found, type) and is_changed(found))
     else:
         is_plain = is_library_module(kind.__module__) and name in _names_in(owner.__name__)
     return MISSING if is_plain else found
@@ -184,12 +189,12 @@ def state_of(value: Any) -> dict[str, Any]:
         attributes = getattr(value, "__dict__", {})
     else:
         attributes = _attributes_of(value)
-    stored = _stored_by(kind)
+    stored = names_stored_by(kind)
     kept = WRAPPED | _COPIED if "py_func" in attributes else WRAPPED  # programs change names and docstrings of jitted functions
     return {name: item for name, item in attributes.items() if name not in stored or name in kept} if stored else attributes
 
 
-def _stored_by(kind: type) -> frozenset[str]:
+def names_stored_by(kind: type) -> frozenset[str]:
     """Return the attributes of an object that code of Numba sets: those of its class, or of its metaclass."""
     known = _names_stored.get(kind)
     if known is None:

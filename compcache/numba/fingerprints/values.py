@@ -168,12 +168,20 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         walk.sequence(value._fields, where)
         walk.value(getattr(value, "_field_defaults", {}), where)
     if walk.mode == "run":
-        if value.__name__ != value.__qualname__.rpartition(".")[2]:
-            walk.token("name", value.__name__)
-        walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
-        walk.token("registered", *registered_with(value))
-        walk.token("members", *public_names(value))
-        walk.reach().add(walk, value, where)
+        _users_class(walk, value, where)
+
+
+def _users_class(walk: Walk, value: Any, where: str) -> None:
+    """Feed what running code can see of a class of the program."""
+    if value.__name__ != value.__qualname__.rpartition(".")[2]:
+        walk.token("name", value.__name__)
+    walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
+    for base in value.__mro__:
+        if is_library_module(base.__module__):
+            walk.library(base, f"the base {base.__qualname__} of {where}")
+    walk.token("registered", *registered_with(value))
+    walk.token("members", *public_names(value))
+    walk.reach().add(walk, value, where)
 
 
 def _is_enumeration(cls: type) -> bool:

@@ -197,13 +197,16 @@ class Walk:
         return self.mode == NAMED or self.lenient
 
     def library(self, value: object, where: str) -> None:
-        """Examine a value of a library: refuse it unless it is known to be pure. Some library functions read attributes that no code names.
+        """Examine a value of a library: refuse it unless it is known to be pure, and feed the code that it leads to. Some library functions
+        read attributes that no code names.
 
         Raises:
             Unidentifiable: running code can use it to get results that follow neither from versions nor from arguments.
         """
         if self.mode != RUN:
             return
+        from compcache.numba.fingerprints.examined import remembered
+        from compcache.numba.fingerprints.library_code import digest_of_code
         from compcache.numba.fingerprints.outside import may_read_anything
         from compcache.numba.registered.purity import is_held, outside
 
@@ -211,6 +214,7 @@ class Walk:
             found = "what is outside of the program" if is_held(value) else outside(value)
             if found:
                 raise Unidentifiable(f"{where} leads to {found}, whose results have no identity by content")
+            self.token("code of a library", remembered(digest_of_code, value))
         if may_read_anything(value):
             self.reach().read((), everything=True)
 

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["find_by_name", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
+__all__ = ["find_by_name", "has_own_code", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
 
 #: Includes this package: modules contain its decorators in place of Numba's.
 _LIBRARIES = ("builtins", "compcache", "llvmlite", "numba", "numpy")
@@ -91,6 +91,14 @@ def is_made_by_library(function: Any) -> bool:
 def is_library_function(function: Any) -> bool:
     """Return whether a function belongs to a library and is identified by name: its closure contains no user code."""
     return is_made_by_library(function) and "<locals>" not in function.__code__.co_qualname
+
+
+def has_own_code(function: Any) -> bool:
+    """Return whether a function's code has its name, or that of a wrapper, and comes from the file of its module."""
+    code, module = function.__code__, str(function.__globals__.get("__name__")).replace(".", "/")
+    path = code.co_filename.replace(os.sep, "/")
+    is_named = code.co_qualname == function.__qualname__ or "<locals>" in code.co_qualname
+    return is_named and path.endswith((f"{module}.py", f"{module}/__init__.py"))
 
 
 def _is_library_path(path: str) -> bool:
