@@ -9,7 +9,8 @@ from compcache.digest import KEY_SIZE
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.host import requirement, target_id
-from compcache.formats.manifest import GLOBAL, LINK_TYPE, MODULE, FunctionRecord
+from compcache.formats.manifest import LINK_TYPE, MODULE, FunctionRecord
+from compcache.native import runtime
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -117,13 +118,6 @@ class _Reader:
         except UnicodeDecodeError:
             self.fail("holds a text that is not UTF-8")
 
-    def count(self, item_size: int) -> int:
-        """Return the number of the items that follow, each of at least this size."""
-        number = self.u32()
-        if number * item_size > len(self._data) - self._at:
-            self.fail("is truncated")
-        return number
-
     def end(self) -> None:
         """Require that all fields are read."""
         if self._at != len(self._data):
@@ -152,12 +146,7 @@ def decode_link_type(payload: bytes) -> str:
 
 def decode_global(payload: bytes) -> GlobalRecord:
     """Return the global record in `payload`, its definition still serialized. Raises `FormatError` if it is malformed."""
-    reader = _Reader(payload, GLOBAL, "global")
-    slot, size = reader.u32(), reader.u32()
-    name, form, kind = reader.text(), reader.text(), reader.text()
-    definition = reader.blob()
-    reader.end()
-    return GlobalRecord(name, slot, form, size, kind, definition)
+    return GlobalRecord(*runtime.global_record(payload))
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

@@ -51,9 +51,7 @@ class PlainClosure:
         return closure
 
 
-def find_holding(
-    runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, owner: int
-) -> "PlainClosure | None":
+def find_holding(runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, owner: int) -> "PlainClosure | None":
     """Return a linked closure that is recorded as valid in this state of the index; None if there is no such record.
 
     Args:

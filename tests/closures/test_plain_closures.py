@@ -68,7 +68,7 @@ result = []
 if {first}:
     with Cache(directory) as cache:
         target = cache.get_target("first")
-        result = ["compcache.hit.loader" in sys.modules, target(3)]
+        result = [*{{"compcache.hit.loader", "compcache.formats", "compcache.errors"}} & {{*sys.modules}}, target(3)]
 else:
     for order in itertools.permutations(("first", "second", "count", "start")):
         with Cache(directory) as cache:
@@ -139,7 +139,7 @@ def test_the_variables_and_constructors_of_home_modules_are_one(tmp_path: Path) 
             cache.add_modules(codes)
             if way == "linked":
                 assert cache.link(["first", "second"], into="set").linked[0].functions == ("first", "second")
-    assert run_fresh(tmp_path / "linked", _COUNT.format(first=True)) == [False, 35]
+    assert run_fresh(tmp_path / "linked", _COUNT.format(first=True)) == [35]
     results = [run_fresh(tmp_path / way, _COUNT.format(first=False)) for way in ("apart", "linked")]
     assert results[0] == results[1]
 
