@@ -218,12 +218,6 @@ class Segment:
         self._tables = functions, modules
         return self._tables
 
-    def whole(self) -> tuple[Table, Table]:
-        """Return all function and module entries in memory, for many look-ups. Raises the errors of opening."""
-        opened, size = self._open_file()
-        functions, modules, *_ = runtime.open_segment(file_ops.read_at(self._files, opened.number, 0, size), size, self.name)
-        return functions, modules
-
     def _open_file(self) -> tuple[file_ops.Opened, int]:
         """Return the open file and its size."""
         try:
