@@ -1,4 +1,4 @@
-"""What the cache directory keeps about this host until its next boot: LLVM's name for it."""
+"""LLVM's name for this host, which the cache directory keeps until the host's next boot."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["describe_host"]
 
 
-#: What LLVM has said of this host, by the processor's identity: for all cache directories of the process, and without anything of theirs.
+#: LLVM's answers about this host, by the processor's identity. All cache directories of the process share them.
 _probed: dict[str, tuple[str, str, str]] = {}
 
 
 def _probe_once(processor: Processor) -> Host:
     if processor.identity not in _probed:
         found = probe_host(processor)
-        if not processor.identity:  # nothing tells whether another one is the same
+        if not processor.identity:  # without an identity, no later look-up can tell that the processor is the same
             return found
         _probed[processor.identity] = found.cpu, found.features, found.adjustments
     return Host(*_probed[processor.identity], processor)
@@ -45,12 +45,12 @@ def describe_host(store: Store, *, keep: bool = True) -> Host:
 
     _, known = store.host_file()
     if known is None or version_numbers(known.llvm_version) < version_numbers(llvm_version()):
-        _write(store, HostFile(found.cpu, llvm_version()))
+        _write_host_file(store, HostFile(found.cpu, llvm_version()))
     return found
 
 
-def _write(store: Store, host: HostFile) -> None:
-    """Replace the file. A failure is ignored."""
+def _write_host_file(store: Store, host: HostFile) -> None:
+    """Replace the host's file. A failure is ignored."""
     name, _ = store.host_file()
     if name and not store.readonly:
         try:
