@@ -155,7 +155,7 @@ def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other
             reading.read(store, fan)
         if len(reading.modules) >= _PART:
             parts.update(reading.write_part(store))
-            parts.update(reading.write_part(store))
+            reading = IndexedModules()
     parts.update(other.parts(parts))
     if parts and reading.modules:
         parts.update(reading.write_part(store))

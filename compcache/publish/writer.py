@@ -102,7 +102,7 @@ def _publish(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: boo
         additions = _publish_files(store, {draft.module_id: draft for draft in drafts}, signs=signs)
     except OSError as error:
         reraise_interrupt(error)
-        message = f"cannot store {_count_modules(len(drafts))} in {store.root}: {error.strerror or error}"
+        message = f"cannot store {_modules_text(len(drafts))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=path, errno=error.errno) from error
     _publish_index(store, additions)
 
@@ -136,7 +136,7 @@ def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None)
         yield module_id, module
 
 
-def _count_modules(modules: int) -> str:
+def _modules_text(modules: int) -> str:
     return "a module" if modules == 1 else f"{modules} modules"
 
 
@@ -214,7 +214,7 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
         index_merge.add_all(store.index, additions)
     except OSError as error:
         reraise_interrupt(error)
-        message = f"cannot index {_count_modules(len(additions))} in {store.root}: {error.strerror or error}"
+        message = f"cannot index {_modules_text(len(additions))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
 
 

@@ -60,7 +60,7 @@ def uploads(tmp_path_factory: pytest.TempPathFactory) -> list[Upload]:
             )
             functions = {f"{name}{number}": Function(symbol=name) for name in ("f", "g")}
             module_id = cache.add_module(ModuleSource(ir, functions))
-            upload = remote._upload_of(bytes.fromhex(module_id), always=True)
+            upload = remote._make_upload(bytes.fromhex(module_id), always=True)
             assert upload is not None
             assert bool(upload.module) == (number < 2)
             found.append(upload)

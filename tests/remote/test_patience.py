@@ -178,5 +178,5 @@ def test_time_in_which_the_helper_waits_for_a_processor_does_not_count(monkeypat
         thread.join()
     waited = iter((0.0, 1000.0))
     monkeypatch.setattr(connection, "_queued", lambda _: next(waited))
-    queue = connection._Queue(lambda: 1)
+    queue = connection._ProcessorWait(lambda: 1)
     assert queue.seconds() == connection._LONGEST_QUEUE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer
-from compcache.remote.answer import FOUND, MISSING, UNAVAILABLE, mapped
+from compcache.remote.answer import FOUND, MISSING, UNAVAILABLE, map_file
 from compcache.remote.breaker import PROBE_SECONDS
 from compcache.remote.card import MAX_CARDS, decode_cards
 from compcache.remote.helper.backends import TooLargeError
@@ -316,7 +316,7 @@ def is_intact(card: Card, module: bytes | str) -> bool:
 
 
 def _require_module(card: Card, module: bytes | str) -> None:
-    data = memoryview(module) if isinstance(module, bytes) else mapped(module)
+    data = memoryview(module) if isinstance(module, bytes) else map_file(module)
     if len(data) != card.size:
         raise FormatError("the module's size differs from the one on its card")
     intact_footer(data, card.module_id)

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, UNAVAILABLE, WAS_MISSING, Said, mapped
+from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, UNAVAILABLE, WAS_MISSING, Said, map_file
 from compcache.remote.card import encode_cards
 from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.packs import LARGEST_PACK
@@ -221,7 +221,7 @@ class Chain:
         tier = self.tiers[place]
         try:
             held: memoryview | bytes = (
-                b"" if card.module else module if isinstance(module, bytes) else mapped(module)
+                b"" if card.module else module if isinstance(module, bytes) else map_file(module)
             )  # before the file is removed
         except OSError:
             return
