@@ -21,6 +21,8 @@ __all__ = [
     "MISSING",
     "NO_STORE",
     "SAID_NOTHING",
+    "SKIPPED",
+    "TIMED_OUT",
     "UNAVAILABLE",
     "WAS_MISSING",
     "RemoteAnswer",
@@ -32,6 +34,8 @@ __all__ = [
 
 #: Outcomes: the first field of the helper's answer about a function.
 FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
+#: Reasons why a store is unavailable.
+SKIPPED, TIMED_OUT = "it is not asked for a while, after repeated failures", "it did not answer in time"
 
 
 #: The answer of each store about a function, one letter per store. A store that was not asked has a letter of its own.
@@ -111,7 +115,7 @@ def read_answer(store: Store, stores: Stores, name: str, said: Said | None, prob
     url = stores.shown
     if said is None or said.outcome == UNAVAILABLE:
         why = str(said.data) if said is not None else problem
-        return RemoteAnswer(url, UNAVAILABLE, why or "it did not answer in time", is_asked)
+        return RemoteAnswer(url, UNAVAILABLE, why or TIMED_OUT, is_asked)
     if said.outcome != FOUND:
         shelves = ", ".join(usable_shelves(store.processor()))
         return RemoteAnswer(url, MISSING, f"it has no code of this function that this host can run; shelves searched: {shelves}", is_asked)

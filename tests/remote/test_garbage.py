@@ -505,7 +505,7 @@ class Writer:
         packs: Packs = NoPacks()  # type: ignore[assignment]
         requests = Requests(self._store)
         self.uploads = Uploads(Reads(self._store, healthy), requests, self.outbox, packs, Leases(requests, lambda: False))
-        self.task = asyncio.ensure_future(self.uploads.go_on())
+        self.task = asyncio.ensure_future(self.uploads.run())
 
     def offer(self, upload: Upload) -> None:
         before = set(self.outbox.names())
@@ -562,7 +562,7 @@ async def live(seed: int, uploads: list[Upload], place: Path) -> int:
             reads = Reads(store, healthy)
             try:
                 found = await reads.get(key, 1 << 20, 20.0)
-                held = await reads.held(next(iter(decode_cards(found).values()))) if found is not None else None
+                held = await reads.fetch_module(next(iter(decode_cards(found).values()))) if found is not None else None
             except FormatError:  # what earlier ones have left
                 held = None
             except (StoreError, TimeoutError):
