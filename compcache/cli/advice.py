@@ -10,9 +10,9 @@ import click
 __all__ = ["in_commands"]
 
 #: Advice that only a program can follow, with its conjunction.
-_OF_PROGRAMS = re.compile(r"Name it by its content \(an Identity, or Cache\.compile\), or (?:give it another name, or )?(\w)")
+_OF_PROGRAMS = re.compile(r"Name it by its content \(an Identity, or Cache\.compile\),(?: give it another name,)? or (\w)")
 _REMOVAL = re.compile(r"cache\.remove\((?:'([^']*)'|\"([^\"]*)\")\)")
-_FIRST = re.compile(rf"Remove what is cached first: {_REMOVAL.pattern}")
+_FIRST = re.compile(rf"Remove the cached code first: {_REMOVAL.pattern}")
 
 
 def in_commands(message: str) -> str:

@@ -153,7 +153,7 @@ def test_of_sources_that_need_each_other_none_is_added_without_the_others(cache:
     failures = caught.value.failures
     assert list(failures) == [0, 1, 2]
     assert "'nowhere'" in str(failures[2])
-    assert "'broken' of a source that could not be added" in str(failures[1])
+    assert "'broken', whose source could not be added" in str(failures[1])
     assert cache.has("other")
     assert not cache.has("first")
 
