@@ -404,7 +404,7 @@ def test_a_store_without_a_clock_is_left_as_it_is(uploads: list[Upload]) -> None
 def test_verifying_and_collecting_say_that_the_store_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Stores((RemoteSettings("file:///none", "write"),))
     rows = [[f"{LAYOUT}/f/a", 1, 1.0]]
-    monkeypatch.setattr(maintenance, "_asked", lambda _, operation, *__: rows if operation == "list" else "503")
+    monkeypatch.setattr(maintenance, "_ask_helper", lambda _, operation, *__: rows if operation == "list" else "503")
     for operation in (maintenance.verify, maintenance.collect_garbage):
         with pytest.raises(StorageError, match="does not answer: 503"):
             operation(store)
