@@ -189,6 +189,7 @@ class Loader(PlainLoader):
         try:
             return self._load_newest(func_name, owner, accept)
         except (ImportError, NameError, AttributeError, ReentrantLoadError) as error:
+            reraise_interrupt(error)
             from compcache.hit.interrupts import named
 
             raise named(error, func_name) from error.__cause__
