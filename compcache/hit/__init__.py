@@ -490,7 +490,7 @@ class PlainLoader:
                 if parts:
                     if self.providers or self.merged:
                         return None  # another thread has loaded modules that provide variables
-                    updates += parts.shared(self)
+                    updates += parts.provider_updates(self)
                 tables = *updates, *self._table_updates(name, target), self._mine, self._new_among(modules)
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines

@@ -349,7 +349,7 @@ class Loader(PlainLoader):
         Raises:
             CompcacheError, OSError: the realization is ruled out.
         """
-        bound = self.linked.bound.chosen(func_name, module_id, sources) if self.linked is not None and not offset else None
+        bound = self.linked.bound.choice_of_copy(func_name, module_id, sources) if self.linked is not None and not offset else None
         if bound is not None:
             return bound
         source = self.open_source(module_id, sources)
@@ -601,9 +601,9 @@ class Loader(PlainLoader):
             target: TypedCallTarget = runtime.make_target(root.loaded.image, record.function, record.entry, record.name, context)
         except IndexError as error:
             reraise_interrupt(error)
-            from compcache.hit.needs import misfit
+            from compcache.hit.needs import quarantine_misfit
 
-            raise misfit(self, root, error) from None
+            raise quarantine_misfit(self, root, error) from None
         return target
 
     def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
