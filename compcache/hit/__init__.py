@@ -55,33 +55,22 @@ _PATIENCE = 10.0
 
 
 class LoadedModule:
-    """A mapped image and the objects that its filled slots refer to.
-
-    Attributes:
-        module_id: the id of the module.
-        size: the size of the image in bytes.
-        image: the image; None while the module is only claimed.
-        committed: whether a load that uses the module has succeeded.
-        given_up: whether mapping failed. Such a module claims nothing, whatever keeps it alive.
-        started: whether constructors that wait for imports have run.
-        finish: runs the destructors, or None.
-        slots: by the number of each filled slot, or the name of an import without a slot, the object that must live as long as the
-            image: the defining module, or the decoded value of a global.
-        file: the module file, kept for linked closures, or None.
-    """
+    """A mapped image and the objects that its filled slots refer to."""
 
     __slots__ = ("__weakref__", "committed", "file", "finish", "given_up", "image", "module_id", "size", "slots", "started")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
         self.size = size
-        self.image: Any = None
-        self.committed = False
-        self.given_up = False
-        self.started = False
-        self.finish: Callable[[], None] | None = None
+        self.image: Any = None  # None while the module is only claimed
+        self.committed = False  # whether a load that uses the module has succeeded
+        self.given_up = False  # whether mapping failed: such a module claims nothing, whatever keeps it alive
+        self.started = False  # whether constructors that wait for imports have run
+        self.finish: Callable[[], None] | None = None  # runs the destructors
+        #: By the number of a filled slot, or the name of an import without a slot, the object that must live as long as the image:
+        #: the defining module, or the decoded value of a global.
         self.slots: dict[int | str, object] = {}
-        self.file: ModuleFile | None = None
+        self.file: ModuleFile | None = None  # kept for linked closures
 
 
 class Door:

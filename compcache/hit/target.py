@@ -47,18 +47,7 @@ def link_name_of(symbol: str, module_id: bytes) -> str:
 
 
 class TargetContext:
-    """The state of a call target: the loaded module, its names, and its origin. It never changes.
-
-    Attributes:
-        func_name: the function.
-        symbol: the function's symbol in the module.
-        module: the loaded module.
-        signature_text: the text of the signature.
-        cache_path: the directory of the cache.
-        signed: whether the cache has a signing key.
-        owner: an object that the target keeps alive.
-        layers: the layers of the cache.
-    """
+    """The state of a call target: the loaded module, its names, and its origin. It never changes."""
 
     __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "signed", "owner", "layers")
 
@@ -68,12 +57,12 @@ class TargetContext:
     ) -> None:  # fmt: skip
         self.func_name = func_name
         self.symbol = symbol
-        self.module = module
+        self.module = module  # the loaded module
         self.signature_text = signature_text
-        self.cache_path = cache_path
-        self.signed = signed
-        self.owner = owner
-        self.layers = layers
+        self.cache_path = cache_path  # the directory of the cache
+        self.signed = signed  # whether the cache has a signing key
+        self.owner = owner  # kept alive by the target
+        self.layers = layers  # the directories of the cache's layers
 
 
 class TypedCallTarget(_Typed[Parameters, Result]):
@@ -239,7 +228,13 @@ def path_opener() -> "OpenBeneath | None":
 
 
 def _require_current(extension: "ModuleType") -> None:
-    """Check that the extension is current, in a source checkout: read the sources if one is newer (or the folder, for new files)."""
+    """Check, in a source checkout, that the extension was built from the present sources.
+
+    The sources are read only if a file, or their folder, is newer than the extension.
+
+    Raises:
+        ImportError: the sources differ.
+    """
     folder = f"{os.path.dirname(str(extension.__file__))}/native/"
     built = os.stat(str(extension.__file__)).st_mtime_ns
     try:
