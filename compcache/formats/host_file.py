@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HostFile", "decode_host", "encode_host", "host_key"]
 
+#: How many fields version 1.0 of the package stores.
+_FIRST_FIELDS = 2
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -39,17 +41,21 @@ def host_key(files: Files, processor: bytes) -> str | None:
 class HostFile(Record):
     """What is stored about a machine until its next boot.
 
-    `cpu` is its name in this version of LLVM. It only decides between realizations that fit equally well.
+    `cpu` is its name in this version of LLVM. It only decides between realizations that fit equally well. Tools alone read the other
+    fields: `features` as in `Host`, and `library`, which identifies the file of the LLVM that described the machine. Version 1.0 of the
+    package stores neither field: they are empty.
     """
 
-    __slots__ = ("cpu", "llvm_version")
+    __slots__ = ("cpu", "llvm_version", "features", "library")
     cpu: str
     llvm_version: str
+    features: str
+    library: str
 
 
 def encode_host(host: HostFile, name: str, signing_key: bytes | None = None) -> bytes:
     """Return the bytes of the file with this name, signed if there is a key."""
-    text = f"{host.cpu}\0{host.llvm_version}".encode()
+    text = f"{host.cpu}\0{host.llvm_version}\0{host.features}\0{host.library}".encode()
     return _seal(text, name, signing_key) + text
 
 
@@ -59,6 +65,8 @@ def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> Hos
     if _seal(text, name, signing_key) != data[:CHECK_SIZE]:
         return None
     fields = text.decode("utf-8", "replace").split("\0")
+    if len(fields) == _FIRST_FIELDS:
+        fields += ["", ""]
     return HostFile(*fields) if len(fields) == len(HostFile.__slots__) else None
 
 

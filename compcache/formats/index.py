@@ -342,7 +342,7 @@ class Index:
             return []
         except OSError as error:
             reraise_interrupt(error)
-            self.problem = f"{self.directory} cannot be read: {error.strerror}"
+            self.problem = f"{self.directory} cannot be read: {error.strerror or error}"
             return []
         left_out = self.damaged.keys() | self.ignored
         self.unfinished = any(name.endswith(self.suffix + "-part") for name in found)

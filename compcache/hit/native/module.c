@@ -25,7 +25,7 @@ static PyObject *setup(PyObject *module, PyObject *args) {
         return NULL;
     }
     if (__atomic_load_n(&state->target_type, __ATOMIC_ACQUIRE) == NULL) {
-        PyObject *type = PyType_FromModuleAndSpec(module, &target_spec, base);
+        PyObject *type = make_target_type(module, base);
         if (type == NULL) {
             return NULL;
         }

@@ -87,7 +87,8 @@ int image_can_be_written(PyObject *image, uint64_t address, uint64_t size);
 const ModuleTable *table_of(RuntimeState *state, PyObject *image);
 
 /* targets.c */
-extern PyType_Spec target_spec;
+/* The type of all targets, a subclass of `base`. */
+PyObject *make_target_type(PyObject *module, PyObject *base);
 PyObject *make_target(PyObject *module, PyObject *args);
 PyObject *invalidate(PyObject *module, PyObject *target);
 PyObject *is_valid(PyObject *module, PyObject *target);
