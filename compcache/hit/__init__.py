@@ -263,7 +263,7 @@ class PlainLoader:
             from compcache.hit.plain_imports import follow
 
             parts = follow(self, runtime, module_id, where, record, read)
-            if parts is None or (parts and closure is not None):
+            if parts is None:
                 return None
         if closure is not None:
             closure.where = where
@@ -333,15 +333,17 @@ class PlainLoader:
             return None
         closure = None
         if found[2] >= _LINKED:
-            from compcache.hit.plain_closures import find_holding
+            closure = self._closure
+            if closure is None or closure.segments is not self._names or closure.module_id != found[1]:
+                from compcache.hit.plain_closures import find_holding
 
-            closure = find_holding(runtime, self._files, self._root, self._names, found[1], self)
+                closure = find_holding(runtime, self._files, self._root, self._names, found[1], self._owner)
             if closure is None:
                 return None
         return (found, closure) if self._goes_with(closure) else None
 
     def _goes_with(self, closure: "PlainClosure | None") -> bool:
-        if closure is None and self._closure is None:
+        if closure is self._closure and (closure is None or self._loaded(closure.module_id) is not None):
             return True
         from compcache.hit.plain_closures import goes_with
 

@@ -189,6 +189,7 @@ class Loader(PlainLoader):
         try:
             return self._load_newest(func_name, owner, accept)
         except (ImportError, NameError, AttributeError, ReentrantLoadError) as error:
+            reraise_interrupt(error)
             from compcache.hit.interrupts import named
 
             raise named(error, func_name) from error.__cause__
@@ -438,7 +439,7 @@ class Loader(PlainLoader):
     def start(self, chosen: dict[str, Choice]) -> None:
         """Run the constructors of modules that have waited for their imports."""
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
-            from compcache.hit.closures.starts import start_modules
+            from compcache.hit.starts import start_modules
 
             functions = {name: (c.loaded, c.start, [imported for _, imported, _, _ in c.imports]) for name, c in chosen.items()}
             with self.mapping():

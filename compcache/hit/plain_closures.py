@@ -51,9 +51,7 @@ class PlainClosure:
         return closure
 
 
-def find_holding(
-    runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, loader: "PlainLoader"
-) -> "PlainClosure | None":
+def find_holding(runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, owner: int) -> "PlainClosure | None":
     """Return a linked closure that is recorded as valid in this state of the index; None if there is no such record.
 
     Args:
@@ -62,21 +60,18 @@ def find_holding(
         root: the directory.
         segments: the names of the files of the index, each with a slash.
         module_id: the closure.
-        loader: the loader, which may know it.
+        owner: the user whose file it must be.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
     """
-    known = loader._closure
-    if known is not None and known.segments is segments and known.module_id == module_id:
-        return known
     content = runtime.processor()
     if segments is None or hit.KNOWN_FAULTS or not runtime.processor_words(content):
         return None
     identity = runtime.digest(f"{os.uname().machine}-linux-elf".encode() + content, 12).hex()
     file_name = runtime.digest(module_id + b"linked" + identity.encode(), _ID_SIZE).hex() + SUFFIX
     opened = files.open_owned(f"{root}/{DIRECTORY}/{file_name}", hit._READ)
-    stamp = runtime.stamp_of(opened.number, loader._owner)
+    stamp = runtime.stamp_of(opened.number, owner)
     if stamp is None or stamp[1] > _LARGEST:
         return None
     data = files.pread(opened.number, stamp[1], 0)

@@ -54,7 +54,7 @@ class Parts(dict[str, Part]):
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
         if any(part.start is not None and not part.loaded.started for part in self.values()):
-            from compcache.hit.closures.starts import start_modules
+            from compcache.hit.starts import start_modules
 
             functions = {key: (part.loaded, part.start, [name for name, _ in part.imports.values()]) for key, part in self.items()}
             with loader.mapping():
@@ -139,7 +139,7 @@ def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", nat
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # grows while it is walked
         imports, variables, symbols, children, places, kinds = runtime.needs_record(part.read(offset))
-        if variables and not _are_starts(part, variables):
+        if not _are_starts(runtime, part, variables):
             return None
         for number, (slot, name) in enumerate(imports):
             key = name if slot == _NO_SLOT else slot
@@ -167,15 +167,13 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
     return Part(found[1], where, record, read)
 
 
-def _are_starts(part: Part, offsets: "tuple[int, ...]") -> bool:
+def _are_starts(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
     """Note what runs the constructors of a module; return whether these records are of nothing else, as of variables to decode."""
-    from compcache.formats.records import decode_global
-
     for offset in offsets:
-        record = decode_global(part.read(offset))
-        if record.kind != _STARTUP:
+        _, slot, _, _, kind, _ = runtime.global_record(part.read(offset))
+        if kind != _STARTUP:
             return False
-        part.start = record.slot
+        part.start = slot
     return True
 
 

@@ -377,7 +377,7 @@ class ModuleLists:
         else:
             store.index.refresh()
         if store.index.problem:  # the problem's text ends with the reason
-            store.tell_unreadable(store.directory(INDEX), OSError(store.index.problem.rpartition(": ")[2]))
+            store.report_unreadable(store.directory(INDEX), OSError(store.index.problem.rpartition(": ")[2]))
         self.store = store
         self._lists = [_List(store, segment, progress) for segment in store.index.segments]
         self._platforms: dict[bytes, Platform] = {}

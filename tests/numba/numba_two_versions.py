@@ -463,22 +463,33 @@ DRIVER = textwrap.dedent("""
     import importlib, sys, warnings
     warnings.simplefilter("ignore")
 
+    def exported(function):
+        import compcache.numba
+        cache = compcache.numba.install().cache
+        try:
+            return cache.get_target(compcache.numba.export(function, "(float64,)", cache=cache))
+        except compcache.CompileError:
+            return function
+
     def outcome(name, state):
         try:
             exec(state, {"sys": sys})
-            return repr(importlib.import_module(name).f(7.0))
+            function = importlib.import_module(name).f
+            return repr(HOW(7.0))
         except Exception as error:
             return f"{type(error).__name__}: {str(error).splitlines()[:1]}"
 
     print(repr([outcome(*program) for program in PROGRAMS]))
 """)
+#: The statement with which programs of a mode begin.
+_FIRST = {"install": "import sys, compcache.numba\ncompcache.numba.install(lazy=True)"}
 
 
-def driver(programs: list[Program], value: int) -> str:
+def driver(programs: list[Program], value: int, mode: str) -> str:
     """A program that imports all and prints the list of what each says."""
-    return f"PROGRAMS = {[(program.name, program.state(value)) for program in programs]!r}\n{DRIVER}"
-
-
+    rows = [(program.name, program.state(value)) for program in programs]
+    how = "exported(function)" if mode == "export" else "function"
+    return f"{_FIRST.get(mode, '')}\nPROGRAMS = {rows!r}\n{DRIVER.replace('HOW', how)}"
 
 
 def each_source() -> list[Program]:

@@ -16,6 +16,7 @@ from helpers import PACKAGE_ROOT
 pytest.importorskip("numba")
 
 _MEMO = "from functools import lru_cache\nv = V\n"
+_TEXT = "eval('lambda *_: V').__code__"
 #: What is read, and the module that it is read of, in the version V (3 or 5).
 _JIT = "from numba import njit\n@njit\ndef f(x): return x\n"
 _COUNTS = [
@@ -104,6 +105,21 @@ _COUNTS = [
     ("0\n    match DEP.o:\n        case DEP.C(v=w): value = w", "class C: v = V\no = C()"),
     ("getattr(DEP.a, 'BASE'.lower())[0]", "import numpy as np\na = np.array([V, 1, 2])[1:]"),
     ("getattr(DEP.e, '__CAUSE__'.lower()).args[0]", "e = ValueError(1)\ne.__cause__ = ValueError(V)"),
+    # what is set on types that only arguments lead to, and on a type whose attributes other code reads
+    ("x.most", "from numba import types\ntypes.int64.most = V"),
+    ("x.least", "from numba import types\ntypes.Integer.least = V"),
+    ("getattr(x, 'MO'.lower() + 'st')", "from numba import types\ntypes.int64.most = V"),
+    ("DEP.t is x", "from numba import types\nclass T(types.Type): pass\nt = T('t')\nt.limit = V"),
+    # other code, and other defaults, of functions of libraries, and of those that these call
+    ("DEP.colorsys.rgb_to_yiq(1, 1, 1)", f"import colorsys\ncolorsys.rgb_to_yiq.__code__ = {_TEXT}"),
+    ("DEP.colorsys.hls_to_rgb(.1, .2, .3)", f"import colorsys\ncolorsys._v.__code__ = {_TEXT}"),
+    ("DEP.Formatter().vformat('', (), {})", f"from string import Formatter\nFormatter.check_unused_args.__code__ = {_TEXT}"),
+    ("DEP.Formatter().vformat('', (), {})", "from string import Formatter\nFormatter.check_unused_args = lambda *_: V"),
+    ("DEP.string.capwords('abc')", "import string\nstring.capwords.__defaults__ = ('V',)"),
+    ("DEP.statistics.median_grouped([1])", "import statistics\nstatistics.median_grouped.__defaults__ = (V,)"),
+    ("DEP.utils.benchmark(1)", f"from numba.core import utils\nutils.benchmark.__code__ = {_TEXT}"),
+    ("0\n    from numba.core.utils import benchmark\n    value = benchmark(1)",
+     f"from numba.core import utils\nutils.benchmark.__code__ = {_TEXT}"),
     ("str(DEP.A)", "import numpy as np\nA = np.ones(1)\nnp.set_printoptions(precision=V)"),
     ("DEP.A / DEP.A", "import numpy as np\nA = np.zeros(1)\nnp.seterr(all='raise' if V == 3 else 'ignore')"),
 ]
@@ -118,6 +134,8 @@ _REFUSED = [
     ("DEP.A.__array_interface__['data'][0]", "import numpy as np\nA = np.ones(3)"),
     ("DEP.ctypes.addressof(DEP.C)", "import ctypes\nC = (ctypes.c_int * 4)()"),
     ("hash('abc')", ""),
+    ("DEP.F('x').read()", "import io\nclass F(io.FileIO): pass"),
+    ("DEP.F(0).tell()", "import io\nclass F(io.TextIOWrapper): pass"),
     ("DEP.callback.address", "from numba import cfunc\n@cfunc('f8(f8)')\ndef callback(x): return x"),
     ("DEP.g.__code__.co_firstlineno", "def g(): pass"),
     ("DEP.logging.getLogger('a').level", "import logging"),

@@ -40,10 +40,11 @@ class _Run:
         """The answers of one version."""
         place = self.project.source
         variables = write_all(place, self.programs, value)
-        (place / "main.py").write_text(driver(self.programs, value))
+        (place / "main.py").write_text(driver(self.programs, value, mode))
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
         own = {"PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{place}", "PYTHONDONTWRITEBYTECODE": "1", "COMPCACHE_DIR": str(self.project.cache)}
-        own |= {"installed": {"COMPCACHE_NUMBA": "1"}, "plain": {"NUMBA_CACHE_DIR": str(place.with_name("judge"))}}.get(mode, {})
+        own |= {"plain": {"NUMBA_CACHE_DIR": str(place.with_name("judge"))}}.get(mode, {})
+        own |= {"COMPCACHE_NUMBA": "1"} if mode in ("installed", "export") else {}
         shutil.rmtree(place.with_name("judge"), ignore_errors=True)  # the judge finds nothing
         arguments = ["-m", "compcache.numba", "run", "main.py"] if mode == "run" else ["main.py"]
         done = subprocess.run(
@@ -61,7 +62,11 @@ def _wrong(directory: Path, programs: list[Program], *, again: int = 2) -> list[
     first, second = VALUES
     judged = {value: run.say("plain", value) for value in VALUES}
     found: dict[int, str] = {}
-    for mode, value in [(mode, value) for mode in ("installed", "run") for value in (first, second, *[first] * again)]:
+    values = (first, second, *[first] * again)
+    for mode, value in [
+        *[(mode, value) for mode in ("installed", "run", "install") for value in values],
+        *[("export", value) for value in VALUES],
+    ]:
         for program, said, right in zip(programs, run.say(mode, value), judged[value], strict=True):
             if said != right:
                 parts = (program.source.expression, program.source.state, program.way, program.use)

@@ -1,0 +1,109 @@
+"""Digests the code of libraries that running code uses. Versions tell what a library's functions are, but a program may give them other
+code, other defaults, or other functions to call.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+
+from compcache.digest import blake2b
+from compcache.numba.fingerprints.code_digest import digest_and_reads
+from compcache.numba.registered.code_reads import MISSING, resolve
+from compcache.numba.registered.library import has_own_code
+from compcache.numba.registered.reviewed import CODE_GENERATORS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+__all__ = ["digest_of_code"]
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_WRITTEN_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
+_Functions = (types.FunctionType, types.MethodType, functools.partial, type)
+
+
+def digest_of_code(value: Any) -> bytes:
+    """Return a digest of all Python code that an object of a library leads to; empty if there is none.
+
+    Functions of code generators lead to thousands of others. They are not followed, and their code is digested only if it comes from
+    somewhere else.
+    """
+    seen = {id(value): value}
+    waiting = [value]
+    rows = []
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, types.FunctionType):
+            if _is_of_generators(item.__globals__.get("__name__")):
+                if not has_own_code(item):
+                    rows.append(_row(item))
+                continue
+            rows.append(_row(item))
+        for found in _leads_to(item):
+            if id(found) not in seen:
+                seen[id(found)] = found
+                waiting.append(found)
+    return blake2b(repr(sorted(rows)).encode("utf-8", "surrogatepass"), digest_size=16).digest() if rows else b""
+
+
+def _is_of_generators(module: Any) -> bool:
+    return str(module).partition(".")[0] in CODE_GENERATORS
+
+
+def _row(function: Any) -> tuple[str, str, str, str]:
+    by_keyword = sorted((function.__kwdefaults__ or {}).items())
+    defaults = _shown((function.__defaults__ or (), tuple(by_keyword)))
+    return str(function.__module__), function.__code__.co_qualname, digest_and_reads(function.__code__)[0].hex(), defaults
+
+
+def _shown(value: Any) -> str:
+    if type(value) is tuple:
+        return f"({', '.join(map(_shown, value))})"
+    return repr(value) if type(value) in _PLAIN else type(value).__qualname__
+
+
+def _leads_to(value: Any) -> Iterator[Any]:
+    """Yield the functions, classes and callable objects that an object of a library uses."""
+    if isinstance(value, types.FunctionType):
+        yield from _globals_of(value.__code__, value.__globals__)
+        yield from filter(_is_followed, value.__defaults__ or ())
+        for cell in value.__closure__ or ():
+            try:
+                held = cell.cell_contents
+            except ValueError:
+                continue
+            if _is_followed(held):
+                yield held
+    elif isinstance(value, type):
+        if not _is_of_generators(value.__module__):
+            yield from [found for base in value.__mro__ for item in vars(base).values() for found in _of_member(item)]
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, type(value.__self__))
+    elif isinstance(value, functools.partial):
+        yield value.func
+    elif not isinstance(value, _WRITTEN_IN_C):
+        wrapped = getattr(value, "__wrapped__", None) or getattr(value, "_implementation", None)
+        yield wrapped if isinstance(wrapped, types.FunctionType) else type(value)
+
+
+def _of_member(item: Any) -> Iterator[Any]:
+    inner = (item.fget, item.fset) if isinstance(item, property) else (getattr(item, "__func__", getattr(item, "func", item)),)
+    yield from [one for one in inner if isinstance(one, types.FunctionType)]
+
+
+def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[Any]:
+    for chain in digest_and_reads(code)[1].chains:
+        found, _ = resolve(chain, namespace)
+        if found is not MISSING and _is_followed(found):
+            yield found
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals_of(constant, namespace)
+
+
+def _is_followed(value: Any) -> bool:
+    """Return whether an object may lead to code: containers, which programs and modules register functions in, are no code."""
+    return isinstance(value, _Functions) or hasattr(value, "__wrapped__") or hasattr(value, "_implementation")
