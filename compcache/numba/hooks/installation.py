@@ -121,7 +121,7 @@ class Hooks:
         def wrap(original: Any) -> Any:
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
                 adopt(self, attribute, function)
-                with scopes.looking_up(), few_collections():
+                with scopes.look_up_scope(), few_collections():
                     return original(self, *args, **kwargs)
 
             return compile_

@@ -15,7 +15,7 @@ from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
-from compcache.numba.lazy.installed import installed_backend, opens_cache
+from compcache.numba.lazy.installed import installed_backend, register_cache_opener
 from compcache.numba.lazy.marshalled import load_marshalled
 from compcache.numba.registered.refusals import NotLazy
 
@@ -153,7 +153,7 @@ def open_cache() -> Cache | None:
     return _cache
 
 
-opens_cache(open_cache)
+register_cache_opener(open_cache)
 _is_unusable = False
 _cache: Cache | None = None
 
