@@ -9,7 +9,8 @@ from compcache.digest import KEY_SIZE
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.host import requirement, target_id
-from compcache.formats.manifest import GLOBAL, LINK_TYPE, MODULE, FunctionRecord
+from compcache.formats.manifest import LINK_TYPE, MODULE, FunctionRecord
+from compcache.native import runtime
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -115,13 +116,6 @@ class _Reader:
         except UnicodeDecodeError:
             self.fail("contains a text that is not UTF-8")
 
-    def count(self, item_size: int) -> int:
-        """Return the number of items that follow. Each item has at least `item_size` bytes."""
-        number = self.u32()
-        if number * item_size > len(self._data) - self._at:
-            self.fail("is truncated")
-        return number
-
     def end(self) -> None:
         """Check that the payload ends after the last field."""
         if self._at != len(self._data):
@@ -150,12 +144,7 @@ def decode_link_type(payload: bytes) -> str:
 
 def decode_global(payload: bytes) -> GlobalRecord:
     """Return the global record in a payload, with the serialized definition. Raise `FormatError` if it is malformed."""
-    reader = _Reader(payload, GLOBAL, "global")
-    slot, size = reader.u32(), reader.u32()
-    name, form, kind = reader.text(), reader.text(), reader.text()
-    definition = reader.blob()
-    reader.end()
-    return GlobalRecord(name, slot, form, size, kind, definition)
+    return GlobalRecord(*runtime.global_record(payload))
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

@@ -69,6 +69,7 @@ static PyMethodDef functions[] = {
     {"places_of_names", places_of_names, METH_VARARGS, NULL},
     {"plain_functions", plain_functions, METH_VARARGS, NULL},
     {"needs_record", needs_record, METH_O, NULL},
+    {"global_record", global_record, METH_O, NULL},
     {"platform_serves", platform_serves, METH_VARARGS, NULL},
     {"processor_meets", processor_meets, METH_VARARGS, NULL},
     {"digest", digest, METH_VARARGS, NULL},

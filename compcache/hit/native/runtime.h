@@ -115,6 +115,7 @@ PyObject *function_record(PyObject *module, PyObject *payload);
 PyObject *places_of_names(PyObject *module, PyObject *args);
 PyObject *plain_functions(PyObject *module, PyObject *args);
 PyObject *needs_record(PyObject *module, PyObject *payload);
+PyObject *global_record(PyObject *module, PyObject *payload);
 PyObject *platform_serves(PyObject *module, PyObject *args);
 PyObject *processor_meets(PyObject *module, PyObject *args);
 PyObject *digest(PyObject *module, PyObject *args);
