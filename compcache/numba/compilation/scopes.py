@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.extending import _Intrinsic
 
-from compcache.numba.compilation.history import note_code
 from compcache.numba.fingerprints.examined import one_look_up
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
+from compcache.numba.fingerprints.history import note_code
 from compcache.numba.fingerprints.implementations import digest_name
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.fingerprints.walk import fingerprint
@@ -223,7 +223,7 @@ def defer(action: Callable[[], None]) -> bool:
 def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
     try:
         found = fingerprint(function)
-        note_code(found.parts[0])
+        note_code(found.parts[:1])
         parts = [
             found.content,
             signature_text(args),

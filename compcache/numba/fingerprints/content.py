@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from compcache.digest import blake2b
-from compcache.numba.fingerprints.walk import RUN, SIZE_OF_LINES, Walk
+from compcache.numba.fingerprints.walk import RUN, SIZE_OF_LINES, Part, Walk
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, looks_at_programs
 
 TYPE_CHECKING = False
@@ -23,19 +23,18 @@ __all__ = ["Content", "content_of"]
 class Content:
     """The digest of all that a function reads, and one for each compiled function's own reads, the function itself first.
 
-    `lines` is the digest of source lines. `at_compile_time` has what those functions of the program read that the compiler calls.
+    `parts` are the functions that are compiled. `reads` has these, and those of the program that the compiler calls. `lines` is the digest
+    of source lines.
     `registered` lists all functions that the compiler knows only because they were registered.
     """
 
-    __slots__ = ("at_compile_time", "digest", "lines", "parts", "registered")
+    __slots__ = ("digest", "lines", "parts", "reads", "registered")
 
-    def __init__(
-        self, digest: str, lines: str, parts: list[tuple[Any, bytes]], at_compile_time: list[tuple[Any, bytes]], registered: list[Any]
-    ) -> None:
+    def __init__(self, digest: str, lines: str, parts: list[Part], at_compile_time: list[Part], registered: list[Any]) -> None:
         self.digest = digest
         self.lines = lines
         self.parts = parts
-        self.at_compile_time = at_compile_time
+        self.reads = [*parts, *at_compile_time]
         self.registered = registered
 
 
@@ -64,7 +63,7 @@ def _content_of(function: Any, options: Any, given: Iterable[Any]) -> Content:
     total, lines = blake2b(found.content.encode(), digest_size=16), blake2b(digest_size=16)
     if walk.has_object_mode or any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ:
         total.update(found.lines[SIZE_OF_LINES:].encode())
-    parts = {id(part.function): (part.function, part.digest) for part in found.parts}
+    parts = {id(part.function): part for part in found.parts}
     at_compile_time = []
     registered, implementations = walk.registered, walk.implementations
     walks: list[Fingerprint] = [found]
@@ -77,8 +76,8 @@ def _content_of(function: Any, options: Any, given: Iterable[Any]) -> Content:
         found = walk.finish()
         walks.append(found)
         total.update(found.content.encode())
-        at_compile_time.append((implementation.function, found.content.encode()))
-        parts |= {id(part.function): (part.function, part.digest) for part in found.parts}
+        at_compile_time.append(Part(implementation.function, found.content.encode(), RUN))
+        parts |= {id(part.function): part for part in found.parts}
         registered += walk.registered
         waiting += [other for key, other in walk.implementations.items() if key not in implementations]
         implementations |= walk.implementations
