@@ -144,12 +144,12 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
     kind = type(found)
     if found is MISSING or issubclass(kind, python_types.ModuleType):
         return MISSING
-    if is_of_generators(kind):
-        return MISSING if _is_function_of_numba(kind) or not state_of(found) else found
     if isinstance(found, python_types.FunctionType):
         is_plain = is_made_by_library(found) and has_own_code(found) and not is_changed(found)
     elif isinstance(found, _MADE):
         is_plain = is_made_by_library(found) and not (isinstance(found, type) and is_changed(found))
+    elif is_of_generators(kind):
+        is_plain = _is_function_of_numba(kind) or not state_of(found)
     else:
         is_plain = is_library_module(kind.__module__) and name in _names_in(owner.__name__)
     return MISSING if is_plain else found
