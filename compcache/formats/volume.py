@@ -17,27 +17,29 @@ replaces is passed over where it has no list; of others, as version 1.0 wrote th
 A volume that another one replaces is passed over, so that one rename is enough to put others together.
 """
 
-from __future__ import annotations
-
-import stat as stat_module
+# Hits read volumes: modules that only damage, removals or other users need are imported where these are met (see `compcache.hit`).
+import os
+from stat import S_ISREG
 from struct import Struct
 
-from compcache import files as file_ops
-from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
-from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
-from compcache.formats.table import Table
+from compcache.native import runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
+
+    from compcache.errors import FormatError
+    from compcache.formats.table import Table
 
     #: Offset, length of the stream, size of the module file, size of its signatures, modification time.
     Member = tuple[int, int, int, int, float]
 
-__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_gone"]
+__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_gone", "reraise_interrupt"]
 
 MAGIC = b"CCVOLUM1"
+CHECK_SIZE, DIGEST_SIZE = 8, 16  # as `compcache.digest` has them
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # as `compcache.files` has them
 NAME_SIZE = 12
 TAIL = Struct(f"<QIIQ{CHECK_SIZE}s")
 MEMBER = Struct(f"<{DIGEST_SIZE}sQIIId")
@@ -51,7 +53,25 @@ _RAW = -15
 
 def encode_gone(module_id: bytes) -> bytes:
     """Return the row for a removed module in the list beside a volume."""
-    return module_id + check(module_id)
+    return module_id + _check(module_id)
+
+
+def _check(data: bytes) -> bytes:
+    checksum: bytes = runtime.digest(data, CHECK_SIZE)
+    return checksum
+
+
+def reraise_interrupt(error: BaseException) -> None:
+    """See `compcache.files.reraise_interrupt`."""
+    from compcache import files
+
+    files.reraise_interrupt(error)
+
+
+def _damaged(reason: str) -> "FormatError":
+    from compcache.errors import FormatError
+
+    return FormatError(reason)
 
 
 class Volume:
@@ -79,39 +99,50 @@ class Volume:
         "table",
     )
 
-    def __init__(
-        self, files: file_ops.Files, directory: str, name: str, suffixes: tuple[str, str], owners: frozenset[int] | None = None
-    ) -> None:
+    def __init__(self, files: "Any", directory: str, name: str, suffixes: tuple[str, str], owners: frozenset[int] | None = None) -> None:
         self._files, self._directory, self.name, self._suffixes, self._owners = files, directory, name, suffixes, owners
-        self._opened = files.open_owned(f"{directory}/{name}", file_ops.READ_FLAGS)
-        self.status = files.fstat(self._opened.number)
-        if owners is not None and file_ops.writer(self.status) not in owners:
-            raise FormatError("users other than you can write to it")
+        self._opened: Any = files.open_owned(f"{directory}/{name}", _READ_FLAGS)
+        self.status: os.stat_result = files.fstat(self._opened.number)
+        if owners is not None:
+            from compcache.files import writer
+
+            if writer(self.status) not in owners:
+                raise _damaged("users other than you can write to it")
         size = self.status.st_size
-        if not stat_module.S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
-            raise FormatError("it is not a volume of modules")
+        if not S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
+            raise _damaged("it is not a volume of modules")
         tail = self._read(size - TAIL.size, TAIL.size)
         at, length, replaced, table, expected = TAIL.unpack(tail)
         rest = length + NAME_SIZE * replaced
         if length > _LARGEST_DICTIONARY or replaced > _MOST_REPLACED or at + rest != table or table > size - TAIL.size:
-            raise FormatError("its tail is damaged")
+            raise _damaged("its tail is damaged")
         data = self._read(at, rest)
-        if check(tail[:-CHECK_SIZE] + data) != expected:
-            raise FormatError("its tail is damaged")
+        if _check(tail[:-CHECK_SIZE] + data) != expected:
+            raise _damaged("its tail is damaged")
         self._dictionary = data[:length]
         names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, rest, NAME_SIZE)}
         self.replaced = names - {name}
         self.needs_list = name in names
-        self.table = Table(lambda offset, count: self._read(table + offset, count))
+        self.table: Table = runtime.Table(lambda offset, count: self._read(table + offset, count))
         if self.table.width != MEMBER.size:
-            raise FormatError("the rows of its table have an unexpected size")
+            raise _damaged("the rows of its table have an unexpected size")
         #: The size of each module in addition to its stream: its share of the dictionary, the table and the rest.
         self.share = (size - at + len(MAGIC)) // max(self.table.count, 1)
         self._gone: frozenset[bytes] = frozenset()
         self._gone_state = 0, 0
 
     def _read(self, offset: int, size: int) -> bytes:
-        return file_ops.read_at(self._files, self._opened.number, offset, size)
+        """Return `size` bytes, or fewer at the end of the file. Raises the errors of `compcache.files.read_at`."""
+        try:
+            data: bytes = self._files.pread(self._opened.number, size, offset)
+        except OSError as error:
+            reraise_interrupt(error)
+            data = b""
+        if len(data) < size:
+            from compcache.files import read_at
+
+            data = read_at(self._files, self._opened.number, offset, size)
+        return data
 
     @property
     def gone_name(self) -> str:
@@ -128,19 +159,21 @@ class Volume:
         try:
             status = self._files.stat(path)
             if (status.st_ino, status.st_size) != self._gone_state:
-                self._gone = frozenset(_decode_gone(file_ops.read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
+                self._gone = self._read_gone(path) if status.st_size or not S_ISREG(status.st_mode) else frozenset()
                 self._gone_state = status.st_ino, status.st_size
-        except FileNotFoundError as error:
-            reraise_interrupt(error)
-            if self.needs_list:
-                raise
-            return frozenset()
         except OSError as error:
             reraise_interrupt(error)
+            if self.needs_list and isinstance(error, FileNotFoundError):
+                raise
             return frozenset()  # nobody whose files are used says that anything was
         return self._gone
 
-    def find(self, module_id: bytes) -> Member | None:
+    def _read_gone(self, path: str) -> frozenset[bytes]:
+        from compcache.files import read_file
+
+        return frozenset(_decode_gone(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
+
+    def find(self, module_id: bytes) -> "Member | None":
         """Return the place of a module in this volume; None if it is not there or was removed. Raises the errors of reading."""
         rows = self.table.find(module_id)
         if not rows or module_id in self.gone():
@@ -148,7 +181,7 @@ class Volume:
         member: Member = _FIELDS.unpack(rows[0])
         return member
 
-    def members(self, first: int | None = None) -> Iterator[tuple[bytes, Member]]:
+    def members(self, first: int | None = None) -> "Iterator[tuple[bytes, Member]]":
         """Yield all modules that were not removed, or those whose ids begin with this byte, in order. Raises the errors of reading."""
         gone = self.gone()
         for number in range(256) if first is None else (first,):
@@ -156,7 +189,7 @@ class Volume:
                 if row[:DIGEST_SIZE] not in gone:
                     yield row[:DIGEST_SIZE], _FIELDS.unpack(row[DIGEST_SIZE:])
 
-    def content(self, member: Member) -> tuple[bytes, bytes]:
+    def content(self, member: "Member") -> tuple[bytes, bytes]:
         """Return a module file and its signatures.
 
         Raises:
@@ -167,22 +200,22 @@ class Volume:
 
         offset, length, size, signatures, _ = member
         if max(length, size, signatures) > LARGEST:
-            raise FormatError("it is larger than any module in a volume")
+            raise _damaged("it is larger than any module in a volume")
         total = size + signatures
         try:
             data = zlib.decompressobj(_RAW, self._dictionary).decompress(self._read(offset, length), total + 1)
         except zlib.error as error:
-            raise FormatError(f"it does not decompress: {error}") from error
+            raise _damaged(f"it does not decompress: {error}") from error
         if len(data) != total:
-            raise FormatError("its length differs from the one in its volume's table")
+            raise _damaged("its length differs from the one in its volume's table")
         return data[:size], data[size:]
 
 
-def _decode_gone(data: bytes) -> Iterator[bytes]:
+def _decode_gone(data: bytes) -> "Iterator[bytes]":
     at = 0
     while at + _GONE <= len(data):
         module_id = data[at : at + DIGEST_SIZE]
-        if check(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
+        if _check(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
             yield module_id
             at += _GONE
         else:  # torn by a crash

@@ -1,20 +1,17 @@
 """The volumes of a cache directory: which are in force, and which of them holds a module."""
 
-from __future__ import annotations
-
+# Hits read volumes: modules that only damage, removals or other users need are imported where these are met (see `compcache.hit`).
 import time
 
-from compcache import files as file_ops
-from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
-from compcache.formats.volume import Volume
+from compcache.formats.volume import Volume, reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
+    from compcache.errors import FormatError
     from compcache.formats.volume import Member
 
     _T = TypeVar("_T")
@@ -44,11 +41,11 @@ class Volumes:
 
     def __init__(
         self,
-        files: file_ops.Files,
+        files: "Any",
         directory: str,
         suffixes: tuple[str, str],
-        tell_damaged: Callable[[str, str], object],
-        tell_unreadable: Callable[[str, OSError], object],
+        tell_damaged: "Callable[[str, str], object]",
+        tell_unreadable: "Callable[[str, OSError], object]",
     ) -> None:
         self._files, self._directory, self._suffixes = files, directory, suffixes
         self._tell_damaged, self._tell_unreadable = tell_damaged, tell_unreadable
@@ -89,7 +86,11 @@ class Volumes:
 
     def is_own(self, volume: Volume) -> bool:
         """Return whether only this user could have written a volume."""
-        return self.vouching is None or file_ops.writer(volume.status) in self.vouching
+        if self.vouching is None:
+            return True
+        from compcache.files import writer
+
+        return writer(volume.status) in self.vouching
 
     def known(self, name: str) -> Volume | None:
         """Return the volume of this name, if it could be opened."""
@@ -129,20 +130,20 @@ class Volumes:
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 whole = False
-            except FormatError as error:
+            except _format_error() as error:
                 self._note(name, error)
         volumes = {name.removesuffix(volume_suffix) for name in names}
         self._begun = sorted(name for name in names if name.endswith(list_suffix) and name.removesuffix(list_suffix) not in volumes)
         self._known = known
         return whole
 
-    def _note(self, name: str, error: FormatError) -> None:
+    def _note(self, name: str, error: "FormatError") -> None:
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 
     def _ask(
-        self, volumes: Callable[[], list[Volume]], question: Callable[[Volume], _T | None], most: int = 1 << 30
-    ) -> list[tuple[Volume, _T]]:
+        self, volumes: "Callable[[], list[Volume]]", question: "Callable[[Volume], _T | None]", most: int = 1 << 30
+    ) -> "list[tuple[Volume, _T]]":
         """Return the answers of these volumes, at most this many. A damaged part of a volume has none.
 
         If a volume's list is gone, another volume has replaced it, and is asked.
@@ -165,14 +166,14 @@ class Volumes:
             break
         return found
 
-    def _answer(self, volume: Volume, question: Callable[[Volume], _T | None]) -> _T | None:
+    def _answer(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
         try:
             return question(volume)
-        except FormatError as error:
+        except _format_error() as error:
             self._note(volume.name, error)
             return None
 
-    def find(self, module_id: bytes) -> tuple[Volume, Member] | None:
+    def find(self, module_id: bytes) -> "tuple[Volume, Member] | None":
         """Return the place of a module; None if no volume has it. A damaged part of a volume has nothing.
 
         Raises:
@@ -181,7 +182,7 @@ class Volumes:
         found = self._ask(self.current, lambda volume: volume.find(module_id), most=1)
         return found[0] if found else None
 
-    def read(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
+    def read(self, module_id: bytes) -> "tuple[bytes, int, os.stat_result] | None":
         """Return the file of a module, its size in the volume, and the volume's status; None if no volume has it.
 
         Raises:
@@ -196,7 +197,7 @@ class Volumes:
         try:
             found = self.find(module_id)
             return b"" if found is None else found[0].content(found[1])[1]
-        except (OSError, FormatError) as error:
+        except (OSError, _format_error()) as error:
             reraise_interrupt(error)
             return b""
 
@@ -213,7 +214,7 @@ class Volumes:
         """Return whether there are any. A failure to read calls `tell_unreadable`."""
         return bool(self._of_readable(lambda _: True))
 
-    def of_directory(self, digits: str) -> dict[bytes, tuple[int, float, os.stat_result]]:
+    def of_directory(self, digits: str) -> "dict[bytes, tuple[int, float, os.stat_result]]":
         """Return the modules whose ids begin with these digits: their sizes in bytes, their modification times, and the status of the
         volume.
 
@@ -226,7 +227,7 @@ class Volumes:
             for module_id, member in members.items()
         }
 
-    def _of_readable(self, question: Callable[[Volume], _T]) -> list[tuple[Volume, _T]]:
+    def _of_readable(self, question: "Callable[[Volume], _T]") -> "list[tuple[Volume, _T]]":
         try:
             return self._ask(self.current, question)
         except OSError as error:
@@ -239,3 +240,9 @@ class Volumes:
         self._known = {}
         self._begun = []
         self._state = (0, 0)
+
+
+def _format_error() -> "type[FormatError]":
+    from compcache.errors import FormatError
+
+    return FormatError
