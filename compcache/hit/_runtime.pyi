@@ -1,4 +1,4 @@
-# The native half of the hit path: an extension module in C, whose sources are in `native/`.
+# The native half of the hit path: an extension module in C, with its sources in `native/`.
 
 from collections.abc import Callable, Container
 from typing import Any, Literal, NoReturn, final, overload
@@ -7,19 +7,19 @@ from compcache.formats.table import Table
 from compcache.hit.target import TargetContext, TypedCallTarget
 
 ABI_VERSION: int
-#: The digest of the C sources that it was built from, and their names; those only where it is in a source checkout.
+#: The digest of the C sources that the module was built from. Their names, only in a source checkout.
 SOURCE_DIGEST: str
 SOURCES: str
 
 @final
-class Image: ...  # a library that is mapped as long as the object lives, or something that was mapped by others
+class Image: ...  # a library that is mapped as long as the object lives, or one that other code has mapped
 
 @final
 class Descriptor:  # an open file, closed with the last reference to it
-    number: int  # -1 once somebody else has closed it
+    number: int  # -1 once other code has closed it
 
 def map_image(descriptor: int, path: bytes, key: bytes, size: int = 0, mapping: int = 1, /) -> Image | None: ...
-def file_system(descriptor: int, /) -> tuple[str, bool]: ...  # its name, and whether files in it may be mapped
+def file_system(descriptor: int, /) -> tuple[str, bool]: ...  # its name, and whether its files may be mapped
 def stored(image: Image, /) -> bytes | None: ...
 def is_linking() -> bool: ...
 def open_library(path: bytes, /) -> Image: ...
@@ -41,6 +41,7 @@ def plain_functions(
 def needs_record(
     payload: bytes, /
 ) -> tuple[tuple[tuple[int, str], ...], tuple[int, ...], tuple[str, ...], tuple[int, ...], tuple[bytes, ...], tuple[bytes, ...]]: ...
+def global_record(payload: bytes, /) -> tuple[str, int, str, int, str, bytes]: ...
 def platform_serves(requirement: str, platform: str, libc: str, /) -> bool: ...
 def processor_meets(features: str, words: dict[str, int], identity: str, ask: Callable[[str], int], /) -> bool: ...
 def digest(data: bytes, size: int, person: bytes = b"", salt: bytes = b"", key: bytes = b"", /) -> bytes: ...

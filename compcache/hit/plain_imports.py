@@ -1,7 +1,7 @@
 """Plain hits of functions with needs: symbols of the process, and functions of other modules that each have one preferred realization.
 
-The choices of a `Plan` (`compcache.hit.plan`) are then known without one. Variables that are decoded, or defined by several modules,
-uses by other types than that of the definition, and what this host cannot run are not plain.
+The choices of a `Plan` (`compcache.hit.plan`) are then known without one. Not plain are variables that are decoded or that several
+modules define, uses with another type than the definition's, and code that this host cannot run.
 """
 
 from compcache import hit
@@ -15,21 +15,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Part", "Parts", "follow"]
 
-#: As `compcache.formats.manifest` has them.
+#: The values of `compcache.formats.manifest`.
 _NO_SLOT, _STARTUP = 0xFFFFFFFF, "startup"
 _VARIABLE, _MERGED = "= variable ", "= merged variable "
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
-#: How many files one such load has open.
+#: The most module files that one such load opens.
 _MOST_MODULES = 64
 
 
 class Part:
-    """A function of a load: its module, opened as `where` says, its record, and its imports.
+    """A function of a load.
 
-    `imports` has the name of each and its places in the image, by the number of its slot, or by its name if it has places. `read` gives
-    the payload of a record; `loaded` is the mapped module, once there is one. `start` numbers the function that runs the constructors of
-    the module, where these wait for imports.
+    Attributes:
+        module_id: its module.
+        where: the opened file of the module.
+        record: the function's record.
+        read: returns the payload of a record of the module.
+        imports: the name of each import and its positions in the image, by the number of its slot, or by its name if it has positions.
+        loaded: the mapped module, or None.
+        start: the number of the function that runs the module's constructors, if they wait for imports.
     """
 
     __slots__ = ("imports", "loaded", "module_id", "read", "record", "start", "where")
@@ -45,27 +50,27 @@ class Part:
 
 
 class Parts(dict[str, Part]):
-    """The functions of a load, by name."""
+    """The functions of a plain load, by name."""
 
     __slots__ = ()
 
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
-        """Map their modules, and run the constructors that wait for imports. Raises `OSError` where one cannot be mapped."""
+        """Map the modules, and run the constructors that wait for imports. Raises `OSError` if a module cannot be mapped."""
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
         if any(part.start is not None and not part.loaded.started for part in self.values()):
-            from compcache.hit.closures.starts import start_modules
+            from compcache.hit.starts import start_modules
 
             functions = {key: (part.loaded, part.start, [name for name, _ in part.imports.values()]) for key, part in self.items()}
             with loader.mapping():
                 start_modules(runtime, self.bindings(runtime), functions)
 
     def modules(self) -> "dict[bytes, LoadedModule]":
-        """Return their modules."""
+        """Return the modules of the functions, by module_id."""
         return {part.module_id: part.loaded for part in self.values()}
 
     def bindings(self, runtime: "Any") -> "tuple[bytes, list[dict[Any, Any]]]":
-        """Return the stores into images that bind the functions to each other, and the records of them.
+        """Return the stores into images that bind the functions to each other, and the table updates that record them.
 
         Raises:
             IndexError: the records of a module do not fit its image.
@@ -85,8 +90,8 @@ class Parts(dict[str, Part]):
                 updates += [slots, {key: other.loaded for key, (other, _) in imports.items()}]
         return b"".join(stores), updates
 
-    def shared(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
-        """Return what to record about the modules that provide the variables which others of the load use."""
+    def provider_updates(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
+        """Return the table updates for the modules that provide the variables of this load."""
         tables = (_VARIABLE, loader.providers), (_MERGED, loader.merged)
         return [
             item
@@ -98,14 +103,14 @@ class Parts(dict[str, Part]):
 def follow(
     loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]"
 ) -> "Parts | None":
-    """Return a function with all its direct and indirect imports; empty if it imports nothing; None if that is not plain.
+    """Return a function with all its direct and indirect imports; empty if it imports nothing; None if one of them is not plain.
 
     Args:
         loader: the loader.
         runtime: the native runtime.
         module_id: the module of the function.
-        where: its file, as the loader has opened it.
-        record: that of the function.
+        where: the opened file of the module.
+        record: the function's record.
         read: returns the payload of a record of the module.
 
     Raises:
@@ -114,7 +119,7 @@ def follow(
     root = Part(module_id, where, record, read)
     parts, places, waiting = Parts({record[0]: root}), {module_id: where}, [root]
     natives: set[str] = set()
-    for part in waiting:  # grows while it is walked
+    for part in waiting:  # the list grows in the loop
         uses = _read_needs(runtime, part, loader._loaded(part.module_id), natives)
         if uses is None:
             return None
@@ -134,12 +139,12 @@ def follow(
 
 
 def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[tuple[str, bytes]] | None":
-    """Return the unbound imports of a function, and the link types of their uses; None if it has variables."""
+    """Return the unbound imports of a function, each with the link type of its use; None if it has variables to decode."""
     uses = []
     waiting = [part.record[6]] if part.record[6] else []
-    for offset in waiting:  # grows while it is walked
+    for offset in waiting:  # the list grows in the loop
         imports, variables, symbols, children, places, kinds = runtime.needs_record(part.read(offset))
-        if variables and not _are_starts(part, variables):
+        if not _note_starts(runtime, part, variables):
             return None
         for number, (slot, name) in enumerate(imports):
             key = name if slot == _NO_SLOT else slot
@@ -152,7 +157,7 @@ def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", nat
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
-    """Return the function of this name; None if there is none, or if choosing it takes more than this."""
+    """Return the function of this name; None if there is none, or if choosing its realization is not plain."""
     found = runtime.newest(loader._functions, name, runtime.is_ordered(name))
     if found is None or found[2] >= hit._LINKED:
         return None
@@ -162,24 +167,22 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
             return None
         where = places[found[1]] = loader._open_module(runtime, found[0], found[1])
     record, read = loader._read_function(runtime, name, found, where)
-    if record is None or (record[2].startswith(hit._LINK_ONLY) and not _is_only(loader, runtime, name)):
+    if record is None or (record[2].startswith(hit._LINK_ONLY) and not _has_one_realization(loader, runtime, name)):
         return None
     return Part(found[1], where, record, read)
 
 
-def _are_starts(part: Part, offsets: "tuple[int, ...]") -> bool:
-    """Note what runs the constructors of a module; return whether these records are of nothing else, as of variables to decode."""
-    from compcache.formats.records import decode_global
-
+def _note_starts(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
+    """Record the function that runs a module's constructors. Returns False if a record is of something else, a variable to decode."""
     for offset in offsets:
-        record = decode_global(part.read(offset))
-        if record.kind != _STARTUP:
+        _, slot, _, _, kind, _ = runtime.global_record(part.read(offset))
+        if kind != _STARTUP:
             return False
-        part.start = record.slot
+        part.start = slot
     return True
 
 
-def _is_only(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
-    """Return whether there is one realization of a name: of variables it takes more than the newest to say which is meant."""
+def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
+    """Return whether a name has exactly one realization. For variables, the newest one need not be the right one."""
     places = {runtime.places_of_names(table, [name])[0] for table in loader._functions} - {None}
     return len(places) == 1 and False not in places

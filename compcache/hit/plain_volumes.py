@@ -13,26 +13,31 @@ if TYPE_CHECKING:
 
 __all__ = ["DIRECTORY", "SUFFIXES", "open_in_volume", "volumes_of"]
 
-#: As `compcache.store.PLACES` has them, which a plain hit does not read.
+#: The values of `compcache.store.PLACES`, which a plain hit does not import.
 DIRECTORY, SUFFIXES = "volumes-v1", (".volume", ".gone")
 
 
 def volumes_of(files: "Any", root: str) -> Volumes:
-    """Return the volumes of a directory. Damage is not plain; volumes of other users have no stamp."""
+    """Return the volumes of a directory. Damage ends the plain hit; volumes of other users have no stamp."""
     return Volumes(files, f"{root}/{DIRECTORY}", SUFFIXES, _give_up, _give_up)
 
 
 def _give_up(name: str, reason: object) -> "NoReturn":
+    """End the plain hit.
+
+    Raises:
+        ValueError: always.
+    """
     raise ValueError(f"{name}: {reason}")
 
 
 def open_in_volume(volumes: Volumes, module_id: bytes) -> "tuple[Opened, tuple[int, int, int, int], int]":
-    """Return a module in memory, the stamp of its volume, and its size in bytes.
+    """Return a module as an anonymous file, the stamp of its volume, and its size in bytes.
 
     Raises:
-        FileNotFoundError: no volume has it.
+        FileNotFoundError: no volume has the module.
         FormatError: the module is damaged.
-        OSError: the volume cannot be read, or memory is full.
+        OSError: the volume cannot be read.
     """
     found = volumes.read(module_id)
     if found is None:

@@ -108,7 +108,7 @@ def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
         reraise_interrupt(error)
     except OSError as error:
         reraise_interrupt(error)
-        store.tell_unreadable(path, error)
+        store.report_unreadable(path, error)
     return []
 
 
@@ -134,7 +134,7 @@ def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
         return {}
     except OSError as error:
         reraise_interrupt(error)
-        store.tell_unreadable(directory, error)
+        store.report_unreadable(directory, error)
         return {}
 
 

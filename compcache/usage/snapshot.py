@@ -322,5 +322,5 @@ def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileSt
             continue
         except OSError as error:
             reraise_interrupt(error)
-            store.tell_unreadable(store.module_path(module_id), error)
+            store.report_unreadable(store.module_path(module_id), error)
     return found

@@ -91,7 +91,7 @@ def test_causes_stand_before_what_follows_from_them(directory: Path, files: list
     errors = [line for line in done.err.splitlines() if line.startswith("compcache: error: ")]
     assert f"{tmp_path / 'broken.ll'}: LLVM does not accept the code" in errors[0]
     assert len(errors) == 2
-    assert f"10 other files need what is defined there: {waiting[0]}, " in errors[1]
+    assert f"10 other files need definitions of the files above: {waiting[0]}, " in errors[1]
     assert errors[1].endswith(" and 2 more")
     assert compcache("--dir", directory, "call", "use", "5").out == "7\n"
 
@@ -100,7 +100,7 @@ def test_two_definitions_name_both_files(directory: Path, files: list[Path]) -> 
     done = compcache("--dir", directory, "add", *files, files[1])
     assert (done.status, done.out) == (2, "")
     assert done.err.splitlines() == [
-        f"compcache: error: multiple definition of '{name}': in {files[1]} and {files[1]}" for name in ("use", "use_helper")
+        f"compcache: error: the symbol '{name}' has several definitions: in {files[1]} and {files[1]}" for name in ("use", "use_helper")
     ]
     assert Cache(directory).modules() == ()
 

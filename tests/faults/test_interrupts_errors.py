@@ -58,7 +58,6 @@ EXEMPT = {
     ("hit/recorder.py", "OSError"): "what tells an interrupt is imported first: plain hits do without it",
     ("hit/recorder.py", "FileNotFoundError"): "what tells an interrupt is imported first: plain hits do without it",
     ("hit/recorder.py", "FileExistsError"): "what tells an interrupt is imported first: plain hits do without it",
-    ("hit/loader.py", "AttributeError"): "it is raised again, with the name of the function",
     ("hit/target.py", "FileNotFoundError"): "the package of a checkout is imported",
     ("hit/recorder.py", "IndexError"): "what was drained is kept, and is on the hit path",
     ("translation/global_values.py", "OSError"): "a question to the C library",

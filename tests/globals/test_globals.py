@@ -150,7 +150,7 @@ def test_an_integer_has_the_bits_of_its_type(cache: Cache, bits: int, value: int
     code = f"@g = external global i{bits}\ndefine i64 @f() {{\n%x = load i{bits}, ptr @g\n%r = zext i{bits} %x to i64\nret i64 %r\n}}\n"
     assert cache.compile(ModuleSource(code, globals={"g": value}))["f"]() == value % 2**bits
     for other in (2**bits, -(2 ** (bits - 1)) - 1):
-        with pytest.raises(GlobalValidationError, match=rf"'g' .* does not fit its storage \(i{bits}\)"):
+        with pytest.raises(GlobalValidationError, match=rf"'g' .* does not fit the variable's type i{bits}"):
             cache.compile(ModuleSource(code, globals={"g": other}))
 
 

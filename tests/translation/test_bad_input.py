@@ -451,6 +451,6 @@ def test_relative_paths_in_a_directory_that_was_removed_are_errors_in_words(dire
         try:
             way()
         except StorageError as error:
-            result.append("current directory does not exist" in str(error))
+            result.append("current directory no longer exists" in str(error))
     """
     assert run_fresh(directory, script) == [2, True, True, True, True]

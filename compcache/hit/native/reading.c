@@ -842,6 +842,25 @@ static PyObject *numbers_of(uint32_t count, const uint8_t *numbers) {
     return result;
 }
 
+/* global_record(payload: bytes) -> (name, slot, form, size, kind, definition) */
+PyObject *global_record(PyObject *Py_UNUSED(module), PyObject *payload) {
+    static const char is_no_text[] = "a global record holds a text that is not UTF-8";
+    GlobalFields found;
+    const Fault fault = PyBytes_Check(payload) ? decode_global_record(bytes_of(payload), &found) : "a global record is no bytes";
+    if (fault != NULL) {
+        return damaged(fault, NULL);
+    }
+    PyObject *name = new_text(found.name, is_no_text), *form = NULL, *kind = NULL, *result = NULL;
+    if (name != NULL && (form = new_text(found.form, is_no_text)) != NULL && (kind = new_text(found.kind, is_no_text)) != NULL) {
+        result = Py_BuildValue("(OIOIOy#)", name, found.slot, form, found.size, kind, found.definition.at,
+                               (Py_ssize_t)found.definition.size);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(form);
+    Py_XDECREF(kind);
+    return result;
+}
+
 static const char needs_are_no_text[] = "a needs record holds a text that is not UTF-8";
 
 static PyObject *imports_of(const NeedsFields *needs) {
